@@ -1,0 +1,92 @@
+"""How a message travels: typed, versioned, decoded strictly where it arrives and leniently where it returns."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar, get_args
+
+import msgspec
+
+from moorage import errors
+from moorage.model import RequestId, Value
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Message(Value, Generic[R], frozen=True, kw_only=True):
+    """A call of one method; the type argument is what it is answered with."""
+
+    topic: ClassVar[str]
+    method: ClassVar[str]
+    #: The version of the topic's interface that brought this method.
+    version: ClassVar[str] = "1.0"
+    #: Fields that came later, each with the version that brought it.
+    since: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def reply_type(cls) -> Any:
+        """Return the type that the answer is decoded as."""
+        for base in getattr(cls, "__orig_bases__", ()):
+            if arguments := get_args(base):
+                return arguments[0]
+        raise TypeError(f"{cls.__name__} does not say what it is answered with")
+
+    def lowest_version(self) -> str:
+        """Return the lowest version that carries all that this message says."""
+        said = encode(self)
+        versions = [self.version, *(version for name, version in self.since.items() if name in said)]
+        return max(versions, key=lambda version: tuple(int(part) for part in version.split(".")))
+
+
+class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
+    """A message that changes something: it names a request, so that repeating it changes nothing more."""
+
+    request_id: RequestId
+
+    def digest(self) -> bytes:
+        """Return a digest of all content but the request id (32 bytes)."""
+        content = encode(self)
+        del content["request_id"]
+        return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
+
+
+def encode(value: object) -> Any:
+    """Return ``value`` as JSON-safe builtins; fields at their default are left out."""
+    return msgspec.to_builtins(value)
+
+
+def decode(kind: type[T], data: object) -> T:
+    """Return a reply or stored value; fields unknown to this version are ignored.
+
+    :raises InvalidRequest: naming the path of the fault.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as fault:
+        reason, _, path = str(fault).rpartition(" - at ")
+        raise errors.InvalidRequest(path=path.strip("`") or "$", reason=(reason or str(fault))[:300]) from fault
+
+
+def decode_strictly(kind: type[T], data: object) -> T:
+    """Return a request; beside what :func:`decode` refuses, a field that this version does not know is refused.
+
+    :raises InvalidRequest: naming the path of the fault.
+    """
+    value = decode(kind, data)
+    _refuse_unknown_fields(value, data, "$")
+    return value
+
+
+def _refuse_unknown_fields(value: object, data: object, path: str) -> None:
+    """Walk a decoded value beside the data it came from, which has the same shape."""
+    if isinstance(value, msgspec.Struct) and isinstance(data, dict):
+        for name in data:
+            if name not in value.__struct_fields__:
+                raise errors.InvalidRequest(path=path, reason=f"unknown field {str(name)[:100]!r}")
+            _refuse_unknown_fields(getattr(value, name), data[name], f"{path}.{name}")
+    elif isinstance(value, dict) and isinstance(data, dict):
+        for name, part in value.items():
+            _refuse_unknown_fields(part, data[name], f"{path}[{name!r}]")
+    elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
+        for position, part in enumerate(value):
+            _refuse_unknown_fields(part, data[position], f"{path}[{position}]")
