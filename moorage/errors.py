@@ -131,7 +131,7 @@ class AlreadyExists(CallerError):
 
 
 class InvalidState(CallerError):
-    """This cannot be done now: {reason}."""
+    """Not possible now: {reason}."""
 
     code = "moorage.invalid_state"
     reason: str
@@ -334,7 +334,7 @@ class CellUnreachable(Unavailable):
 
 
 class Overloaded(Unavailable):
-    """This service has more work than it can take: {reason}."""
+    """The service has more work than it can take: {reason}."""
 
     code = "moorage.overloaded"
     reason: str

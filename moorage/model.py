@@ -106,7 +106,7 @@ class ProviderAmounts(Value, frozen=True, kw_only=True):
     """What a consumer holds, or shall hold, of one resource provider."""
 
     resources: Annotated[Resources, Meta(min_length=1, max_length=256)]
-    #: In a write: the provider's generation that the caller relies on, compared where named. In a read: the present one.
+    #: In a write: the provider's generation that the caller relies on, compared where named. In a read: the present.
     generation: Generation | None = None
 
 
@@ -301,7 +301,7 @@ class Attempt(Value, frozen=True, kw_only=True):
     attempt_id: Uuid
     number: int
     host: str
-    #: One of ``starting``, ``building``, ``active``, ``failed``, ``skipped`` (the alternate refused the claim), ``ended``.
+    #: One of ``starting``, ``building``, ``active``, ``failed``, ``skipped`` (refused the claim) and ``ended``.
     state: str
     reason: str | None = None
 

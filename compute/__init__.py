@@ -1,0 +1,1 @@
+"""The agent of hosts: reports what they have, and builds what their conductor sends."""

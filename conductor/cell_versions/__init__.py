@@ -1,0 +1,1 @@
+"""The migrations of a cell's records."""

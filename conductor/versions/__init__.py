@@ -1,0 +1,1 @@
+"""The migrations of the super conductor's records."""

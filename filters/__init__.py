@@ -1,0 +1,1 @@
+"""Filters: each answers whether a host may serve a request."""

@@ -1,0 +1,63 @@
+"""Column types (which migrations use too: never change one) and the database's clock, meaning the same on MySQL, MariaDB and SQLite."""
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Double, Integer, LargeBinary, String
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
+
+#: Names are compared byte by byte, as SQLite does: a host "A" and a host "a" are two.
+_MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
+#: Uuids and request ids are ASCII: a quarter of the index space that utf8mb4 reserves.
+_MYSQL_UUID = mysql.VARCHAR(36, charset="ascii", collation="ascii_bin")
+_MYSQL_REQUEST_ID = mysql.VARCHAR(64, charset="ascii", collation="ascii_bin")
+
+
+def name_type() -> TypeEngine[str]:
+    """Return the type of a name of at most 255 characters."""
+    return String(255).with_variant(_MYSQL_NAME, "mysql", "mariadb")
+
+
+def uuid_type() -> TypeEngine[str]:
+    """Return the type of a uuid in its canonical form."""
+    return String(36).with_variant(_MYSQL_UUID, "mysql", "mariadb")
+
+
+def request_id_type() -> TypeEngine[str]:
+    """Return the type of a request id."""
+    return String(64).with_variant(_MYSQL_REQUEST_ID, "mysql", "mariadb")
+
+
+def id_type() -> TypeEngine[int]:
+    """Return the type of a surrogate key; SQLite numbers only a plain INTEGER by itself."""
+    return BigInteger().with_variant(Integer(), "sqlite")
+
+
+def digest_type() -> TypeEngine[bytes]:
+    """Return the type of a SHA-256 digest."""
+    return LargeBinary(32).with_variant(mysql.BINARY(32), "mysql", "mariadb")
+
+
+def document_type() -> TypeEngine[bytes]:
+    """Return the type of an encoded value of up to 16 MiB."""
+    return LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
+
+
+class now(FunctionElement[float]):  # noqa: N801  # named as SQL names it
+    """The database's clock, in seconds since 1970; the same for all rows of a statement."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(_element: now, _compiler: Any, **_options: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now)
+def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
+    # UNIX_TIMESTAMP of a fraction is a DECIMAL; adding a double makes it one.
+    return "(UNIX_TIMESTAMP(NOW(6)) + 0e0)"

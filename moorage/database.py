@@ -1,0 +1,230 @@
+"""One database as a service uses it: short transactions, each repeated a bounded number of times when others collide.
+
+A unit of work is a function of a connection. It must be safe to run again, also after its own success: it either
+begins with its request's row (:mod:`moorage.requests`) or changes rows by a predicate that holds once. That is what
+lets a connection that is lost during COMMIT be answered by simply running the work again.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import sqlalchemy
+import tenacity
+from sqlalchemy import Connection, Engine, event, exc
+from sqlalchemy.engine import URL, make_url
+
+from moorage import errors
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Deadlock, lock wait, and a row changed since the snapshot (MariaDB with innodb_snapshot_isolation): begin again.
+_MYSQL_COLLISIONS = frozenset({1213, 1205, 1020})
+#: Not reachable, gone away, lost, shutting down, killed, too many connections, read-only while failing over.
+_MYSQL_AWAY = frozenset({0, 1040, 1053, 1129, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
+_MYSQL_LOCK_WAIT = 1205
+
+_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+
+
+class _WriterLock:
+    """Lets one writer of this process at a time reach an SQLite file; SQLite itself would have them poll."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+#: Shared by all that open the same file in this process, which in the harness is every service.
+_WRITER_LOCKS: "WeakValueDictionary[str, _WriterLock]" = WeakValueDictionary()
+_WRITER_LOCKS_GUARD = threading.Lock()
+
+
+class Database:
+    """A database by its URL, named in errors by the schema that it holds.
+
+    :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
+    :param schema: ``main``, ``conductor`` or ``cell NAME``.
+    :param pool_size: connections kept at most; a thread that finds none free waits ``pool_timeout`` seconds.
+    :param lock_wait: seconds to wait for a row lock.
+    :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        schema: str,
+        *,
+        pool_size: int = 16,
+        pool_timeout: float = 10.0,
+        lock_wait: float = 2.0,
+        tries: int = 20,
+    ) -> None:
+        self.schema = schema
+        self.url: URL = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self.tries = tries
+        self._writer: _WriterLock | None = self._writer_lock() if self.is_sqlite else None
+        self.engine = self._create_engine(pool_size, pool_timeout, lock_wait)
+
+    def close(self) -> None:
+        """Close all pooled connections."""
+        self.engine.dispose()
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in a transaction that writes nothing.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return self._repeated(lambda: self._transaction(work, writing=False))
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in one transaction, from its first statement again when another one collides with it.
+
+        :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT, whether it was written is
+            unknown to the caller, who repeats the request with its id.
+        :raises Overloaded: collisions went on, or no connection came free.
+        """
+        return self._repeated(lambda: self._transaction(work, writing=True))
+
+    def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
+        with self._sqlite_writer(writing), self.engine.connect() as connection:
+            if writing:
+                connection = connection.execution_options(moorage_writing=True)
+            with connection.begin():
+                return work(connection)
+
+    @contextmanager
+    def _sqlite_writer(self, writing: bool) -> Iterator[None]:
+        if self._writer is None or not writing:
+            yield
+            return
+        with self._writer.lock:
+            yield
+
+    def _repeated(self, transaction: Callable[[], T]) -> T:
+        """Run the rings: collisions are repeated with milliseconds of back-off, a lost connection twice at most."""
+        collisions = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_collision),
+            stop=tenacity.stop_after_attempt(self.tries),
+            wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
+            reraise=True,
+        )
+        # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
+        losses = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(is_away),
+            stop=tenacity.stop_after_attempt(3),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
+            reraise=True,
+        )
+        try:
+            return losses(lambda: collisions(transaction))
+        except exc.TimeoutError as fault:
+            raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
+        except exc.DBAPIError as fault:
+            if is_away(fault):
+                LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
+                raise errors.StoreUnavailable(schema=self.schema, reason=_plain_reason(fault)) from fault
+            if is_collision(fault):
+                raise errors.Overloaded(
+                    reason=f"{self.tries} transactions in the database of {self.schema} collided with others"
+                ) from fault
+            raise
+
+    def _writer_lock(self) -> _WriterLock:
+        path = self.url.database or ":memory:"
+        with _WRITER_LOCKS_GUARD:
+            lock = _WRITER_LOCKS.get(path)
+            if lock is None:
+                lock = _WRITER_LOCKS[path] = _WriterLock()
+            return lock
+
+    def _create_engine(self, pool_size: int, pool_timeout: float, lock_wait: float) -> Engine:
+        if self.is_sqlite:
+            engine = sqlalchemy.create_engine(
+                self.url,
+                poolclass=sqlalchemy.QueuePool,
+                pool_size=pool_size,
+                max_overflow=0,
+                pool_timeout=pool_timeout,
+                connect_args={"timeout": max(lock_wait, 10.0), "check_same_thread": False},
+            )
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        return sqlalchemy.create_engine(
+            self.url,
+            isolation_level="READ COMMITTED",
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=pool_timeout,
+            pool_recycle=3600,
+            connect_args={
+                "connect_timeout": 5,
+                "init_command": f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_wait))}, "
+                "SESSION sql_mode = 'TRADITIONAL'",
+            },
+        )
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Leave transactions to us, let readers and one writer work side by side, and check foreign keys."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode=wal", "synchronous=normal", "foreign_keys=on"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
+    writing = connection.get_execution_options().get("moorage_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _code(fault: BaseException) -> tuple[str, int] | None:
+    """Return the driver's own code of a fault: never its text."""
+    if not isinstance(fault, exc.DBAPIError) or fault.orig is None:
+        return None
+    if isinstance(fault.orig, sqlite3.Error):
+        # The extended code of a primary one has it in its low byte.
+        return "sqlite", getattr(fault.orig, "sqlite_errorcode", 0) & 0xFF
+    first = fault.orig.args[0] if fault.orig.args else None
+    return ("mysql", first) if isinstance(first, int) else None
+
+
+def is_collision(fault: BaseException) -> bool:
+    """Tell whether another transaction was in the way, so that the same one may succeed from its beginning."""
+    match _code(fault):
+        case ("mysql", code):
+            return code in _MYSQL_COLLISIONS
+        case ("sqlite", code):
+            return code in _SQLITE_BUSY
+    return False
+
+
+def is_lock_wait(fault: BaseException) -> bool:
+    """Tell whether a row lock was waited for in vain."""
+    return _code(fault) == ("mysql", _MYSQL_LOCK_WAIT)
+
+
+def is_away(fault: BaseException) -> bool:
+    """Tell whether the database could not be reached, or the connection to it was lost."""
+    if isinstance(fault, exc.DBAPIError) and fault.connection_invalidated:
+        return True
+    match _code(fault):
+        case ("mysql", code):
+            return code in _MYSQL_AWAY
+        case ("sqlite", code):
+            return code in _SQLITE_AWAY
+    return False
+
+
+def _plain_reason(fault: exc.DBAPIError) -> str:
+    """Return the driver's words without the statement and its parameters."""
+    arguments = getattr(fault.orig, "args", ())
+    return str(arguments[-1] if arguments else fault.orig)[:300]

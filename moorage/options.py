@@ -1,0 +1,218 @@
+"""Every option of every service, and how a service reads its own configuration."""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from oslo_config import cfg
+
+from moorage import errors
+
+DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
+
+_DATABASE = [
+    cfg.StrOpt(
+        "connection",
+        default="sqlite:///moorage.sqlite",
+        secret=True,
+        help="The main schema: resource providers, allocations, hosts, cells. An SQLAlchemy URL such as "
+        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:///path for small set-ups.",
+    ),
+    cfg.IntOpt(
+        "pool_size",
+        default=16,
+        min=1,
+        help="Connections that a process keeps to each of its databases; a thread that finds none free waits.",
+    ),
+    cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection."),
+    cfg.FloatOpt("lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock."),
+    cfg.IntOpt(
+        "max_transaction_tries",
+        default=20,
+        min=1,
+        help="How often one transaction is begun when it collides with others (deadlock, lock wait, snapshot).",
+    ),
+]
+
+_RPC = [
+    cfg.FloatOpt("call_timeout", default=30.0, min=0.1, help="Seconds to wait for the answer to a call."),
+    cfg.IntOpt(
+        "send_retries",
+        default=2,
+        min=0,
+        help="How often sending a message is repeated while the broker cannot be reached.",
+    ),
+    cfg.IntOpt("threads", default=8, min=1, help="Threads of each RPC server."),
+]
+
+_SCHEDULER = [
+    cfg.ListOpt(
+        "enabled_filters",
+        default=["compute", "availability_zone", "destination", "resources"],
+        help="Filters by the name of their entry point, in the order in which they run.",
+    ),
+    cfg.ListOpt(
+        "enabled_weighers",
+        default=["ram", "cpu", "disk"],
+        help="Weighers by the name of their entry point.",
+    ),
+    cfg.IntOpt(
+        "host_subset_size",
+        default=1,
+        min=1,
+        help="The host is picked at random among this many of the best. More than 1 keeps many schedulers from "
+        "choosing the same host at the same time.",
+    ),
+    cfg.FloatOpt(
+        "view_max_age",
+        default=0.1,
+        min=0.0,
+        help="Seconds after which a decision first lets the host view follow the store's changes; 0 means always.",
+    ),
+    cfg.FloatOpt(
+        "view_compare_interval",
+        default=30.0,
+        min=0.1,
+        help="Seconds between two comparisons of the whole host view with the store.",
+    ),
+    cfg.IntOpt(
+        "max_claim_tries",
+        default=20,
+        min=1,
+        help="How many hosts may refuse the claim of one request before it is answered with ClaimContention.",
+    ),
+    cfg.FloatOpt(
+        "host_down_after",
+        default=60.0,
+        min=0.1,
+        help="Seconds without a heartbeat after which a host counts as down.",
+    ),
+    cfg.BoolOpt(
+        "serve_placement",
+        default=True,
+        help="Whether `moorage scheduler` serves the placement role as well; false where `moorage placement` runs.",
+    ),
+]
+
+_CONDUCTOR = [
+    cfg.StrOpt(
+        "connection",
+        secret=True,
+        help="The super conductor's own records; the default is [database] connection.",
+    ),
+    cfg.IntOpt(
+        "max_attempts",
+        default=3,
+        min=1,
+        max=100,
+        help="On how many hosts a build is tried in all; the scheduler is asked for one alternate less.",
+    ),
+    cfg.IntOpt(
+        "max_contention_retries",
+        default=5,
+        min=0,
+        help="How often the scheduler is asked again, with a new request, after ClaimContention.",
+    ),
+    cfg.IntOpt(
+        "max_unanswered_retries",
+        default=3,
+        min=0,
+        help="How often a call that nobody has answered is repeated, with the same request id.",
+    ),
+    cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
+    cfg.FloatOpt(
+        "report_interval",
+        default=5.0,
+        min=0.05,
+        help="Seconds between two reports of a cell's hosts to the schedulers.",
+    ),
+]
+
+_COMPUTE = [
+    cfg.StrOpt("agent", default=socket.gethostname(), sample_default="<host name>", help="The name of this agent."),
+    cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
+    cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
+    cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
+]
+
+_FAKE_DRIVER = [
+    cfg.IntOpt("hosts", default=1, min=1, help="How many hosts the fake driver plays."),
+    cfg.StrOpt("host_prefix", help="How their names begin; the default is the agent's name."),
+    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of its hosts."),
+    cfg.IntOpt("vcpus", default=16, min=1, help="VCPU of each host."),
+    cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="Allocation ratio of VCPU."),
+    cfg.IntOpt("memory_mb", default=32768, min=1, help="MEMORY_MB of each host."),
+    cfg.IntOpt("disk_gb", default=500, min=0, help="DISK_GB of each host; 0 for none."),
+    cfg.StrOpt(
+        "state_file",
+        help="The file that holds its guests and outlives the agent; by default one beside the working directory's "
+        "other files, named after the agent.",
+    ),
+    cfg.IntOpt("seed", default=0, help="Which attempts fail is a function of this, the instance and the host."),
+    cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The share of spawns that fail."),
+    cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
+    cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
+    cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),
+]
+
+GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
+    "database": _DATABASE,
+    "rpc": _RPC,
+    "scheduler": _SCHEDULER,
+    "conductor": _CONDUCTOR,
+    "compute": _COMPUTE,
+    "fake_driver": _FAKE_DRIVER,
+}
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return all options by group, as oslo-config-generator asks for them."""
+    return [(group, list(options)) for group, options in GROUPS.items()]
+
+
+def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
+    """Return a configuration of its own, read from ``files``, with ``settings`` (group, name, value) on top.
+
+    :raises ConfigurationError: a file cannot be read, or a value is not of its option's type.
+    """
+    from moorage import bus, logs  # here, because the bus must choose its threading backend at its first import
+
+    conf = cfg.ConfigOpts()
+    logs.register_options(conf)
+    bus.register_options(conf)
+    for group, options in GROUPS.items():
+        conf.register_opts(options, group=group)
+    try:
+        conf([], project="moorage", default_config_files=[str(file) for file in files], default_config_dirs=[])
+        for group, values in (settings or {}).items():
+            for name, value in values.items():
+                conf.set_override(name, value, group=None if group == "DEFAULT" else group)
+        check(conf)
+    except (cfg.Error, ValueError) as fault:
+        raise errors.ConfigurationError(reason=str(fault)) from fault
+    return conf
+
+
+def check(conf: cfg.ConfigOpts) -> None:
+    """Read every option of ours once, so that a bad value is found before a service starts.
+
+    :raises ValueError: a value is not of its option's type.
+    """
+    for group, options in GROUPS.items():
+        for option in options:
+            conf[group][option.name]
+
+
+def find_file(named: str | None) -> list[Path]:
+    """Return the configuration file to read: the one named, else ``MOORAGE_CONFIG``, else the one in /etc, if any.
+
+    :raises ConfigurationError: the file that was named is not there.
+    """
+    chosen = named or os.environ.get("MOORAGE_CONFIG")
+    if chosen:
+        if not Path(chosen).is_file():
+            raise errors.ConfigurationError(reason=f"there is no configuration file {chosen}")
+        return [Path(chosen)]
+    return [DEFAULT_FILE] if DEFAULT_FILE.is_file() else []

@@ -1,0 +1,111 @@
+"""Stored requests: an answer is kept in the transaction of the write itself, so that the same id is the same answer."""
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+from sqlalchemy import Column, Connection, Double, Index, MetaData, Table, exc, select
+
+from moorage import errors
+from moorage.columns import digest_type, document_type, name_type, now, request_id_type
+from moorage.database import Database, is_lock_wait
+from moorage.wire import Mutation
+
+R = TypeVar("R")
+
+#: How often a duplicate that finds its forerunner rolled back takes its place, before it is told to come again.
+_SUCCESSIONS = 5
+
+
+def request_table(name: str, metadata: MetaData) -> Table:
+    """Return the table of stored requests of one schema."""
+    return Table(
+        name,
+        metadata,
+        Column("request_id", request_id_type(), primary_key=True),
+        Column("method", name_type(), nullable=False),
+        Column("digest", digest_type(), nullable=False),
+        # Null only inside the transaction that is working on it.
+        Column("result", document_type()),
+        Column("created_at", Double, nullable=False),
+        Column("acknowledged_at", Double),
+        Index(f"ix_{name}_created_at", "created_at"),
+    )
+
+
+class Answer(NamedTuple, Generic[R]):
+    """What a request was answered with, and whether that was read back rather than done now."""
+
+    result: R
+    replayed: bool
+
+
+class _Duplicate(Exception):
+    """The row of this request is there already."""
+
+
+class StoredRequests:
+    """The stored requests of one schema."""
+
+    def __init__(self, database: Database, table: Table) -> None:
+        self._database = database
+        self._table = table
+
+    def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> Answer[R]:
+        """Run ``work`` and store what it returns, or return what the same request returned before.
+
+        The request's row comes first in the transaction, so a duplicate waits until the first one has ended.
+        An error leaves no row: the request may be repeated.
+
+        :raises RequestIdReused: the id was used for another content.
+        :raises RequestInProgress: the same request is still running elsewhere.
+        """
+
+        def transaction(connection: Connection) -> R:
+            self._insert(connection, message)
+            result = work(connection)
+            self._store(connection, message, result)
+            return result
+
+        for _ in range(_SUCCESSIONS):
+            try:
+                return Answer(self._database.write(transaction), replayed=False)
+            except _Duplicate:
+                if stored := self._database.read(lambda connection: self.find(connection, message)):
+                    return stored
+        raise errors.RequestInProgress(request_id=message.request_id)
+
+    def find(self, connection: Connection, message: Mutation[R]) -> Answer[R] | None:
+        """Return the stored answer of a request, or nothing when there is none.
+
+        :raises RequestIdReused: the id was used for another content.
+        """
+        table = self._table
+        row = connection.execute(
+            select(table.c.digest, table.c.result).where(table.c.request_id == message.request_id)
+        ).one_or_none()
+        if row is None:
+            return None
+        if row.digest != message.digest():
+            raise errors.RequestIdReused(request_id=message.request_id)
+        return Answer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
+
+    def _insert(self, connection: Connection, message: Mutation[R]) -> None:
+        try:
+            connection.execute(
+                self._table.insert().values(
+                    request_id=message.request_id, method=message.method, digest=message.digest(), created_at=now()
+                )
+            )
+        except exc.IntegrityError as fault:
+            raise _Duplicate from fault
+        except exc.OperationalError as fault:
+            if is_lock_wait(fault):
+                raise errors.RequestInProgress(request_id=message.request_id) from fault
+            raise
+
+    def _store(self, connection: Connection, message: Mutation[R], result: R) -> None:
+        table = self._table
+        connection.execute(
+            table.update().where(table.c.request_id == message.request_id).values(result=msgspec.json.encode(result))
+        )

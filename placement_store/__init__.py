@@ -1,0 +1,1 @@
+"""Resource providers, what they have and who holds it: the one place where claims are decided."""

@@ -1,0 +1,232 @@
+"""The main schema: providers, inventories, consumers, allocations, groups, cells, hosts, requests and tombstones."""
+
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    false,
+)
+
+from moorage.columns import document_type, id_type, name_type, uuid_type
+from moorage.requests import request_table
+from moorage.schemas import Schema
+
+METADATA = MetaData()
+
+
+def _id() -> Column[int]:
+    return Column("id", id_type(), primary_key=True, autoincrement=True)
+
+
+# --- Names ----------------------------------------------------------------------------------------------------------
+
+resource_classes = Table("resource_classes", METADATA, _id(), Column("name", name_type(), nullable=False, unique=True))
+traits = Table("traits", METADATA, _id(), Column("name", name_type(), nullable=False, unique=True))
+aggregates = Table("aggregates", METADATA, _id(), Column("uuid", uuid_type(), nullable=False, unique=True))
+
+# --- Providers ------------------------------------------------------------------------------------------------------
+
+resource_providers = Table(
+    "resource_providers",
+    METADATA,
+    _id(),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    Column("name", name_type(), nullable=False, unique=True),
+    # Moves as Placement's does; callers name it.
+    Column("generation", id_type(), nullable=False, default=0),
+    # Moves with every change of the row; the host view compares it.
+    Column("seq", id_type(), nullable=False, default=0),
+    # A root is its own root. Set right after the insert, hence nullable.
+    Column("root_provider_id", id_type(), ForeignKey("resource_providers.id")),
+    Column("parent_provider_id", id_type(), ForeignKey("resource_providers.id")),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_resource_providers_root", "root_provider_id"),
+    Index("ix_resource_providers_parent", "parent_provider_id"),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
+)
+
+# No foreign keys from here to resource_providers on the path of a claim: inserting a child takes a share lock on the
+# parent's row, and two writers that then both raise its generation would deadlock.
+inventories = Table(
+    "inventories",
+    METADATA,
+    Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
+    Column("resource_class_id", id_type(), primary_key=True, autoincrement=False),
+    Column("total", id_type(), nullable=False),
+    Column("reserved", id_type(), nullable=False, default=0),
+    Column("min_unit", id_type(), nullable=False, default=1),
+    Column("max_unit", id_type(), nullable=False),
+    Column("step_size", id_type(), nullable=False, default=1),
+    Column("allocation_ratio", Double, nullable=False, default=1.0),
+    # The sum of the allocations of this provider and class, kept by every write and checked by `moorage audit`.
+    Column("used", id_type(), nullable=False, default=0),
+    CheckConstraint("used >= 0", name="ck_inventories_used"),
+    Index("ix_inventories_class", "resource_class_id"),
+)
+
+provider_traits = Table(
+    "provider_traits",
+    METADATA,
+    Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
+    Column("trait_id", id_type(), primary_key=True, autoincrement=False),
+    Index("ix_provider_traits_trait", "trait_id"),
+)
+provider_aggregates = Table(
+    "provider_aggregates",
+    METADATA,
+    Column("resource_provider_id", id_type(), primary_key=True, autoincrement=False),
+    Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
+    Index("ix_provider_aggregates_aggregate", "aggregate_id"),
+)
+
+# --- Consumers and what they hold -----------------------------------------------------------------------------------
+
+consumers = Table(
+    "consumers",
+    METADATA,
+    _id(),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    # Null is Placement's `unknown`: a consumer written before types were known.
+    Column("consumer_type", name_type()),
+    Column("project_id", name_type(), nullable=False),
+    Column("user_id", name_type(), nullable=False),
+    Column("generation", id_type(), nullable=False),
+    # The claim that places it, and the host that the claim places it on; null for a consumer that no claim placed.
+    Column("claim_id", uuid_type()),
+    Column("root_provider_id", id_type()),
+    # The attempt whose host has passed the first gate with this claim, and that host.
+    Column("accepted_by", uuid_type()),
+    Column("accepted_host", name_type()),
+    Column("accepted_at", Double),
+    # Who can say whether an unaccepted claim is still wanted; null means: never the reconciler's business.
+    Column("owner", name_type()),
+    Column("claimed_at", Double),
+    Column("consumer_group_id", id_type()),
+    # A row that was written over RPC outlives its last allocation; one known only over HTTP goes with it.
+    Column("known_over_rpc", Boolean, nullable=False, default=True),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_consumers_claim", "claim_id"),
+    Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
+    Index("ix_consumers_project", "project_id", "user_id"),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
+)
+
+allocations = Table(
+    "allocations",
+    METADATA,
+    _id(),
+    Column("consumer_id", id_type(), nullable=False),
+    Column("resource_provider_id", id_type(), nullable=False),
+    Column("resource_class_id", id_type(), nullable=False),
+    Column("used", id_type(), nullable=False),
+    CheckConstraint("used > 0", name="ck_allocations_used"),
+    UniqueConstraint("consumer_id", "resource_provider_id", "resource_class_id", name="uq_allocations"),
+    Index("ix_allocations_provider", "resource_provider_id", "resource_class_id", "used"),
+)
+
+# A consumer deleted for good: nothing can be claimed for it any more.
+tombstones = Table(
+    "tombstones",
+    METADATA,
+    Column("consumer_uuid", uuid_type(), primary_key=True),
+    Column("created_at", Double, nullable=False),
+    Index("ix_tombstones_created_at", "created_at"),
+)
+
+# --- Consumer groups ------------------------------------------------------------------------------------------------
+
+consumer_groups = Table(
+    "consumer_groups",
+    METADATA,
+    _id(),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    # `spread`: at most max_per_root members on one root provider; `together`: all on the home.
+    Column("rule", name_type(), nullable=False),
+    Column("max_per_root", Integer, nullable=False, default=1),
+    Column("home_root_provider_id", id_type()),
+    Column("home_count", Integer, nullable=False, default=0),
+    # While the only member of a group moves, nobody joins.
+    Column("home_moving", Boolean, nullable=False, default=False, server_default=false()),
+    Column("created_at", Double, nullable=False),
+)
+consumer_group_counts = Table(
+    "consumer_group_counts",
+    METADATA,
+    Column("consumer_group_id", id_type(), primary_key=True, autoincrement=False),
+    Column("root_provider_id", id_type(), primary_key=True, autoincrement=False),
+    Column("members", Integer, nullable=False),
+    CheckConstraint("members >= 0", name="ck_consumer_group_counts_members"),
+)
+
+# --- Cells and hosts ------------------------------------------------------------------------------------------------
+
+cells = Table(
+    "cells",
+    METADATA,
+    _id(),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    Column("name", name_type(), nullable=False, unique=True),
+    # Null means: the same as the reader's own main one.
+    Column("transport_url", document_type()),
+    Column("database_connection", document_type()),
+    Column("created_at", Double, nullable=False),
+)
+
+hosts = Table(
+    "hosts",
+    METADATA,
+    _id(),
+    Column("cell_uuid", uuid_type(), nullable=False),
+    Column("service_host", name_type(), nullable=False),
+    Column("nodename", name_type(), nullable=False),
+    Column("compute_node_uuid", uuid_type(), nullable=False, unique=True),
+    Column("agent", name_type(), nullable=False),
+    Column("availability_zone", name_type(), nullable=False),
+    Column("attributes", document_type(), nullable=False),
+    # What the last sweep found by comparing the heartbeat with the database's clock.
+    Column("up", Boolean, nullable=False),
+    Column("disabled", Boolean, nullable=False, default=False),
+    Column("disabled_reason", document_type()),
+    Column("forced_down", Boolean, nullable=False, default=False),
+    # A heartbeat alone is no change; going up or down is.
+    Column("seq", id_type(), nullable=False, default=0),
+    Column("heartbeat_at", Double, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    UniqueConstraint("cell_uuid", "service_host", "nodename", name="uq_hosts"),
+    Index("ix_hosts_heartbeat", "up", "heartbeat_at"),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
+)
+
+# --- The feed of changes --------------------------------------------------------------------------------------------
+
+# Written in the transaction of the change. Numbers are given out before their transaction commits, so a reader that
+# goes by them alone may miss one: comparing (id, seq) of all rows is what makes the view true.
+changes = Table(
+    "changes",
+    METADATA,
+    _id(),
+    # Exactly one of the two.
+    Column("resource_provider_id", id_type()),
+    Column("host_id", id_type()),
+    Column("created_at", Double, nullable=False),
+    Index("ix_changes_created_at", "created_at"),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
+)
+
+requests = request_table("requests", METADATA)
+
+MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.versions")

@@ -1,0 +1,1 @@
+"""Weighers: each answers how good a host is for a request."""
