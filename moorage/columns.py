@@ -1,4 +1,4 @@
-"""Column types (which migrations use too: never change one) and the database's clock, meaning the same on MySQL, MariaDB and SQLite."""
+"""Column types and the database clock, the same on MySQL, MariaDB and SQLite. Migrations use them: never change one."""
 
 from typing import Any
 

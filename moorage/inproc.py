@@ -1,0 +1,242 @@
+"""An oslo.messaging driver whose broker is this process: what RabbitMQ promises, without a network.
+
+``inproc://name/`` names a broker; it lives as long as somebody is connected to it. Messages, replies and errors make
+the same round trip through JSON as on RabbitMQ. Nothing polls: a published message is handed to a server's executor by
+the thread that publishes it, and a caller sleeps until its reply is put into its box.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from moorage import bus  # noqa: F401 - first, because it chooses the threading backend
+
+# isort: split
+import oslo_messaging
+from oslo_messaging._drivers import base
+from oslo_messaging._drivers import common as rpc_common
+
+# How many messages wait for a server that has stopped before the oldest is dropped; RabbitMQ has no such bound, but
+# its memory is not ours. Arbitrary, and far more than any service leaves behind while it restarts.
+_MAX_BACKLOG = 10_000
+
+Key = tuple[str, ...]
+Box = queue.SimpleQueue[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Envelope:
+    """A message on its way."""
+
+    body: dict[str, Any]
+    box: Box | None
+    expires: float | None
+
+    def expired(self) -> bool:
+        return self.expires is not None and self.expires <= time.monotonic()
+
+
+class Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
+    """A message as its server sees it."""
+
+    def __init__(self, envelope: _Envelope) -> None:
+        content = rpc_common.deserialize_msg(envelope.body)
+        super().__init__(content["ctxt"], content["message"])
+        self._box = envelope.box
+
+    def reply(self, reply: object = None, failure: Any = None) -> None:
+        """Answer the caller; a cast has none."""
+        if self._box is not None:
+            text = rpc_common.serialize_remote_exception(failure) if failure else None
+            body: dict[str, str] = rpc_common.serialize_msg({"result": reply, "failure": text})
+            self._box.put(body["oslo.message"])
+
+    def acknowledge(self) -> None:
+        """Do nothing: as on RabbitMQ, a request counts as taken before it is carried out."""
+
+    def requeue(self) -> None:
+        """Do nothing: a request that was taken is not given to anybody else."""
+
+    def heartbeat(self) -> None:
+        """Do nothing: a server in the caller's own process cannot be away."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """Messages for one address: those who take them, by turns, and those that nobody has taken yet."""
+
+    takers: deque["Listener"] = field(default_factory=deque)
+    backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
+
+    def put(self, envelope: _Envelope) -> None:
+        if not self.takers:
+            while self.backlog and self.backlog[0].expired():
+                self.backlog.popleft()
+            self.backlog.append(envelope)
+            return
+        self.takers.rotate(-1)
+        self.takers[-1].take(envelope)
+
+    def subscribe(self, listener: "Listener") -> None:
+        self.takers.append(listener)
+        while self.backlog:
+            envelope = self.backlog.popleft()
+            if not envelope.expired():
+                listener.take(envelope)
+
+
+class Broker:
+    """The queues of one name. A queue exists once somebody has listened to it, and keeps messages from then on."""
+
+    def __init__(self) -> None:
+        # Held while a message is handed over, so that no server is given one after it has stopped listening.
+        self._lock = threading.RLock()
+        self._queues: dict[Key, _Queue] = {}
+
+    def declare(self, keys: Sequence[Key]) -> None:
+        """Make sure that these queues exist."""
+        with self._lock:
+            for key in keys:
+                self._queues.setdefault(key, _Queue())
+
+    def publish(self, key: Key, envelope: _Envelope) -> bool:
+        """Put a message into a queue; without that queue it is lost, which the answer says."""
+        with self._lock:
+            found = self._queues.get(key)
+            if found is not None:
+                found.put(envelope)
+            return found is not None
+
+    def fan_out(self, key: Key, envelope: _Envelope) -> bool:
+        """Give a message to everyone who listens right now."""
+        with self._lock:
+            found = self._queues.get(key)
+            takers = list(found.takers) if found else []
+            for listener in takers:
+                listener.take(envelope)
+            return bool(takers)
+
+    def subscribe(self, keys: Sequence[Key], listener: "Listener") -> None:
+        """Let ``listener`` take from these queues, beginning with what waits there."""
+        with self._lock:
+            for key in keys:
+                self._queues.setdefault(key, _Queue()).subscribe(listener)
+
+    def unsubscribe(self, keys: Sequence[Key], listener: "Listener") -> None:
+        """Give nothing more to ``listener``; what is published from now on waits or goes to others."""
+        with self._lock:
+            for key in keys:
+                if listener in self._queues[key].takers:
+                    self._queues[key].takers.remove(listener)
+
+
+class Listener(base.Listener):  # type: ignore[misc]
+    """Hands the messages of a server's queues to its executor."""
+
+    def __init__(self, broker: Broker, keys: Sequence[Key]) -> None:
+        super().__init__(batch_size=1, batch_timeout=None)
+        self._broker = broker
+        self._keys = keys
+        broker.declare(keys)
+
+    def start(self, on_incoming_callback: Callable[[list[Incoming]], None]) -> None:
+        """Begin to take messages."""
+        super().start(on_incoming_callback)
+        self._broker.subscribe(self._keys, self)
+
+    def take(self, envelope: _Envelope) -> None:
+        """Hand one message to the executor."""
+        self.on_incoming_callback([Incoming(envelope)])
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self._broker.unsubscribe(self._keys, self)
+        super().stop()
+
+    def cleanup(self) -> None:
+        """Do nothing: there is nothing left to give back."""
+
+
+# A process has one set of brokers as a machine has one set of ports: whoever uses the same name meets there. A broker
+# that nobody is connected to any more is gone.
+_brokers: WeakValueDictionary[str, Broker] = WeakValueDictionary()
+_brokers_lock = threading.Lock()
+
+
+def _broker(url: oslo_messaging.TransportURL) -> Broker:
+    name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
+    with _brokers_lock:
+        return _brokers.setdefault(name, Broker())
+
+
+class InprocDriver(base.BaseDriver):  # type: ignore[misc]
+    """The driver of ``inproc://`` URLs."""
+
+    def __init__(
+        self,
+        conf: Any,
+        url: oslo_messaging.TransportURL,
+        default_exchange: str | None = None,
+        allowed_remote_exmods: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(conf, url, default_exchange, allowed_remote_exmods)
+        self._broker = _broker(url)
+
+    def send(
+        self,
+        target: oslo_messaging.Target,
+        ctxt: dict[str, Any],
+        message: dict[str, Any],
+        wait_for_reply: bool | None = None,
+        timeout: float | None = None,
+        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process cannot be away
+        retry: int | None = None,  # noqa: ARG002 - nothing here can fail and then succeed
+        transport_options: oslo_messaging.TransportOptions | None = None,
+    ) -> Any:
+        """Publish a message, and with ``wait_for_reply`` sleep until it is answered."""
+        box: Box | None = queue.SimpleQueue() if wait_for_reply else None
+        expires = None if timeout is None else time.monotonic() + timeout
+        body = rpc_common.serialize_msg({"ctxt": ctxt, "message": message})
+        key = self._keys(target)[-1]
+        deliver = self._broker.fan_out if target.fanout else self._broker.publish
+        arrived = deliver(key, _Envelope(body, box, expires))
+        if not arrived and transport_options is not None and transport_options.at_least_once:
+            raise oslo_messaging.MessageUndeliverable("no such queue", key[0], ".".join(key[1:]), message)
+        return None if box is None else self._wait(box, target, timeout)
+
+    def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
+        try:
+            text = box.get(timeout=timeout)
+        except queue.Empty:
+            raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}") from None
+        body = rpc_common.deserialize_msg({"oslo.version": "2.0", "oslo.message": text})
+        if body["failure"]:
+            raise rpc_common.deserialize_remote_exception(body["failure"], self._allowed_remote_exmods)
+        return body["result"]
+
+    def _keys(self, target: oslo_messaging.Target) -> list[Key]:
+        """Return the queue of a target's topic and, if it names a server, that server's own."""
+        topic = (str(target.exchange or self._default_exchange), str(target.topic))
+        return [topic, (*topic, str(target.server))] if target.server and not target.fanout else [topic]
+
+    def listen(
+        self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None  # noqa: ARG002 - no batches
+    ) -> Listener:
+        """Return a listener to the topic and to the server's own queue."""
+        return Listener(self._broker, self._keys(target))
+
+    def send_notification(self, *_args: object, **_kwargs: object) -> None:
+        """Refuse: Moorage sends no notifications."""
+        raise NotImplementedError("inproc carries calls and casts alone")
+
+    def listen_for_notifications(self, *_args: object, **_kwargs: object) -> None:
+        """Refuse: Moorage sends no notifications."""
+        raise NotImplementedError("inproc carries calls and casts alone")
+
+    def cleanup(self) -> None:
+        """Do nothing: the broker goes with its last connection."""

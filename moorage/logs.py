@@ -1,0 +1,67 @@
+"""Log lines that name the service, the request and the attempt they belong to, on top of oslo.log."""
+
+import logging
+
+from oslo_config import cfg
+from oslo_log import log
+
+from moorage import context
+
+_LINE = (
+    "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(service)s %(request_id)s %(attempt_id)s] %(message)s"
+)
+_TRACEBACK_LINE = (
+    "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
+)
+_SERVICE_NAME = cfg.StrOpt(
+    "log_service_name",
+    default="moorage",
+    help="The name that a service's log lines carry; each service sets its own.",
+)
+
+
+class _ContextFilter(logging.Filter):
+    """Writes onto each record what the thread that made it works for."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, with three more fields."""
+        now = context.current()
+        record.service = now.service or self._service
+        record.request_id = now.request_id or "-"
+        record.attempt_id = now.attempt_id or "-"
+        return True
+
+
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register the options of oslo.log, with our own line as the default."""
+    log.register_options(conf)
+    conf.register_opt(_SERVICE_NAME)
+    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, if only a dash.
+    for option in ("logging_context_format_string", "logging_default_format_string"):
+        conf.set_default(option, _LINE)
+    conf.set_default("logging_exception_prefix", _TRACEBACK_LINE)
+
+
+def setup(conf: cfg.ConfigOpts, service: str) -> None:
+    """Send the log where the configuration says, every line under the name of ``service``.
+
+    Handlers belong to the process: where several services share one, the last call decides where lines go, and a line
+    carries the name its thread is bound to (threads of an RPC server are), else the name given last.
+    """
+    conf.set_default("log_service_name", service)
+    log.setup(conf, service, fix_eventlet=False)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_ContextFilter(service_name(conf) or service))
+
+
+def service_name(conf: cfg.ConfigOpts) -> str | None:
+    """Return the name of the service that this configuration belongs to, if it has one."""
+    try:
+        name: str = conf.log_service_name
+    except cfg.NoSuchOptError:
+        return None
+    return name
