@@ -101,7 +101,9 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _launch(self) -> psutil.Popen:
@@ -133,17 +135,20 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
 
 
 def _finish(process: psutil.Popen, how: signal.Signals) -> None:
-    """Send a signal, wait for the end and for the thread that reads the output; SIGKILL if the end does not come."""
-    children = process.children(recursive=True) if process.is_running() else []
-    process.send_signal(how)
+    """Send a signal, then wait for the end, also of the server's own helpers and of the thread that reads the output."""
+    with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
+        helpers = process.children(recursive=True)
+        process.send_signal(how)
+        # Erlang's helpers notice by themselves that they are alone, but take a second or two.
+        psutil.wait_procs(helpers, timeout=3 if how is signal.SIGTERM else 0)
+        for helper in helpers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                helper.kill()
     try:
         process.wait(STOP_SECONDS)
     except psutil.TimeoutExpired:
         process.kill()
         process.wait(STOP_SECONDS)
-    # Erlang's little helpers leave when their parent does; give them the moment that it takes.
-    for straggler in psutil.wait_procs(children, timeout=3)[1]:
-        straggler.kill()
     reader = getattr(process, "_log_thread", None)
     if reader is not None:
         reader.join(STOP_SECONDS)
@@ -281,7 +286,7 @@ class RabbitMQServer(_Server, RabbitMQDriver):  # type: ignore[misc]
 
     def _launch(self) -> psutil.Popen:
         # Erlang would start a port mapper that outlives everybody; one that is already there is used instead.
-        self._mapper = self._run("epmd", "-d", wait_for_line="entering the main select")
+        self._mapper = self._run("epmd", "-d", "-d", wait_for_line="entering the main select")
         return self._run("rabbitmq-server", wait_for_line="completed with .* plugins")
 
     def _end(self, how: signal.Signals) -> None:

@@ -2,7 +2,7 @@
 
 import uuid
 
-#: The root of all derived ids: chosen once, never to be changed, since stored requests are found by what follows from it.
+#: The root of all derived ids, never to be changed: stored requests are found by what follows from it.
 _MOORAGE = uuid.UUID("6f3d1c52-9d0a-4b54-8a0e-2f7f6f0d9a31")
 
 

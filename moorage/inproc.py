@@ -5,6 +5,7 @@ the same round trip through JSON as on RabbitMQ. Nothing polls: a published mess
 the thread that publishes it, and a caller sleeps until its reply is put into its box.
 """
 
+import copy
 import queue
 import threading
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from moorage import bus  # noqa: F401 - first, because it chooses the threading backend
+from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging
@@ -25,15 +26,16 @@ from oslo_messaging._drivers import common as rpc_common
 # its memory is not ours. Arbitrary, and far more than any service leaves behind while it restarts.
 _MAX_BACKLOG = 10_000
 
-Key = tuple[str, ...]
+Key = tuple[str, str]  # exchange and queue
 Box = queue.SimpleQueue[str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """A message on its way."""
+    """A message on its way, already a copy of the sender's."""
 
-    body: dict[str, Any]
+    ctxt: dict[str, Any]
+    message: dict[str, Any]
     box: Box | None
     expires: float | None
 
@@ -45,8 +47,7 @@ class Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
     """A message as its server sees it."""
 
     def __init__(self, envelope: _Envelope) -> None:
-        content = rpc_common.deserialize_msg(envelope.body)
-        super().__init__(content["ctxt"], content["message"])
+        super().__init__(envelope.ctxt, envelope.message)
         self._box = envelope.box
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
@@ -118,7 +119,7 @@ class Broker:
             found = self._queues.get(key)
             takers = list(found.takers) if found else []
             for listener in takers:
-                listener.take(envelope)
+                listener.take(copy.deepcopy(envelope))  # fan-out is for casts: there is no box in it
             return bool(takers)
 
     def subscribe(self, keys: Sequence[Key], listener: "Listener") -> None:
@@ -138,11 +139,11 @@ class Broker:
 class Listener(base.Listener):  # type: ignore[misc]
     """Hands the messages of a server's queues to its executor."""
 
-    def __init__(self, broker: Broker, keys: Sequence[Key]) -> None:
+    def __init__(self, home: Broker, keys: Sequence[Key]) -> None:
         super().__init__(batch_size=1, batch_timeout=None)
-        self._broker = broker
+        self._broker = home
         self._keys = keys
-        broker.declare(keys)
+        home.declare(keys)
 
     def start(self, on_incoming_callback: Callable[[list[Incoming]], None]) -> None:
         """Begin to take messages."""
@@ -201,12 +202,12 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         """Publish a message, and with ``wait_for_reply`` sleep until it is answered."""
         box: Box | None = queue.SimpleQueue() if wait_for_reply else None
         expires = None if timeout is None else time.monotonic() + timeout
-        body = rpc_common.serialize_msg({"ctxt": ctxt, "message": message})
+        sent = rpc_common.deserialize_msg(rpc_common.serialize_msg({"ctxt": ctxt, "message": message}))
         key = self._keys(target)[-1]
         deliver = self._broker.fan_out if target.fanout else self._broker.publish
-        arrived = deliver(key, _Envelope(body, box, expires))
+        arrived = deliver(key, _Envelope(sent["ctxt"], sent["message"], box, expires))
         if not arrived and transport_options is not None and transport_options.at_least_once:
-            raise oslo_messaging.MessageUndeliverable("no such queue", key[0], ".".join(key[1:]), message)
+            raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
         return None if box is None else self._wait(box, target, timeout)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
@@ -221,11 +222,16 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
 
     def _keys(self, target: oslo_messaging.Target) -> list[Key]:
         """Return the queue of a target's topic and, if it names a server, that server's own."""
-        topic = (str(target.exchange or self._default_exchange), str(target.topic))
-        return [topic, (*topic, str(target.server))] if target.server and not target.fanout else [topic]
+        exchange = str(target.exchange or self._default_exchange)
+        if not target.server or target.fanout:
+            return [(exchange, target.topic)]
+        return [(exchange, target.topic), (exchange, f"{target.topic}.{target.server}")]  # named as on RabbitMQ
 
     def listen(
-        self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None  # noqa: ARG002 - no batches
+        self,
+        target: oslo_messaging.Target,
+        batch_size: int,  # noqa: ARG002 - no batches
+        batch_timeout: float | None,  # noqa: ARG002 - no batches
     ) -> Listener:
         """Return a listener to the topic and to the server's own queue."""
         return Listener(self._broker, self._keys(target))

@@ -10,9 +10,7 @@ from moorage import context
 _LINE = (
     "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(service)s %(request_id)s %(attempt_id)s] %(message)s"
 )
-_TRACEBACK_LINE = (
-    "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
-)
+_TRACEBACK_LINE = "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",
     default="moorage",

@@ -1,0 +1,185 @@
+"""A whole cloud in one process: every service with its own configuration, on any bus and any database."""
+
+import contextlib
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from oslo_config import cfg
+
+from compute.service import ComputeService
+from conductor.service import CellConductor, SuperConductor
+from conductor.schema import CELL, CONDUCTOR
+from moorage import errors, ids, options
+from moorage.bus import Bus, Client
+from moorage.database import Database
+from moorage.messages import ListHosts
+from moorage.model import HostState
+from moorage.service import Service
+from placement_store import cells
+from placement_store.schema import MAIN
+from placement_store.service import PlacementService
+from scheduler.service import SchedulerService
+
+LOG = logging.getLogger(__name__)
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What kind of cloud: hosts are dealt out to the cells in turn.
+
+    ``settings`` (group, option, value) hold for every service. ``transport_url`` and ``database_connection`` default to
+    an in-process bus and a temporary SQLite file. ``schedulers`` each serve the placement role too, unless
+    ``placement_apart``.
+    """
+
+    hosts: int = 10
+    cells: int = 1
+    schedulers: int = 1
+    placement_apart: bool = False
+    seed: int = 0
+    transport_url: str | None = None
+    database_connection: str | None = None
+    settings: Settings = field(default_factory=dict)
+
+
+class Cloud:
+    """A running cloud; its services can be stopped and started one by one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._closing = contextlib.ExitStack()
+        self.services: dict[str, Service] = {}
+        self.cell_names = [f"cell{number + 1}" for number in range(plan.cells)]
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Create the schemas and cells, start all services, and wait until every host is up.
+
+        :raises ConfigurationError: the database already holds a cloud.
+        """
+        self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
+        self.transport_url = self.plan.transport_url or f"inproc://{ids.fresh()}/"
+        self.database_connection = self.plan.database_connection or f"sqlite:///{self.folder}/moorage.sqlite"
+        self.conf = self.configuration()
+        self.database = Database(self.database_connection, "main")
+        self._closing.callback(self.database.close)
+        self._create_schemas()
+        self._bus = Bus(self.conf)
+        self._closing.callback(self._bus.close)
+        for name, service in self._services():
+            self.add(name, service)
+        self.wait_for_hosts()
+
+    def stop(self) -> None:
+        """Stop all services, the last one started first, and remove what the cloud has left."""
+        for name in reversed(list(self.services)):
+            self.stop_service(name)
+        self._closing.close()
+
+    def add(self, name: str, service: Service) -> None:
+        """Start one more service."""
+        service.start()
+        self.services[name] = service
+
+    def stop_service(self, name: str) -> None:
+        """Stop one service."""
+        self.services.pop(name).stop()
+
+    def client(self, topic: str, timeout: float | None = None) -> Client:
+        """Return a client of a topic of the main bus."""
+        return self._bus.client(topic, timeout=timeout)
+
+    def configuration(self, **groups: Mapping[str, Any]) -> cfg.ConfigOpts:
+        """Return a configuration of its own for one service: the cloud's, the plan's settings, then ``groups``."""
+        merged: dict[str, dict[str, Any]] = {
+            "DEFAULT": {"transport_url": self.transport_url},
+            "database": {"connection": self.database_connection},
+            # A cloud that is looked at while it starts: reports come quickly, and decisions see what has just happened.
+            "conductor": {"report_interval": 0.5},
+            "compute": {"report_interval": 0.5},
+        }
+        for source in (self.plan.settings, groups):
+            for group, values in source.items():
+                merged.setdefault(group, {}).update(values)
+        return options.new(merged)
+
+    def hosts(self) -> list[HostState]:
+        """Return all hosts as the schedulers know them."""
+        return self.client("scheduler").call(ListHosts())
+
+    def wait_for_hosts(self, seconds: float = 60.0) -> None:
+        """Wait until all planned hosts are known and up.
+
+        :raises NoReply: they are not after ``seconds``.
+        """
+        wait_until(
+            lambda: sum(host.up for host in self.hosts()) >= self.plan.hosts,
+            f"{self.plan.hosts} hosts to be up",
+            seconds,
+        )
+
+    def _create_schemas(self) -> None:
+        if MAIN.revision(self.database) is not None and cells.list_cells(self.database):
+            raise errors.ConfigurationError(reason="the database already holds a cloud: choose an empty one")
+        for schema in (MAIN, CONDUCTOR, CELL):
+            schema.upgrade(self.database)
+        for name in self.cell_names:
+            cells.create(self.database, name=name, uuid=ids.derived("harness", self.plan.seed, "cell", name))
+
+    def _services(self) -> Iterator[tuple[str, Service]]:
+        apart = self.plan.placement_apart
+        if apart:
+            yield "placement", PlacementService(self.configuration(), "placement")
+        for number in range(self.plan.schedulers):
+            name = f"scheduler{number + 1}"
+            yield name, SchedulerService(self.configuration(scheduler={"serve_placement": not apart}), name)
+        yield "conductor", SuperConductor(self.configuration(), "conductor")
+        for index, cell in enumerate(self.cell_names):
+            yield f"conductor-{cell}", CellConductor(self.configuration(), f"conductor-{cell}", cell)
+            share = len(range(index, self.plan.hosts, self.plan.cells))
+            if share:
+                yield f"compute-{cell}", self.compute(cell, share)
+
+    def compute(self, cell: str, hosts: int) -> ComputeService:
+        """Return an agent of a cell, not yet started, whose guests outlive it."""
+        name = f"agent-{cell}"
+        return ComputeService(
+            self.configuration(
+                compute={"agent": name},
+                fake_driver={
+                    "hosts": hosts,
+                    "host_prefix": f"{cell}-host",
+                    "state_file": str(self.folder / f"{name}.sqlite"),
+                },
+            ),
+            cell,
+        )
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0, interval: float = 0.02) -> None:
+    """Return as soon as ``true`` answers so.
+
+    :raises TimeoutError: it has not after ``seconds``.
+    """
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(interval)

@@ -1,0 +1,179 @@
+"""`moorage demo` and `moorage bench`: a cloud of one's own, with nothing to set up."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from cliff.columns import FormattableColumn
+from cliff.lister import Lister
+from cliff.show import ShowOne
+from rich.console import Console
+from rich.progress import Progress
+
+from harness import bench, demo
+from harness.cloud import Cloud, Plan
+from moorage import errors
+from moorage.commands import Configured
+
+
+def _count(least: int) -> Any:
+    def parse(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return number
+
+    parse.__name__ = "number"
+    return parse
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 <= rate <= 1:
+        raise argparse.ArgumentTypeError("must be between 0 and 1")
+    return rate
+
+
+class _OrBlank(FormattableColumn[Any]):
+    """A value that a table shows as nothing where it is null, and as one line where it is a list."""
+
+    def human_readable(self) -> str:
+        """Return what the table shows."""
+        if isinstance(self._value, list):
+            return ", ".join(self._value)
+        return "" if self._value is None else str(self._value)
+
+
+@contextlib.contextmanager
+def _servers(
+    wanted: bool, transport_url: str | None, database_url: str | None
+) -> Iterator[tuple[str | None, str | None]]:
+    """Yield the URLs of bus and database, of private servers where they are wanted."""
+    if not wanted:
+        yield transport_url, database_url
+        return
+    from harness.servers import MariaDBServer, RabbitMQServer  # here, because pifpaf is an extra
+
+    with MariaDBServer() as mariadb, RabbitMQServer() as rabbitmq:
+        yield rabbitmq.url, mariadb.create_database("moorage")
+
+
+class _OnServers(Configured):
+    """The options by which a cloud of one's own runs on other servers than the embedded ones."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--transport-url", help="a RabbitMQ virtual host of its own; default: a bus inside this process"
+        )
+        parser.add_argument(
+            "--database-url",
+            help="an empty MySQL or MariaDB database, left empty again; default: a temporary SQLite file",
+        )
+        parser.add_argument(
+            "--servers",
+            action="store_true",
+            help="start a private MariaDB and RabbitMQ from Debian's packages for the run",
+        )
+        return parser
+
+    def urls(self, arguments: argparse.Namespace) -> contextlib.AbstractContextManager[tuple[str | None, str | None]]:
+        """Return the URLs of bus and database for the run; null stands for the embedded ones.
+
+        :raises ConfigurationError: options that exclude each other.
+        """
+        if arguments.servers and (arguments.transport_url or arguments.database_url):
+            raise errors.ConfigurationError(reason="--servers starts servers of its own: leave the URLs away")
+        return _servers(arguments.servers, arguments.transport_url, arguments.database_url)
+
+
+class Demo(_OnServers, Lister):
+    """Start a cloud of fake hosts, build instances on it, some of which fail on the way, and audit the store.
+
+    The same seed gives the same placements. Exit status 1 when the audit finds anything.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--hosts", type=_count(1), default=20, help="default: %(default)s")
+        parser.add_argument("--cells", type=_count(1), default=2, help="default: %(default)s")
+        parser.add_argument("--instances", type=_count(1), default=40, help="default: %(default)s")
+        parser.add_argument(
+            "--fail-rate", type=_rate, default=0.2, help="the share of spawns that fail; default: %(default)s"
+        )
+        parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return 1 when the audit has found anything."""
+        status: int = super().run(parsed_args)
+        return status or int(not self._verdict.clean)
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Build, audit, and return a row for each instance."""
+        with self.urls(arguments) as (transport_url, database_url):
+            plan = Plan(
+                hosts=arguments.hosts,
+                cells=arguments.cells,
+                seed=arguments.seed,
+                transport_url=transport_url,
+                database_connection=database_url,
+                settings={
+                    # A decision sees all that has happened before it, so that placements depend on the seed alone.
+                    "scheduler": {"view_max_age": 0.0},
+                    "fake_driver": {"seed": arguments.seed, "fail_rate": arguments.fail_rate},
+                },
+            )
+            with Cloud(plan) as cloud, Progress(console=Console(stderr=True)) as progress:
+                building = progress.add_task("building", total=arguments.instances)
+                rows = []
+                for instance in demo.build_all(cloud, arguments.instances):
+                    attempts = [attempt.host for attempt in instance.attempts if attempt.state != "skipped"]
+                    rows.append(
+                        (instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason)
+                    )
+                    progress.advance(building)
+                self._verdict = demo.audit(cloud)
+        sys.stderr.write(f"{self._verdict}\n")
+        return (
+            ("instance", "state", "cell", "host", "attempts", "reason"),
+            [tuple(_OrBlank(value) for value in row) for row in rows],
+        )
+
+
+class BenchSelect(_OnServers, ShowOne):
+    """Measure decisions with their claims, asked over RPC, on a cloud of fake hosts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--hosts", type=_count(1), default=1000, help="default: %(default)s")
+        parser.add_argument("--cells", type=_count(1), default=1, help="default: %(default)s")
+        parser.add_argument("--clients", type=_count(1), default=1, help="threads that ask; default: %(default)s")
+        parser.add_argument(
+            "--per-request", type=_count(1), default=1, help="instances of each request; default: %(default)s"
+        )
+        parser.add_argument("--requests", type=_count(1), default=500, help="default: %(default)s")
+        return parser
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Measure, and return the figures."""
+        with self.urls(arguments) as (transport_url, database_url):
+            plan = Plan(
+                hosts=arguments.hosts,
+                cells=arguments.cells,
+                transport_url=transport_url,
+                database_connection=database_url,
+                # Large enough that no measurement fills the cloud.
+                settings={"fake_driver": {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000}},
+            )
+            with Cloud(plan) as cloud:
+                figures = bench.select(
+                    cloud, clients=arguments.clients, per_request=arguments.per_request, requests=arguments.requests
+                )
+        return [field.name for field in fields(figures)], list(asdict(figures).values())

@@ -1,0 +1,141 @@
+"""The same cloud as real processes, each a `moorage` command with one configuration file between them."""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from harness.cloud import wait_until
+from moorage import errors, options
+from moorage.bus import Bus, Client
+from moorage.messages import ListHosts
+
+LOG = logging.getLogger(__name__)
+
+#: A process that is asked to stop ends what it is doing first; one that does not end at all must not hang a run.
+_STOP_SECONDS = 60.0
+
+
+class ProcessCloud:
+    """Processes of one cloud, each known by a name, with its log in a file of that name.
+
+    ``settings`` (group, option, value) become the configuration file that all of them read.
+    """
+
+    def __init__(
+        self, transport_url: str, database_connection: str, settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._closing = contextlib.ExitStack()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._sections: dict[str, dict[str, Any]] = {
+            "DEFAULT": {"transport_url": transport_url},
+            "database": {"connection": database_connection},
+            "conductor": {"report_interval": 0.5},
+            "compute": {"report_interval": 0.5},
+        }
+        for group, values in (settings or {}).items():
+            self._sections.setdefault(group, {}).update(values)
+
+    def __enter__(self) -> Self:
+        self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
+        self.config_file = self.folder / "moorage.conf"
+        self.config_file.write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
+                for group, values in self._sections.items()
+            )
+        )
+        self._bus = Bus(options.new(files=[self.config_file]))
+        self._closing.callback(self._bus.close)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for name in list(self.processes):
+            self.stop(name)
+        self._closing.close()
+
+    def client(self, topic: str, timeout: float | None = None) -> Client:
+        """Return a client of a topic of the main bus."""
+        return self._bus.client(topic, timeout=timeout)
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a `moorage` command to its end and return what it printed.
+
+        :raises CalledProcessError: it failed, and ``check`` is set.
+        """
+        done = subprocess.run(
+            self._command(*words), cwd=self.folder, env=self._environment(), text=True, capture_output=True, check=False
+        )
+        if check and done.returncode:
+            LOG.error("moorage %s: %s", " ".join(words), done.stderr)
+            done.check_returncode()
+        return done
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a `moorage` daemon under a name."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                self._command(*words),
+                cwd=self.folder,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self, name: str) -> int:
+        """Stop a process in good order and return its exit status."""
+        return self._end(name, signal.SIGTERM)
+
+    def kill(self, name: str) -> int:
+        """End a process as a crash would."""
+        return self._end(name, signal.SIGKILL)
+
+    def log(self, name: str) -> str:
+        """Return what a process has logged so far."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def wait_for_hosts(self, hosts: int, seconds: float = 60.0) -> None:
+        """Wait until so many hosts are up.
+
+        :raises TimeoutError: they are not after ``seconds``.
+        :raises RuntimeError: a process has ended; its log is in the message.
+        """
+
+        def up() -> bool:
+            self._check_running()
+            try:
+                return sum(host.up for host in self.client("scheduler", timeout=2.0).call(ListHosts())) >= hosts
+            except errors.Unavailable:
+                return False
+
+        wait_until(up, f"{hosts} hosts to be up", seconds, interval=0.1)
+
+    def _check_running(self) -> None:
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} has ended with {process.returncode}:\n{self.log(name)[-4000:]}")
+
+    def _end(self, name: str, how: signal.Signals) -> int:
+        process = self.processes.pop(name)
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            return process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+    def _command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "moorage.shell", "--config-file", str(self.config_file), *words]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONUNBUFFERED": "1"}

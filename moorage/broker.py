@@ -1,0 +1,134 @@
+"""The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
+
+import re
+import socket
+import time
+import warnings
+
+import amqp
+import kombu.exceptions
+from kombu.connection import Connection
+from oslo_config import cfg
+
+with warnings.catch_warnings():
+    # Some of these import eventlet where it is installed, which says at length that nobody should. Nothing here runs
+    # on it, and the operator who reads the warning could do nothing about it.
+    warnings.simplefilter("ignore")
+
+    from oslo_service import backend
+
+    # At its own import oslo.messaging settles for eventlet unless the choice has been made, and it cannot be made
+    # twice. Every module of ours that imports the library imports this one first.
+    backend.init_backend(backend.BackendType.THREADING)
+
+    import oslo_messaging
+    from oslo_messaging import opts as oslo_messaging_opts
+    from oslo_messaging._drivers import impl_rabbit  # noqa: F401 - loaded by name later, and would warn then
+    from oslo_messaging._metrics import client as oslo_messaging_metrics
+    from oslo_messaging._tracing import client as oslo_messaging_tracing
+
+from moorage import errors
+
+EXCHANGE = "moorage"
+
+#: Where our needs differ from the library's defaults: a caller hears within seconds that the broker is away, and a
+#: reply to a caller that is gone keeps no server thread for longer than that caller would have waited.
+_RABBIT_DEFAULTS = {
+    "rabbit_retry_backoff": 1,
+    "rabbit_interval_max": 3,
+    "kombu_reconnect_delay": 0.2,
+    "kombu_missing_consumer_retry_timeout": 15,
+}
+#: What the library lets through when the broker is away or goes away.
+CONNECTION_FAULTS: tuple[type[Exception], ...] = (
+    oslo_messaging.MessageDeliveryFailure,
+    oslo_messaging.MessageUndeliverable,
+    kombu.exceptions.KombuError,
+    amqp.exceptions.AMQPError,
+    OSError,
+)
+_LONGEST_REASON = 300
+
+
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register on a private configuration all that oslo.messaging expects of the global one, with our defaults.
+
+    The library registers metrics and tracing on the global object alone and does not list them; without them every
+    call fails.
+    """
+    for group, options in oslo_messaging_opts.list_opts():
+        conf.register_opts(options, group=group)
+    conf.register_opts(oslo_messaging_metrics.oslo_messaging_metrics, group="oslo_messaging_metrics")
+    conf.register_opts(oslo_messaging_tracing.oslo_messaging_tracing, group="oslo_messaging_tracing")
+    conf.set_default("control_exchange", EXCHANGE)
+    for name, value in _RABBIT_DEFAULTS.items():
+        conf.set_default(name, value, group="oslo_messaging_rabbit")
+
+
+def probe(transport_url: str, timeout: float) -> None:
+    """Connect to the broker once, within ``timeout`` seconds; any one of several hosts will do.
+
+    :raises BusUnavailable: it cannot be reached, or refuses the user.
+    """
+    probe_url(oslo_messaging.TransportURL.parse(cfg.ConfigOpts(), transport_url), timeout)
+
+
+def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
+    """Do as :func:`probe` does, with an address that the library has parsed, and its configuration."""
+    if url.transport not in {"rabbit", "kombu"}:
+        return
+    deadline = time.monotonic() + timeout
+    reasons: list[str] = []
+    for host in url.hosts or [oslo_messaging.TransportHost("localhost")]:
+        left = max(deadline - time.monotonic(), 0.1)
+        try:
+            _connect(url, host, left)
+        except CONNECTION_FAULTS as fault:
+            reasons.append(reason(fault))
+        else:
+            return
+    raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: {'; '.join(reasons)}")
+
+
+def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
+    port = host.port or 5672
+    group = getattr(url.conf, "oslo_messaging_rabbit", None)
+    if url.query.get("ssl", "").lower() == "true" or (group is not None and group.ssl):
+        # The library alone knows how TLS is set up; that somebody listens is all that is asked here.
+        socket.create_connection((host.hostname, port), timeout=timeout).close()
+        return
+    with Connection(  # type: ignore[no-untyped-call]
+        hostname=host.hostname or "localhost",
+        port=port,
+        userid=host.username or "guest",
+        password=host.password or "guest",
+        virtual_host=url.virtual_host or "/",
+        transport="pyamqp",
+        connect_timeout=timeout,
+        transport_options={"max_retries": 0, "read_timeout": timeout, "write_timeout": timeout},
+    ) as connection:
+        connection.connect()
+
+
+_HOST = r"(?:[^:@/,?]*(?::[^:@/,?]*)?@)?[^@/,?]*"
+_REGULAR = re.compile(rf"{_HOST}(?:,{_HOST})*(?:[/?][^@]*)?")
+
+
+def mask_url(url: str) -> str:
+    """Return ``url`` with every password hidden, for logs and errors.
+
+    Where a password holds characters that it should not, it cannot be told where it ends: then all is hidden between
+    the first user and the last host.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark or "@" not in rest:
+        return url
+    if _REGULAR.fullmatch(rest):
+        return scheme + mark + re.sub(r"((?:^|,)[^:@/,?]*):[^:@/,?]*@", r"\1:***@", rest)
+    hidden, _, host = rest.rpartition("@")
+    return f"{scheme}{mark}{hidden.partition(':')[0]}:***@{host}"
+
+
+def reason(fault: BaseException) -> str:
+    """Return a fault's text, at a length fit for an error of ours."""
+    return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]

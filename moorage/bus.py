@@ -1,0 +1,352 @@
+"""Calls and casts over oslo.messaging: messages go in and come out as values, errors as their own types.
+
+A call is carried out at most once per sending. A caller that gets :class:`~moorage.errors.NoReply` does not know
+whether it was; it repeats the message with the same request id. A server that starts while the broker is away raises
+:class:`~moorage.errors.BusUnavailable`; one that is running reconnects by itself, for as long as it takes.
+"""
+
+import inspect
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from oslo_config import cfg
+
+from moorage.broker import CONNECTION_FAULTS, EXCHANGE, mask_url, probe, probe_url, reason, register_options
+
+# isort: split
+# Not before the line above, which chooses what it runs on.
+import oslo_messaging
+from oslo_messaging.rpc import dispatcher as rpc_dispatcher
+from oslo_messaging.rpc.server import RPCServer
+
+from moorage import context, errors, logs
+from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode
+
+__all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "mask_url", "probe", "register_options", "serves"]
+
+LOG = logging.getLogger(__name__)
+
+_EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
+_PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
+_SERVES = "_moorage_serves"
+_HOUSEKEEPING = "moorage.bus"
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+
+# --- The serving side -----------------------------------------------------------------------------------------------
+
+
+def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
+    """Mark a method, which takes one message and returns its answer, as the handler of ``message_type``."""
+
+    def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
+        setattr(handler, _SERVES, message_type)
+        return handler
+
+    return mark
+
+
+def _handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
+    for service in services:
+        for name in dir(type(service)):
+            # Looked up on the class: asking the object itself would run its properties.
+            message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)
+            if message_type is not None:
+                yield message_type, getattr(service, name)
+
+
+class _Endpoint:
+    """One method as oslo.messaging sees it: a target with the method's version, and the method."""
+
+    def __init__(
+        self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
+    ) -> None:
+        versions = [message_type.version, *message_type.since.values()]
+        self.target = oslo_messaging.Target(version=max(versions, key=_parts))
+        self._type = message_type
+        self._handler = handler
+        self._service_name = service_name
+
+        # An attribute of its own under the method's name; of a message the library passes every field by keyword.
+        def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
+            return self._answer(ctxt, arguments)
+
+        if hasattr(self, message_type.method):
+            raise TypeError(f"{message_type.method!r} cannot be the name of a method on the bus")
+        setattr(self, message_type.method, oslo_messaging.expose(exposed))
+
+    def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        with context.bound(
+            service=self._service_name,
+            request_id=_short_text(ctxt.get("request_id")),
+            attempt_id=_short_text(ctxt.get("attempt_id")),
+        ):
+            try:
+                message = decode_strictly(self._type, arguments)
+            except errors.MoorageError as refusal:
+                raise _expected(refusal) from None
+            with context.bound(
+                request_id=None if context.current().request_id else _request_id_of(message),
+                attempt_id=getattr(message, "attempt_id", None),
+            ):
+                return self._handle(message)
+
+    def _handle(self, message: Message[Any]) -> Any:
+        try:
+            return encode(self._handler(message))
+        except errors.MoorageError as refusal:
+            LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
+            raise _expected(refusal) from None
+        except Exception as fault:
+            LOG.exception("%s has failed", message.method)
+            raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
+
+
+class _Housekeeping:
+    """What a server says to itself."""
+
+    target = oslo_messaging.Target(namespace=_HOUSEKEEPING, version="1.0")
+
+    @oslo_messaging.expose  # type: ignore[untyped-decorator]
+    def wake(self, ctxt: dict[str, Any], /) -> None:
+        """Do nothing: the message itself is what wakes the listener."""
+
+
+def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
+    """Wrap an error for the library, which then does not log it as a crash.
+
+    What is sent is built anew from the nearest class that every peer knows, and so carries neither the traceback nor
+    the causes that the library would otherwise write out for the caller.
+    """
+    plain = _plain_type(type(refusal))(**refusal.data)
+    wrapped = oslo_messaging.ExpectedException()
+    wrapped.exc_info = (type(plain), plain, None)
+    return wrapped
+
+
+def _plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
+    """Return the class itself if it stands in our tree, else the nearest of its parents that does."""
+    known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
+    found: type[errors.MoorageError] = next(known)
+    return found
+
+
+class _LibraryServer(RPCServer):  # type: ignore[misc]
+    """The library's server on the standard library's threads: idle ones end at once, its own take a second to notice."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._executor_cls = ThreadPoolExecutor
+
+
+class BusServer:
+    """Answers the messages of one topic, as one of the servers that share it and under its own name."""
+
+    def __init__(self, bus: "Bus", topic: str, server: str, endpoints: Sequence[object], threads: int) -> None:
+        self._bus = bus
+        self._target = oslo_messaging.Target(topic=topic, server=server)
+        self._threads = threads
+        # A transport of its own: its replies wait for the broker without end, and a client that shared its
+        # connections would wait with it.
+        self._transport = bus.new_transport()
+        self._server = oslo_messaging.get_rpc_server(
+            self._transport,
+            self._target,
+            [*endpoints, _Housekeeping()],
+            access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
+            server_cls=_LibraryServer,
+        )
+        self._lock = threading.Lock()
+        self._running = False
+
+    def start(self) -> None:
+        """Begin to answer.
+
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        self._bus.reach()
+        with self._lock:
+            if not self._running:
+                self._server.start(override_pool_size=self._threads)
+                self._running = True
+
+    def stop(self) -> None:
+        """Take nothing more, and return when all that was taken has been answered. Repeating it does nothing."""
+        with self._lock:
+            if not self._running:
+                return
+            self._running = False
+            self._bus.wake(self._target)
+            self._server.stop()
+            try:
+                self._server.wait()
+                self._transport.cleanup()
+            except CONNECTION_FAULTS as fault:
+                LOG.warning("Left the broker without a farewell: %s", reason(fault))
+            self._bus.forget(self)
+
+
+# --- The calling side -----------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Sends messages to one topic, or to one server of it."""
+
+    def __init__(self, bus: "Bus", topic: str, server: str | None, timeout: float) -> None:
+        self._bus = bus
+        self._address = topic if server is None else f"{topic}.{server}"
+        self._timeout = timeout
+        self._client = bus.library_client(oslo_messaging.Target(topic=topic, server=server))
+
+    def call(self, message: Message[R], timeout: float | None = None) -> R:
+        """Send ``message`` and return what it is answered with.
+
+        :raises NoReply: nobody has answered in time; whether it was carried out is unknown.
+        :raises BusUnavailable: the broker cannot be reached.
+        :raises MoorageError: what the server has raised.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
+        with self._faults(message, seconds):
+            self._bus.reach()
+            data = prepared.call(_outgoing(message), message.method, **encode(message))
+        self._bus.has_replied()
+        try:
+            reply: R = decode(message.reply_type(), data)
+        except errors.InvalidRequest as fault:
+            # It is the server that is wrong, and the caller must not take it for a verdict on the request.
+            LOG.error("The answer to %s on %s is malformed: %s", message.method, self._address, fault)
+            raise errors.InternalError(kind="MalformedReply") from fault
+        return reply
+
+    def cast(self, message: Message[R]) -> None:
+        """Send ``message`` without waiting for anybody to take it.
+
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        with self._faults(message, self._timeout):
+            prepared = self._client.prepare(version=message.lowest_version())
+            prepared.cast(_outgoing(message), message.method, **encode(message))
+
+    @contextmanager
+    def _faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
+        """Turn whatever the library raises into errors of ours, without the other side's traceback."""
+        try:
+            yield
+        except errors.MoorageError as remote:
+            raise _plain_type(type(remote))(**remote.data) from None
+        except oslo_messaging.MessagingTimeout:
+            raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
+        except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
+            served = f"{message.method} is not served on {self._address} at version {message.lowest_version()}"
+            raise errors.InvalidRequest(path="$", reason=served) from None
+        except oslo_messaging.RemoteError as remote:
+            raise errors.InternalError(kind=str(remote.exc_type)) from None
+        except CONNECTION_FAULTS as fault:
+            raise errors.BusUnavailable(reason=f"{self._bus.url}: {reason(fault)}") from None
+
+
+def _outgoing(message: Message[Any]) -> dict[str, str]:
+    now = context.current()
+    sent = {"request_id": now.request_id or _request_id_of(message), "attempt_id": now.attempt_id}
+    return {name: value for name, value in sent.items() if value is not None}
+
+
+class Bus:
+    """One broker, as one service uses it."""
+
+    def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
+        self._conf = conf
+        self._url: str = conf.transport_url if transport_url is None else transport_url
+        self._transport = self.new_transport()
+        self._has_replied = False
+        self._lock = threading.Lock()
+        self._servers: list[BusServer] = []
+
+    @property
+    def url(self) -> str:
+        """The broker's address, fit to be printed."""
+        return mask_url(self._url)
+
+    def client(self, topic: str, server: str | None = None, timeout: float | None = None) -> Client:
+        """Return a client of ``topic``, or of one ``server`` of it; ``timeout`` holds for calls that name none."""
+        return Client(self, topic, server, self._conf.rpc.call_timeout if timeout is None else timeout)
+
+    def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
+        """Return a server, not yet started, for all methods of ``services`` that are marked with :func:`serves`."""
+        name = logs.service_name(self._conf)
+        endpoints: dict[str, _Endpoint] = {}
+        for message_type, handler in _handlers(services):
+            if message_type.method in endpoints:
+                raise TypeError(f"{message_type.method} is served twice on {topic}")
+            endpoints[message_type.method] = _Endpoint(message_type, handler, name)
+        built = BusServer(self, topic, server, list(endpoints.values()), threads)
+        with self._lock:
+            self._servers.append(built)
+        return built
+
+    def close(self) -> None:
+        """Stop the servers that still run and let go of all connections. On RabbitMQ that may take some seconds."""
+        for server in list(self._servers):
+            server.stop()
+        with suppress(*CONNECTION_FAULTS):
+            self._transport.cleanup()
+
+    # What follows is for clients and servers of this module.
+
+    def new_transport(self) -> oslo_messaging.Transport:
+        """Return connections of one's own to the broker."""
+        try:
+            return oslo_messaging.get_rpc_transport(self._conf, url=self._url, allowed_remote_exmods=_EXPECTED_REMOTELY)
+        except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as fault:
+            raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault
+
+    def library_client(self, target: oslo_messaging.Target) -> oslo_messaging.RPCClient:
+        """Return the library's client for a target; its sending is repeated a bounded number of times."""
+        return oslo_messaging.get_rpc_client(self._transport, target, retry=self._conf.rpc.send_retries)
+
+    def reach(self) -> None:
+        """Make sure that there is a broker, until a first answer has shown it.
+
+        The library makes its queues, a server's and the one for replies, with retries that never end: without this a
+        first call would hang for as long as the broker is away.
+        """
+        if not self._has_replied:
+            probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+
+    def has_replied(self) -> None:
+        """Note that the queue for replies works."""
+        self._has_replied = True
+
+    def wake(self, target: oslo_messaging.Target) -> None:
+        """Send a server a message that does nothing: an idle listener notices only then that it is to stop."""
+        sleeper = oslo_messaging.get_rpc_client(self._transport, target, retry=0)
+        with suppress(*CONNECTION_FAULTS):
+            sleeper.prepare(namespace=_HOUSEKEEPING, version="1.0").cast({}, "wake")
+
+    def forget(self, server: BusServer) -> None:
+        """Do not stop this server again."""
+        with self._lock, suppress(ValueError):
+            self._servers.remove(server)
+
+
+# --- Small things ---------------------------------------------------------------------------------------------------
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def _short_text(value: object) -> str | None:
+    """Return a peer's word if it is fit to stand on a log line."""
+    return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
+
+
+def _request_id_of(message: Message[Any]) -> str | None:
+    return message.request_id if isinstance(message, Mutation) else None

@@ -1,0 +1,77 @@
+"""The `moorage` command: one program whose sub-commands are contributed by each folder."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from cliff.app import App
+from cliff.command import Command
+from cliff.commandmanager import CommandManager
+
+from moorage import options
+
+
+class WholeNames(CommandManager):
+    """Finds a sub-command by its whole name alone: an abbreviation must never start a daemon."""
+
+    def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
+        """Return the class, the name and the remaining arguments of the sub-command that ``argv`` begins with.
+
+        :raises ValueError: there is none.
+        """
+        for length in range(len(argv), 0, -1):
+            name = " ".join(argv[:length])
+            if name in self.commands:
+                return self.commands[name].load(), name, argv[length:]
+        raise ValueError(f"Unknown command {argv!r}")
+
+
+class Shell(App):
+    """Reads the options that stand before the sub-command, and closes what the sub-command has opened."""
+
+    NAME = "moorage"
+
+    def __init__(self) -> None:
+        super().__init__(
+            description="Moorage: ask for a host, get one whose resources are already claimed.",
+            version=metadata.version("moorage"),
+            command_manager=WholeNames("moorage.cli"),
+        )
+        self.closing = contextlib.ExitStack()
+
+    def build_option_parser(
+        self, description: str | None, version: str | None, argparse_kwargs: dict[str, Any] | None = None
+    ) -> argparse.ArgumentParser:
+        """Return the parser of the options that stand before the sub-command."""
+        parser: argparse.ArgumentParser = super().build_option_parser(
+            description, version, {"allow_abbrev": False, **(argparse_kwargs or {})}
+        )
+        parser.add_argument(
+            "--config-file",
+            metavar="FILE",
+            help=f"the configuration file; default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE}",
+        )
+        return parser
+
+    def interact(self) -> int:
+        """Say what there is, where no sub-command was given; there is no shell of our own."""
+        self.parser.print_usage(sys.stderr)
+        sys.stderr.write("moorage: no command was given; `moorage help` lists them\n")
+        return 2
+
+    def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
+        """Close what the sub-command has opened."""
+        self.closing.close()
+        super().clean_up(cmd, result, err)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the sub-command that ``argv`` names; return the exit status."""
+    return int(Shell().run(list(sys.argv[1:] if argv is None else argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
