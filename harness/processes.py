@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from harness.cloud import wait_until
+from harness.cloud import Settings, wait_until
 from moorage import errors, options
 from moorage.bus import Bus, Client
 from moorage.messages import ListHosts
@@ -28,9 +27,7 @@ class ProcessCloud:
     ``settings`` (group, option, value) become the configuration file that all of them read.
     """
 
-    def __init__(
-        self, transport_url: str, database_connection: str, settings: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> None:
+    def __init__(self, transport_url: str, database_connection: str, settings: Settings | None = None) -> None:
         self._closing = contextlib.ExitStack()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._sections: dict[str, dict[str, Any]] = {
@@ -44,13 +41,7 @@ class ProcessCloud:
 
     def __enter__(self) -> Self:
         self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
-        self.config_file = self.folder / "moorage.conf"
-        self.config_file.write_text(
-            "".join(
-                f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in values.items())
-                for group, values in self._sections.items()
-            )
-        )
+        self.config_file = self._write_config("moorage", {})
         self._bus = Bus(options.new(files=[self.config_file]))
         self._closing.callback(self._bus.close)
         return self
@@ -79,11 +70,12 @@ class ProcessCloud:
             done.check_returncode()
         return done
 
-    def start(self, name: str, *words: str) -> None:
-        """Start a `moorage` daemon under a name."""
+    def start(self, name: str, *words: str, settings: Settings | None = None) -> None:
+        """Start a `moorage` daemon under a name, with a configuration file of its own where it has other settings."""
+        config_file = self._write_config(name, settings) if settings else self.config_file
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                self._command(*words),
+                self._command(*words, config_file=config_file),
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -134,8 +126,22 @@ class ProcessCloud:
             process.kill()
             return process.wait()
 
-    def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "moorage.shell", "--config-file", str(self.config_file), *words]
+    def _command(self, *words: str, config_file: Path | None = None) -> list[str]:
+        return [sys.executable, "-m", "moorage.shell", "--config-file", str(config_file or self.config_file), *words]
+
+    def _write_config(self, name: str, settings: Settings) -> Path:
+        groups = {
+            group: {**self._sections.get(group, {}), **settings.get(group, {})}
+            for group in [*self._sections, *(group for group in settings if group not in self._sections)]
+        }
+        file = self.folder / f"{name}.conf"
+        file.write_text(
+            "".join(
+                f"[{group}]\n" + "".join(f"{option} = {value}\n" for option, value in values.items())
+                for group, values in groups.items()
+            )
+        )
+        return file
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONUNBUFFERED": "1"}

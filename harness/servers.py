@@ -1,21 +1,19 @@
 """Private MariaDB and RabbitMQ servers that can be stopped, killed and started again on what they had stored.
 
 They run from Debian's packages, on free ports of 127.0.0.1, in a temporary directory, as whoever starts them. pifpaf
-knows how to run such programs for a while; what it lacks is added here: a TCP port with users and grants, ports, node name
-and port mapper of RabbitMQ's own, and a second start on the same data.
+knows how to run such programs for a while; what it lacks is added here: a TCP port, users and grants, a port mapper and
+names of RabbitMQ's own, and a second start on the same data.
 """
 
 import atexit
 import contextlib
 import getpass
-import itertools
 import pathlib
 import secrets
 import shutil
 import signal
 import socket
 import threading
-from types import TracebackType
 from typing import ClassVar, Self
 
 import psutil
@@ -24,11 +22,11 @@ from pifpaf import drivers
 from pifpaf.drivers.mysql import MySQLDriver
 from pifpaf.drivers.rabbitmq import RabbitMQDriver
 
-STOP_SECONDS = 60  # a clean stop takes one to three; this is for a machine that is busy with something else
 USER = "moorage"
-# Ports below the range that Linux hands out to connections: a stopped server's port is still free when it returns.
+STOP_SECONDS = 60  # a clean stop takes one or two; this is for a machine that is busy with something else
+# Below the range that Linux hands out to connections: a stopped server's port is still free when it comes back.
 PORTS = range(15000, 32000)
-# An ordinary user's PATH has no sbin, and Debian's wrapper of the same name in it insists on being root.
+# An ordinary user's PATH has no sbin, and Debian's own wrapper in it lets only root start a RabbitMQ.
 PLACES = ["/usr/lib/rabbitmq/bin", "/usr/sbin", "/usr/libexec", "/usr/local/sbin"]
 
 
@@ -37,16 +35,16 @@ class ServersMissing(Exception):
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; all are held until the last is found, so that no two are the same."""
+    """Find ports that nobody uses; all are held until the last is found, so that no two are the same."""
+    found: list[int] = []
     with contextlib.ExitStack() as held:
-        found: list[int] = []
         while len(found) < count:
-            port = PORTS.start + secrets.randbelow(len(PORTS))
+            port = secrets.choice(PORTS)
             probe = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 found.append(port)
-        return found
+    return found
 
 
 class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
@@ -54,8 +52,7 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
 
     programs: ClassVar[tuple[str, ...]]
     package: ClassVar[str]
-
-    _set_up = False
+    _prepared = False
     _main: psutil.Popen | None = None
 
     def start(self) -> None:
@@ -65,14 +62,14 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
         :raises RuntimeError: with the server's output, when it does not come up
         """
         if self._main is not None:
-            raise RuntimeError(f"{self.package} is running already")
-        missing = [program for program in self.programs if self.find_executable(program, PLACES) is None]
-        if missing:
-            raise ServersMissing(f"{missing[0]} is not here: install the Debian package {self.package}")
-        if not self._set_up:
-            self.setUp()
-            self._set_up = True
+            raise RuntimeError(f"this {self.package} is running already")
+        for program in self.programs:
+            if self.find_executable(program, PLACES) is None:
+                raise ServersMissing(f"there is no {program} here: install the Debian package {self.package}")
+        if not self._prepared:
             atexit.register(self.close)
+            self.setUp()
+            self._prepared = True
         self._main = self._launch()
 
     def stop(self) -> None:
@@ -84,14 +81,12 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
         self._end(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop the server, if it runs, and remove its data; it cannot be started again."""
+        """End the server, if it runs, and remove its data; it cannot be started again."""
         atexit.unregister(self.close)
-        try:
-            self._end(signal.SIGKILL)  # the data go as well, so there is nothing to keep in order
-        finally:
-            if self._set_up:
-                self._set_up = False
-                self.cleanUp()
+        self._end(signal.SIGKILL)  # the data go as well: there is nothing to keep in order
+        if self._prepared:
+            self._prepared = False
+            self.cleanUp()
 
     def __enter__(self) -> Self:
         try:
@@ -101,47 +96,52 @@ class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
+    def putenv(self, key: str, value: str, raw: bool = False) -> None:
+        """Keep a variable for the server alone: two servers would fight over the environment of this process."""
+        self.env[key if raw else f"{self.env_prefix}_{key}"] = value
+
+    def _setUp(self) -> None:  # noqa: N802  # the name is the fixture's
+        drivers.Driver._setUp(self)  # noqa: SLF001  # past the one of the pifpaf driver, which starts a server
+        self._prepare(pathlib.Path(self.tempdir))
+
+    def _prepare(self, directory: pathlib.Path) -> None:
+        """Fill the server's own directory, once."""
+        raise NotImplementedError
+
     def _launch(self) -> psutil.Popen:
+        """Start the process on what is in the directory, and wait for it to be ready."""
         raise NotImplementedError
 
     def _end(self, how: signal.Signals) -> None:
-        """End the server's process, and wait until it is gone."""
         process, self._main = self._main, None
         if process is not None:
             _finish(process, how)
 
     def _run(self, *command: str, wait_for_line: str | None = None) -> psutil.Popen:
-        # A child of the main thread dies with this process, also where nobody can clean up any more. (The kernel asks for the
-        # thread that started it: one started by a passing thread would die with that one, so there only atexit helps.)
-        prefix = []
+        # A child of the main thread dies with this process, also where there is no time to clean up. (The kernel means
+        # the thread that started it; what a passing thread starts would go with that thread, so it has no such net.)
+        net = []
         if threading.current_thread() is threading.main_thread() and shutil.which("setpriv"):
-            prefix = ["setpriv", "--pdeathsig", "KILL", "--"]
-        process, _ = self._exec([*prefix, *command], path=PLACES, env=self.env, wait_for_line=wait_for_line)
+            net = ["setpriv", "--pdeathsig", "KILL", "--"]
+        process, _ = self._exec([*net, *command], path=PLACES, env=self.env, wait_for_line=wait_for_line)
         return process
 
     def _kill(self, parent: psutil.Popen) -> None:
-        # pifpaf's clean-up looks for a process group by number, which may be somebody else's if the process is long gone.
+        # pifpaf would look for a process group by number, and one long gone may be somebody else's by now.
         if parent.returncode is None:
             _finish(parent, signal.SIGKILL)
 
-    def putenv(self, key: str, value: str, raw: bool = False) -> None:
-        """Keep a variable for the server alone: two of them would fight over the environment of this process."""
-        self.env[key if raw else f"{self.env_prefix}_{key}"] = value
-
 
 def _finish(process: psutil.Popen, how: signal.Signals) -> None:
-    """Send a signal, then wait for the end, also of the server's own helpers and of the thread that reads the output."""
+    """Send a signal and wait for the end of the server, its helpers, and the thread that reads their output."""
     with contextlib.suppress(psutil.NoSuchProcess):  # it may have died by itself
         helpers = process.children(recursive=True)
         process.send_signal(how)
         # Erlang's helpers notice by themselves that they are alone, but take a second or two.
-        psutil.wait_procs(helpers, timeout=3 if how is signal.SIGTERM else 0)
-        for helper in helpers:
+        for helper in psutil.wait_procs(helpers, timeout=3 if how is signal.SIGTERM else 0)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 helper.kill()
     try:
@@ -149,8 +149,7 @@ def _finish(process: psutil.Popen, how: signal.Signals) -> None:
     except psutil.TimeoutExpired:
         process.kill()
         process.wait(STOP_SECONDS)
-    reader = getattr(process, "_log_thread", None)
-    if reader is not None:
+    if reader := getattr(process, "_log_thread", None):
         reader.join(STOP_SECONDS)
 
 
@@ -166,7 +165,7 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
 
     def __init__(self, *options: str) -> None:
         super().__init__()
-        self.options = options
+        self.options = [f"--{option.removeprefix('--')}" for option in options]
         self.password = secrets.token_hex(8)
         [self.port] = _free_ports(1)
 
@@ -178,13 +177,13 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
 
     def drop_database(self, name: str) -> None:
         """Drop a database if it is there, ending the connections which are still in it."""
-        for (connection,) in self._execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
+        for row in self._execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
             with contextlib.suppress(pymysql.err.OperationalError):  # gone in the meantime
-                self._execute("KILL %s", connection)
+                self._execute("KILL %s", *row)
         self._execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def url(self, database: str) -> str:
-        """The URL under which SQLAlchemy reaches a database of this server."""
+        """Return the URL under which SQLAlchemy reaches a database of this server."""
         return f"mysql+pymysql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
     def _execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
@@ -193,99 +192,78 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
             cursor.execute(statement, values)
             return cursor.fetchall()
 
-    def _setUp(self) -> None:
-        drivers.Driver._setUp(self)
-        directory = pathlib.Path(self.tempdir)
-        (directory / "tmp").mkdir()
+    def _prepare(self, directory: pathlib.Path) -> None:
+        self._places = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={directory / 'data'}"]
         (directory / "grants.sql").write_text(
             f"CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"
             f"GRANT ALL ON *.* TO {USER}@'127.0.0.1' WITH GRANT OPTION;\n"
         )
-        self._run("mariadb-install-db", *self._places(), "--skip-test-db", "--auth-root-authentication-method=normal")
+        self._run("mariadb-install-db", *self._places, "--skip-test-db", "--auth-root-authentication-method=normal")
 
     def _launch(self) -> psutil.Popen:
         return self._run(
-            "mariadbd", *self._places(),
-            f"--init-file={self.tempdir}/grants.sql",
+            "mariadbd", *self._places, f"--init-file={self.tempdir}/grants.sql",
             "--socket=socket",  # within the data directory: an absolute path may be too long for a socket
             "--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve",
             "--max-connections=500", "--max-connect-errors=1000000",  # drills break off many connections
-            "--lock-wait-timeout=60",  # waits for a table's definition: the default is a day
-            "--character-set-server=utf8mb4", "--skip-log-bin",
-            "--innodb-log-file-size=32M", "--innodb-buffer-pool-dump-at-shutdown=0", "--innodb-buffer-pool-load-at-startup=0",
-            *(f"--{option.removeprefix('--')}" for option in self.options),
-            wait_for_line="ready for connections",
+            "--lock-wait-timeout=60",  # for a table's definition; the default is a day
+            "--character-set-server=utf8mb4", "--skip-log-bin", "--innodb-log-file-size=32M",
+            "--innodb-buffer-pool-dump-at-shutdown=0", *self.options, wait_for_line="ready for connections",
         )  # fmt: skip
-
-    def _places(self) -> list[str]:
-        return [
-            "--no-defaults", f"--user={getpass.getuser()}",
-            f"--datadir={self.tempdir}/data", f"--tmpdir={self.tempdir}/tmp",
-        ]  # fmt: skip
 
 
 class RabbitMQServer(_Server, RabbitMQDriver):  # type: ignore[misc]
-    """A RabbitMQ of one's own; any number run side by side, as each has its own port mapper."""
+    """A RabbitMQ of one's own; any number run side by side, as each has its own port mapper (epmd)."""
 
     programs = ("rabbitmq-server", "epmd")
     package = "rabbitmq-server"
-
     _mapper: psutil.Popen | None = None
 
     def __init__(self) -> None:
-        port, self._mapper_port, self._node_port, self._control_port = _free_ports(4)
+        port, self._node_port, self._mapper_port = _free_ports(3)
         super().__init__(port=port, nodename=f"moorage-{port}@localhost", username=USER, password=secrets.token_hex(8))
-        self._names = itertools.count(1)
-
-    @property
-    def url(self) -> str:
-        """The URL under which oslo.messaging reaches the first virtual host."""
-        return self._url("moorage")
+        self.url = self._url("moorage")
 
     def add_vhost(self, name: str) -> str:
         """Create a virtual host that the user may do anything in; returns its URL."""
-        # One call of the control program costs as much as a start of Erlang, so everything is done in one.
-        self.rabbitmqctl(self.nodename, ["eval", (
-            f'ok = rabbit_vhost:add(<<"{name}">>, <<"{USER}">>), '
-            f'rabbit_auth_backend_internal:set_permissions(<<"{USER}">>, <<"{name}">>, '
-            f'<<".*">>, <<".*">>, <<".*">>, <<"{USER}">>).'
-        )])  # fmt: skip
+        # One call of the control program costs half a second, most of it Erlang's start: so one call does it all.
+        user, vhost = f'<<"{USER}">>', f'<<"{name}">>'
+        allowed = f'rabbit_auth_backend_internal:set_permissions({user}, {vhost}, <<".*">>, <<".*">>, <<".*">>, {user})'
+        self.rabbitmqctl(self.nodename, ["eval", f"ok = rabbit_vhost:add({vhost}, {user}), ok = {allowed}."])
         return self._url(name)
 
     def _url(self, vhost: str) -> str:
         return f"rabbit://{USER}:{self.password}@127.0.0.1:{self.port}/{vhost}"
 
-    def _setUp(self) -> None:
-        drivers.Driver._setUp(self)
-        directory = pathlib.Path(self.tempdir)
+    def _prepare(self, directory: pathlib.Path) -> None:
         (directory / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self.port}\n"
             f"default_user = {USER}\ndefault_pass = {self.password}\ndefault_vhost = moorage\n"
-            # A development machine's nearly full disk must not stop the publishers.
-            "disk_free_limit.absolute = 10MB\n"
+            "disk_free_limit.absolute = 10MB\n"  # a nearly full disk at home must not hold up the publishers
         )
-        (directory / "enabled_plugins").write_text("[].\n")
+        (directory / "plugins").write_text("[].\n")
         self.env |= {
-            "HOME": self.tempdir,  # of the cookie, by which nodes trust each other
-            "RABBITMQ_CONF_ENV_FILE": f"{self.tempdir}/none",
-            "RABBITMQ_CONFIG_FILE": f"{self.tempdir}/rabbitmq.conf",
-            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{self.tempdir}/none.config",
-            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{self.tempdir}/enabled_plugins",
-            "RABBITMQ_MNESIA_BASE": f"{self.tempdir}/mnesia",
-            "RABBITMQ_LOG_BASE": f"{self.tempdir}/log",
-            "RABBITMQ_PID_FILE": f"{self.tempdir}/pid",
+            "HOME": str(directory),  # of the cookie, by which Erlang's nodes trust each other
+            "RABBITMQ_CONF_ENV_FILE": f"{directory}/none",
+            "RABBITMQ_CONFIG_FILE": f"{directory}/rabbitmq.conf",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{directory}/none.config",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{directory}/plugins",
+            "RABBITMQ_MNESIA_BASE": f"{directory}/data",
+            "RABBITMQ_LOG_BASE": f"{directory}/log",
+            "RABBITMQ_PID_FILE": f"{directory}/pid",
             "RABBITMQ_NODENAME": self.nodename,
             "RABBITMQ_DIST_PORT": str(self._node_port),
-            "RABBITMQ_CTL_DIST_PORT_MIN": str(self._control_port),
-            "RABBITMQ_CTL_DIST_PORT_MAX": str(self._control_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_CTL_DIST_PORT_MIN": "0",  # any: several control programs may run at the same time
+            "RABBITMQ_CTL_DIST_PORT_MAX": "0",
             "ERL_EPMD_PORT": str(self._mapper_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
-            # Makes the start script become the server instead of watching over it, so that a signal meets the server.
+            # The start script then becomes the server instead of watching over it, so that a signal meets the server.
             "RUNNING_UNDER_SYSTEMD": "true",
         }
 
     def _launch(self) -> psutil.Popen:
-        # Erlang would start a port mapper that outlives everybody; one that is already there is used instead.
+        # Erlang would start a port mapper that outlives everybody; one that is there already is used instead.
         self._mapper = self._run("epmd", "-d", "-d", wait_for_line="entering the main select")
         return self._run("rabbitmq-server", wait_for_line="completed with .* plugins")
 

@@ -105,9 +105,9 @@ def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHos
         virtual_host=url.virtual_host or "/",
         transport="pyamqp",
         connect_timeout=timeout,
-        transport_options={"max_retries": 0, "read_timeout": timeout, "write_timeout": timeout},
+        transport_options={"read_timeout": timeout, "write_timeout": timeout},
     ) as connection:
-        connection.connect()
+        connection.ensure_connection(max_retries=0)
 
 
 _HOST = r"(?:[^:@/,?]*(?::[^:@/,?]*)?@)?[^@/,?]*"

@@ -32,6 +32,7 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
+_CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 _SERVES = "_moorage_serves"
 _HOUSEKEEPING = "moorage.bus"
 
@@ -138,7 +139,7 @@ def _plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
 
 
 class _LibraryServer(RPCServer):  # type: ignore[misc]
-    """The library's server on the standard library's threads: idle ones end at once, its own take a second to notice."""
+    """The library's server, on the standard library's threads: idle, they end at once and not within a second."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -166,29 +167,30 @@ class BusServer:
         self._running = False
 
     def start(self) -> None:
-        """Begin to answer.
+        """Begin to answer. A server that was stopped is not started again: ask the bus for another.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
-        self._bus.reach()
+        self._bus.probe()
         with self._lock:
             if not self._running:
                 self._server.start(override_pool_size=self._threads)
                 self._running = True
 
     def stop(self) -> None:
-        """Take nothing more, and return when all that was taken has been answered. Repeating it does nothing."""
+        """Take nothing more, and return when all that was taken has been answered. Repeating it does nothing.
+
+        An answer that cannot be sent because the broker is away is waited for, until the broker is back.
+        """
         with self._lock:
             if not self._running:
                 return
             self._running = False
             self._bus.wake(self._target)
             self._server.stop()
-            try:
+            with _farewell():
                 self._server.wait()
-                self._transport.cleanup()
-            except CONNECTION_FAULTS as fault:
-                LOG.warning("Left the broker without a farewell: %s", reason(fault))
+            _let_go(self._transport)
             self._bus.forget(self)
 
 
@@ -295,8 +297,7 @@ class Bus:
         """Stop the servers that still run and let go of all connections. On RabbitMQ that may take some seconds."""
         for server in list(self._servers):
             server.stop()
-        with suppress(*CONNECTION_FAULTS):
-            self._transport.cleanup()
+        _let_go(self._transport)
 
     # What follows is for clients and servers of this module.
 
@@ -311,14 +312,18 @@ class Bus:
         """Return the library's client for a target; its sending is repeated a bounded number of times."""
         return oslo_messaging.get_rpc_client(self._transport, target, retry=self._conf.rpc.send_retries)
 
-    def reach(self) -> None:
-        """Make sure that there is a broker, until a first answer has shown it.
+    def probe(self) -> None:
+        """Raise :class:`~moorage.errors.BusUnavailable` if there is no broker.
 
-        The library makes its queues, a server's and the one for replies, with retries that never end: without this a
-        first call would hang for as long as the broker is away.
+        The library makes its queues, a server's and the one for replies, with retries that never end: without asking
+        first, a start or a first call would hang for as long as the broker is away.
         """
+        probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+
+    def reach(self) -> None:
+        """Do as :meth:`probe` does, until a first reply has shown that the queue for replies is there."""
         if not self._has_replied:
-            probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+            self.probe()
 
     def has_replied(self) -> None:
         """Note that the queue for replies works."""
@@ -337,6 +342,28 @@ class Bus:
 
 
 # --- Small things ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _farewell() -> Iterator[None]:
+    try:
+        yield
+    except CONNECTION_FAULTS as fault:
+        LOG.warning("The broker was left without a farewell: %s", reason(fault))
+
+
+def _let_go(transport: oslo_messaging.Transport) -> None:
+    """Close a transport's connections; those that wait for a broker that is away are left to end with the process."""
+
+    def clean_up() -> None:
+        with _farewell():
+            transport.cleanup()
+
+    cleaning = threading.Thread(target=clean_up, name="bus-clean-up", daemon=True)
+    cleaning.start()
+    cleaning.join(_CLEAN_UP_SECONDS)
+    if cleaning.is_alive():
+        LOG.warning("The connections to the broker could not be closed within %s seconds", _CLEAN_UP_SECONDS)
 
 
 def _parts(version: str) -> tuple[int, ...]:

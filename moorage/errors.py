@@ -380,6 +380,18 @@ class InternalError(MoorageError):
     kind: str
 
 
+class BrokenPlugin(InternalError):
+    """The {plugin} {name} is broken: {kind}.
+
+    It has raised, or has answered something that is no answer, so nothing is known of any host. Disable it, or mend
+    it: the log of the service that answered has its traceback under the request id.
+    """
+
+    code = "moorage.broken_plugin"
+    plugin: str
+    name: str
+
+
 def every_error() -> list[type[MoorageError]]:
     """Return each class of the tree, the root first."""
     found: list[type[MoorageError]] = []

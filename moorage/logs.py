@@ -51,8 +51,12 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
     carries the name its thread is bound to (threads of an RPC server are), else the name given last.
     """
     conf.set_default("log_service_name", service)
+    root = logging.getLogger()
+    ours = [handler for handler in root.handlers if any(isinstance(one, _ContextFilter) for one in handler.filters)]
     log.setup(conf, service, fix_eventlet=False)
-    for handler in logging.getLogger().handlers:
+    for handler in ours:
+        handler.close()  # oslo.log takes the former handlers off and leaves their files open
+    for handler in root.handlers:
         handler.addFilter(_ContextFilter(service_name(conf) or service))
 
 

@@ -1,0 +1,76 @@
+# Everything needs Python 3.11 or newer, and puts what it installs into .venv.
+
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+SAMPLE := etc/moorage/moorage.conf.sample
+ARGS ?=
+
+.PHONY: help demo test check style types layers docstrings packaging notes sample clean $(SAMPLE)
+
+help:
+	@echo "make demo     a cloud of 20 fake hosts in one process"
+	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
+	@echo "make check    style, types, import layers, docstrings, packaging, release notes, sample configuration"
+	@echo "make $(SAMPLE)    write the sample configuration anew"
+	@echo "make clean    remove the virtual environment and everything built"
+
+demo: $(VENV)/.package
+	$(BIN)/moorage demo --hosts 20 --cells 2 --instances 40 --fail-rate 0.2 --seed 7
+
+test: $(VENV)/.test
+	.ci/install-servers
+	$(BIN)/pytest $(ARGS)
+
+check: style types layers docstrings packaging notes sample
+
+style: $(VENV)/.check
+	$(BIN)/ruff check .
+
+types: $(VENV)/.check
+	$(BIN)/mypy
+
+layers: $(VENV)/.check
+	$(BIN)/lint-imports
+
+docstrings: $(VENV)/.check
+	$(BIN)/interrogate -q -s .
+
+packaging: $(VENV)/.test
+	$(BIN)/pytest -q tests/unit/test_packaging.py
+
+notes: $(VENV)/.check
+	$(BIN)/reno lint
+
+sample: $(VENV)/.package
+	PATH="$(abspath $(BIN)):$$PATH" .ci/sample-config check
+
+$(SAMPLE): $(VENV)/.package
+	PATH="$(abspath $(BIN)):$$PATH" .ci/sample-config write
+
+# Stamps, so that nothing is installed again until pyproject.toml changes.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "Moorage needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+		echo "$(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@# --group came with pip 25.1, and Debian's is older.
+	$(BIN)/python -m pip install -q --upgrade 'pip>=25.1'
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install -q -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.package
+	$(BIN)/python -m pip install -q --group test
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.package
+	$(BIN)/python -m pip install -q --group check
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .tox build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

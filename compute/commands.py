@@ -1,0 +1,42 @@
+"""The sub-command that runs a compute agent."""
+
+import argparse
+
+from compute.service import ComputeService
+from moorage import logs, service
+from moorage.commands import Configured
+
+
+class Compute(Configured):
+    """Run a compute agent: report its hosts, and build what their cell conductor sends.
+
+    Each agent of a cell needs a name of its own. It stops upon SIGTERM; guests stay.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--cell", required=True, metavar="NAME", help="the cell that its hosts belong to")
+        parser.add_argument("--agent", metavar="NAME", help="the agent's name; default: [compute] agent")
+        parser.add_argument(
+            "--fake-hosts", type=_count, metavar="N", help="use the fake driver, with so many hosts; nothing is real"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serve until a signal comes."""
+        if parsed_args.agent is not None:
+            self.conf.set_override("agent", parsed_args.agent, group="compute")
+        if parsed_args.fake_hosts is not None:
+            self.conf.set_override("driver", "fake", group="compute")
+            self.conf.set_override("hosts", parsed_args.fake_hosts, group="fake_driver")
+        logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
+        service.run(ComputeService(self.conf, parsed_args.cell))
+        return 0
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least one host is needed")
+    return number

@@ -1,0 +1,113 @@
+"""What an agent asks of the virtualisation under it: the driver contract, and how a driver is loaded."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import stevedore
+from oslo_config import cfg
+from stevedore.exception import NoMatches
+
+from moorage import errors
+from moorage.model import Guest, HostReport, ProviderReport, RequestSpec, Resources
+
+ENTRY_POINTS = "moorage.drivers"
+
+
+@dataclass(frozen=True, slots=True)
+class GuestSpec:
+    """A guest to be: who it is, what it holds of its host, and what was asked for."""
+
+    instance_uuid: str
+    #: One try on one host: whatever is started for it can be named by this alone.
+    attempt_id: str
+    #: The claim under which it was started; kept with the guest for as long as it stays on its host.
+    claim_id: str
+    request_spec: RequestSpec
+    resources: Resources
+
+
+class Driver(ABC):
+    """The hosts of one agent.
+
+    The driver is what remembers, across restarts of the agent: it keeps ``attempt_id`` and ``claim_id`` with each
+    guest, and knows which attempts have been destroyed, for as long as a message about them may still arrive. That
+    makes spawn and destroy idempotent, and a late spawn harmless. Methods are called from many threads at once, but
+    never two of :meth:`spawn` and :meth:`destroy` for one attempt. A host that is not the driver's raises
+    :class:`~moorage.errors.HostNotFound` wherever one is named.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str) -> None:
+        self.conf = conf
+        self.agent = agent
+        self.cell_name = cell_name
+
+    def start(self) -> None:  # noqa: B027 - most drivers have nothing to open
+        """Open what the driver needs; called once, before anything else."""
+
+    def close(self) -> None:  # noqa: B027 - most drivers have nothing to close
+        """Let go of what was opened; guests stay. Repeating it does nothing."""
+
+    @abstractmethod
+    def hosts(self) -> Sequence[HostReport]:
+        """Describe every host, alive or not. Called at each report: answer from memory."""
+
+    @abstractmethod
+    def providers(self) -> Sequence[ProviderReport]:
+        """Describe every host's resource providers; the root's uuid is the host's ``compute_node_uuid``."""
+
+    @abstractmethod
+    def alive(self) -> Collection[str]:
+        """Return the names of the hosts that can take work now."""
+
+    def has_host(self, host: str) -> bool:
+        """Tell whether ``host`` is one of the driver's."""
+        return any(host == report.service_host for report in self.hosts())
+
+    def admit(self, host: str, guest: GuestSpec) -> None:  # noqa: B027 - a driver may leave it all to spawn
+        """Refuse what can be seen, without starting anything, to be hopeless here; asked before the claim is accepted.
+
+        :raises BuildFailed: why the host does not take the guest.
+        """
+
+    @abstractmethod
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        """Start a guest and return once it runs; one that runs already under this attempt is left as it is.
+
+        :raises BuildFailed: it could not be started, or this attempt has been destroyed. Pieces of it may be left
+            for :meth:`destroy`.
+        """
+
+    @abstractmethod
+    def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
+        """Remove whatever an attempt has left on ``host``, nothing included, and refuse its spawn from now on.
+
+        Upon return nothing of it is left, and it holds nothing of the host.
+
+        :raises InvalidState: the attempt's guest was started under another claim; it is left alone.
+        """
+
+    @abstractmethod
+    def guests(self, host: str) -> Sequence[Guest]:
+        """Return the guests on a host, those half made or half removed included."""
+
+
+def load(conf: cfg.ConfigOpts, agent: str, cell_name: str) -> Driver:
+    """Return the driver that ``[compute] driver`` names, not yet started.
+
+    :raises UnknownPlugin: no entry point of `moorage.drivers` has that name.
+    :raises ConfigurationError: it is there and cannot be loaded.
+    """
+    name = conf.compute.driver
+
+    def refuse(_manager: object, _entry_point: object, fault: BaseException) -> None:
+        raise errors.ConfigurationError(reason=f"the compute driver {name} cannot be loaded: {fault}") from fault
+
+    try:
+        kind: Callable[..., Driver] = stevedore.DriverManager(
+            ENTRY_POINTS, name, on_load_failure_callback=refuse
+        ).driver
+    except NoMatches as fault:
+        known = ", ".join(sorted(stevedore.ExtensionManager(ENTRY_POINTS).entry_points_names()))
+        raise errors.UnknownPlugin(kind="compute driver", name=name, known=known or "none") from fault
+    return kind(conf, agent, cell_name)

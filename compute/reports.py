@@ -1,0 +1,122 @@
+"""What an agent tells its cell of its hosts: what they have, what they are, and which of them are alive.
+
+Reports never write allocations. What hosts have goes first, and a host is described only once its provider is known, so
+that no scheduler meets a host without inventory.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from compute.cell_client import CellClient, Interrupted
+from compute.driver import Driver
+from moorage import context, errors, ids
+from moorage.messages import Done, ReportHostsInCell, ReportProviderTree
+from moorage.model import HostReport, ProviderReport
+from moorage.wire import Mutation
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PROVIDERS_AT_ONCE = 500
+_HOSTS_AT_ONCE = 1000
+_NAMES_AT_ONCE = 20_000
+# Seconds. Less than other calls wait: at the start of a cloud the conductor's queue may not be there yet, and what was
+# sent to it then is lost.
+_PATIENCE = 5.0
+
+
+class Reporter:
+    """Tells descriptions that are new or have changed until the cell has them, and then who is alive."""
+
+    def __init__(self, driver: Driver, cell: CellClient, agent: str, service: str | None = None) -> None:
+        self._driver = driver
+        self._cell = cell
+        self._agent = agent
+        self._service = service
+        self._ended = threading.Event()
+        self._providers: dict[str, ProviderReport] = {}
+        self._hosts: dict[str, HostReport] = {}
+
+    def report(self) -> None:
+        """Tell everything once; what the cell does not answer to is repeated, with the same ids, until :meth:`stop`.
+
+        :raises Unavailable: nobody has taken the word of who is alive; the next report has a newer one.
+        """
+        with context.bound(service=self._service):
+            try:
+                self._tell_providers()
+                self._tell_hosts()
+            except Interrupted:
+                return
+            self._tell_alive()
+
+    def stop(self) -> None:
+        """Repeat nothing any more."""
+        self._ended.set()
+
+    def _tell_providers(self) -> None:
+        def tree(batch: Sequence[ProviderReport]) -> ReportProviderTree:
+            return ReportProviderTree(request_id=ids.fresh(), agent=self._agent, providers=tuple(batch))
+
+        def told(batch: Sequence[ProviderReport]) -> None:
+            self._providers.update((report.uuid, report) for report in batch)
+
+        new = [report for report in self._driver.providers() if self._providers.get(report.uuid) != report]
+        for batch in _batches(new, _PROVIDERS_AT_ONCE):
+            self._deliver(batch, tree, told)
+
+    def _tell_hosts(self) -> None:
+        def hosts(batch: Sequence[HostReport]) -> ReportHostsInCell:
+            return ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, hosts=tuple(batch))
+
+        def told(batch: Sequence[HostReport]) -> None:
+            self._hosts.update((report.service_host, report) for report in batch)
+
+        new = [
+            report
+            for report in self._driver.hosts()
+            if report.compute_node_uuid in self._providers and self._hosts.get(report.service_host) != report
+        ]
+        for batch in _batches(new, _HOSTS_AT_ONCE):
+            self._deliver(batch, hosts, told)
+
+    def _deliver(
+        self,
+        batch: Sequence[T],
+        message_of: Callable[[Sequence[T]], Mutation[Done]],
+        told: Callable[[Sequence[T]], None],
+    ) -> None:
+        """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
+        message = message_of(batch)
+        try:
+            with context.bound(request_id=message.request_id):
+                self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+        except (errors.CallerError, errors.PlacementRefused, errors.StaleView) as refusal:
+            if len(batch) == 1:
+                LOG.error("A report is refused, and comes again with the next: %s (%r)", refusal, batch[0])
+                return
+            middle = len(batch) // 2
+            for half in (batch[:middle], batch[middle:]):
+                self._deliver(half, message_of, told)
+        else:
+            told(batch)
+
+    def _tell_alive(self) -> None:
+        # Sent once: repeated, it would be a lie by the time it arrived.
+        alive = sorted(name for name in self._driver.alive() if name in self._hosts)
+        for batch in _batches(alive, _NAMES_AT_ONCE):
+            message = ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, alive=tuple(batch))
+            try:
+                self._cell.once(message, timeout=_PATIENCE)
+            except errors.HostNotFound as lost:
+                LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
+                self._hosts.clear()
+                return
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]

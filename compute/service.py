@@ -1,0 +1,91 @@
+"""The compute service: one agent with its driver, on its cell's bus."""
+
+import logging
+from contextlib import ExitStack
+
+from oslo_config import cfg
+
+from compute import driver as drivers
+from compute.agent import ComputeAgent
+from compute.cell_client import CellClient
+from compute.driver import Driver
+from compute.reports import Reporter
+from moorage import errors, logs
+from moorage.bus import Bus
+from moorage.messages import ListCells
+from moorage.model import Cell
+from moorage.service import Periodic, until_available
+
+LOG = logging.getLogger(__name__)
+
+# Seconds that a stopping agent gives to builds under way. Arbitrary: below what service managers wait before they kill.
+_FAREWELL = 20.0
+# Seconds to wait for one answer to the first question: at the start of a cloud it may be asked before there is anybody.
+_FIRST_PATIENCE = 3.0
+
+
+class ComputeService:
+    """The agent that ``[compute] agent`` names, serving hosts of one cell.
+
+    :param driver: one that is not yet started; by default the one that ``[compute] driver`` names is loaded.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, cell_name: str, driver: Driver | None = None) -> None:
+        self._conf = conf
+        self._cell_name = cell_name
+        self._driver = driver
+        self._agent: str = conf.compute.agent
+        self._running = ExitStack()
+        conf.set_default("log_service_name", f"compute.{self._agent}")
+
+    def start(self) -> None:
+        """Serve builds, and begin to report; returns before the first report has arrived.
+
+        :raises CellNotFound: there is no such cell.
+        :raises ConfigurationError: the driver cannot be loaded or started.
+        :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
+        """
+        with ExitStack() as begun:
+            bus, cell = self._cell_bus(begun)
+            driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
+            begun.callback(driver.close)
+            driver.start()
+            client = CellClient(bus.client(f"conductor.{cell.uuid}"))
+            agent = ComputeAgent(driver, client, self._conf.compute.workers)
+            begun.callback(agent.stop, _FAREWELL)
+            agent.start()
+            server = bus.server(f"compute.{cell.uuid}", self._agent, [agent], self._conf.rpc.threads)
+            begun.callback(server.stop)
+            server.start()
+            reporter = Reporter(driver, client, self._agent, logs.service_name(self._conf))
+            reports = Periodic("Report of hosts", reporter.report, self._conf.compute.report_interval)
+            begun.callback(reports.stop)
+            begun.callback(reporter.stop)
+            reports.start()
+            self._running = begun.pop_all()
+        LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
+
+    def stop(self) -> None:
+        """Report no more, take no new build, let those under way end within bounds; guests stay."""
+        self._running.close()
+
+    def _cell_bus(self, begun: ExitStack) -> tuple[Bus, Cell]:
+        """Return the cell of this agent, and its bus: the main one, unless the cell has its own."""
+        with ExitStack() as asking:
+            main = Bus(self._conf)
+            asking.callback(main.close)
+            cell = self._find_cell(main)
+            if cell.transport_url is None:
+                begun.push(asking.pop_all())
+                return main, cell
+        bus = Bus(self._conf, cell.transport_url)
+        begun.callback(bus.close)
+        return bus, cell
+
+    def _find_cell(self, main: Bus) -> Cell:
+        placement = main.client("placement", timeout=min(_FIRST_PATIENCE, self._conf.rpc.call_timeout))
+        cells = until_available(lambda: placement.call(ListCells()), "the placement role to name the cells")
+        for cell in cells:
+            if cell.name == self._cell_name:
+                return cell
+        raise errors.CellNotFound(name=self._cell_name)

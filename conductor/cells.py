@@ -1,0 +1,74 @@
+"""The cells as the super conductor reaches them: learnt from the placement role, each over its own bus."""
+
+import threading
+from typing import TypeVar
+
+from oslo_config import cfg
+
+from moorage import errors
+from moorage.bus import Bus
+from moorage.messages import ListCells
+from moorage.model import Cell
+from moorage.wire import Message
+
+R = TypeVar("R")
+
+
+class Cells:
+    """The cells known so far, and a bus for each address among them; a cell not known yet is looked up when asked for.
+
+    :param bus: the main bus, which is also that of every cell without an address of its own.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, bus: Bus) -> None:
+        self._conf = conf
+        self._main = bus
+        self._lock = threading.Lock()
+        self._cells: dict[str, Cell] = {}
+        self._buses: dict[str, Bus] = {}
+
+    def close(self) -> None:
+        """Let go of the cells' buses; the main one is not ours."""
+        with self._lock:
+            for bus in self._buses.values():
+                bus.close()
+            self._buses.clear()
+
+    def cell(self, uuid: str) -> Cell:
+        """Return a cell.
+
+        :raises CellNotFound: there is none.
+        :raises Unavailable: it is not known here, and the placement role does not answer.
+        """
+        with self._lock:
+            known = self._cells.get(uuid)
+        if known is None:
+            listed = {cell.uuid: cell for cell in self._main.client("placement").call(ListCells())}
+            with self._lock:
+                self._cells = listed
+            known = listed.get(uuid)
+        if known is None:
+            raise errors.CellNotFound(name=uuid)
+        return known
+
+    def call(self, uuid: str, message: Message[R], timeout: float | None = None) -> R:
+        """Send a message to a cell's conductors and return their answer.
+
+        :raises CellUnreachable: the cell's bus or its conductors do not answer; whether it was done is unknown.
+        :raises CellNotFound: there is no such cell.
+        :raises MoorageError: what the cell's conductor has raised.
+        """
+        cell = self.cell(uuid)
+        try:
+            return self._bus(cell).client(f"conductor.{uuid}", timeout=timeout).call(message)
+        except (errors.NoReply, errors.BusUnavailable) as fault:
+            raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
+
+    def _bus(self, cell: Cell) -> Bus:
+        if cell.transport_url is None:
+            return self._main
+        with self._lock:
+            bus = self._buses.get(cell.transport_url)
+            if bus is None:
+                bus = self._buses[cell.transport_url] = Bus(self._conf, cell.transport_url)
+            return bus

@@ -1,0 +1,155 @@
+"""The conductors' records: the super conductor's schema and a cell's; an operation has one shape in both."""
+
+from typing import Any
+
+from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, Table, UniqueConstraint
+
+from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
+from moorage.requests import request_table
+from moorage.schemas import Schema
+
+CONDUCTOR_METADATA = MetaData()
+CELL_METADATA = MetaData()
+
+
+def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
+    """Return a table of operations; ``scope`` are columns that come first in its key."""
+    scoped = [column.name for column in scope]
+    return Table(
+        name,
+        metadata,
+        *scope,
+        Column("uuid", uuid_type(), primary_key=True),
+        # `build` or `delete`.
+        Column("kind", name_type(), nullable=False),
+        # The request that it all began with: on every log line.
+        Column("request_id", request_id_type(), nullable=False),
+        # The instance it is about; of a build of the super conductor, the request.
+        Column("subject", name_type(), nullable=False),
+        # The step to be done next, and all that it needs: written before it is done.
+        Column("step", name_type(), nullable=False),
+        Column("step_number", Integer, nullable=False),
+        Column("payload", document_type(), nullable=False),
+        # How often this step has been tried in vain, and what the last try met.
+        Column("tries", Integer, nullable=False),
+        Column("reason", document_type()),
+        # `pending`, `done` or `failed`.
+        Column("state", name_type(), nullable=False),
+        # When the step may be done; null while it waits for a message.
+        Column("due_at", Double),
+        # Who works on it, until when, and how often that has changed hands: compared and swapped with every step.
+        Column("lease_owner", name_type()),
+        Column("lease_until", Double),
+        Column("lease_number", Integer, nullable=False),
+        Column("created_at", Double, nullable=False),
+        Column("updated_at", Double, nullable=False),
+        Index(f"ix_{name}_due", *scoped, "state", "due_at"),
+        Index(f"ix_{name}_subject", *scoped, "subject"),
+    )
+
+
+# --- The super conductor's -----------------------------------------------------------------------------------------
+
+conductor_instances = Table(
+    "conductor_instances",
+    CONDUCTOR_METADATA,
+    # The order in which they were asked for.
+    Column("id", id_type(), primary_key=True, autoincrement=True),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    # The operation that builds it.
+    Column("operation_uuid", uuid_type(), nullable=False),
+    Column("request_id", request_id_type(), nullable=False),
+    Column("project_id", name_type(), nullable=False),
+    Column("user_id", name_type(), nullable=False),
+    Column("request_spec", document_type(), nullable=False),
+    # What is known here. Once it is handed over, its cell knows better.
+    Column("state", name_type(), nullable=False),
+    Column("reason", document_type()),
+    Column("explanation", document_type()),
+    # Set before the cell is first told of it: from then on the cell may have it.
+    Column("cell_uuid", uuid_type()),
+    # The scheduler's answer, until the cell has it.
+    Column("selections", document_type()),
+    Column("handed_over", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_conductor_instances_operation", "operation_uuid"),
+    Index("ix_conductor_instances_project", "project_id", "state"),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
+)
+
+conductor_operations = operation_table("conductor_operations", CONDUCTOR_METADATA)
+conductor_requests = request_table("conductor_requests", CONDUCTOR_METADATA)
+
+# --- A cell's: several may share one database -------------------------------------------------------------------------
+
+
+def _cell() -> Column[str]:
+    return Column("cell_uuid", uuid_type(), primary_key=True)
+
+
+cell_instances = Table(
+    "cell_instances",
+    CELL_METADATA,
+    _cell(),
+    Column("uuid", uuid_type(), primary_key=True),
+    Column("request_id", request_id_type(), nullable=False),
+    # Null where the order to delete it came before the order to build it, which then finds it deleted.
+    Column("request_spec", document_type()),
+    Column("selections", document_type()),
+    Column("state", name_type(), nullable=False),
+    Column("reason", document_type()),
+    # The current attempt, with its host and its claim; 0 and null where there is none.
+    Column("attempt_number", Integer, nullable=False),
+    Column("host", name_type()),
+    Column("claim_id", uuid_type()),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_cell_instances_host", "cell_uuid", "host"),
+)
+
+cell_attempts = Table(
+    "cell_attempts",
+    CELL_METADATA,
+    _cell(),
+    Column("attempt_id", uuid_type(), primary_key=True),
+    Column("instance_uuid", uuid_type(), nullable=False),
+    # Attempt n is the one with selection n.
+    Column("number", Integer, nullable=False),
+    Column("host", name_type(), nullable=False),
+    Column("agent", name_type(), nullable=False),
+    # Null for an attempt whose claim was refused.
+    Column("claim_id", uuid_type()),
+    Column("state", name_type(), nullable=False),
+    Column("reason", document_type()),
+    # Proven: its host has said so, or never could have started one.
+    Column("guest_gone", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
+    Index("ix_cell_attempts_host", "cell_uuid", "host"),
+)
+
+cell_hosts = Table(
+    "cell_hosts",
+    CELL_METADATA,
+    _cell(),
+    Column("service_host", name_type(), primary_key=True),
+    Column("nodename", name_type(), primary_key=True),
+    Column("agent", name_type(), nullable=False),
+    Column("description", document_type(), nullable=False),
+    # How often the description has changed, and up to which change a scheduler has it.
+    Column("description_number", Integer, nullable=False),
+    Column("acknowledged_number", Integer, nullable=False),
+    Column("last_seen", Double, nullable=False),
+    Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
+    Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
+)
+
+cell_operations = operation_table("cell_operations", CELL_METADATA, _cell())
+# One space of ids for all cells of a database: a cell stores its own under ids that follow from its uuid.
+cell_requests = request_table("cell_requests", CELL_METADATA)
+
+CONDUCTOR = Schema(name="conductor", metadata=CONDUCTOR_METADATA, versions="conductor.versions")
+CELL = Schema(name="cell", metadata=CELL_METADATA, versions="conductor.cell_versions")

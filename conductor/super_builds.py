@@ -1,0 +1,236 @@
+"""How the super conductor builds: ask the scheduler, hand over to the cells, and release what must not stay held."""
+
+import logging
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.cells import Cells
+from conductor.operations import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
+from moorage import errors
+from moorage.bus import Client
+from moorage.database import Database
+from moorage.messages import BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
+from moorage.model import Selection, Value
+
+LOG = logging.getLogger(__name__)
+
+#: Answers from which it cannot be told whether the scheduler has claimed, or will yet.
+_UNDECIDED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
+
+#: Between two requests to the scheduler after losing to other claims: long enough for those to be seen by its view.
+_CONTENTION = Backoff(first=0.1, longest=2.0)
+
+
+class Asking(Value, frozen=True, kw_only=True):
+    """Step `select`: the request to the scheduler, told apart from earlier ones of this operation by its number."""
+
+    number: int
+    instance_uuids: tuple[str, ...]
+    #: How many requests before this one have lost to others.
+    lost: int = 0
+    #: A request of this operation may have been sent without being answered: it may claim yet.
+    doubtful: bool = False
+
+
+class HandingOver(Value, frozen=True, kw_only=True):
+    """Step `hand_over`, and which instances are to be released after it."""
+
+    release: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+class SuperBuilds:
+    """The steps of a build."""
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, database: Database, scheduler: Client, placement: Client, cells: Cells
+    ) -> None:
+        self._conf = conf.conductor
+        self._database = database
+        self._scheduler = scheduler
+        self._placement = placement
+        self._cells = cells
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return {
+            (BUILD, "select"): self.select,
+            (BUILD, "hand_over"): self.hand_over,
+            (BUILD, "release"): self.release,
+        }
+
+    # --- select -------------------------------------------------------------------------------------------------------
+
+    def select(self, operation: Operation) -> Record:
+        """Ask the scheduler for a claimed host for each instance."""
+        asking = operation.read(Asking)
+        spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
+        message = SelectDestinations(
+            request_id=operation.derived("select", asking.number),
+            request_spec=spec,
+            instance_uuids=asking.instance_uuids,
+            num_alternates=self._conf.max_attempts - 1,
+            owner="conductor",
+        )
+        try:
+            answer = self._scheduler.call(message)
+        except errors.MoorageError as fault:
+            return self._not_selected(operation, asking, fault)
+        return partial(self._selected, self._doubt(operation, asking), answer)
+
+    def _doubt(self, operation: Operation, asking: Asking) -> Asking:
+        """Return the request, marked as doubtful if it may have been sent before in vain."""
+        doubtful = asking.doubtful or operation.tries > 0 or operation.resumed
+        return Asking(number=asking.number, instance_uuids=asking.instance_uuids, lost=asking.lost, doubtful=doubtful)
+
+    def _selected(self, asking: Asking, answer: Sequence[Sequence[Selection]], connection: Connection) -> Outcome:
+        """Record hosts for those that are still wanted; ask again for those whose claim stands no more.
+
+        An instance whose deletion is on record is left out: whoever deletes it finds no cell in its record, and
+        releases its claim for good, before or after this.
+        """
+        wanted = _building(connection, asking.instance_uuids)
+        chosen = {
+            uuid: selections
+            for uuid, selections in zip(asking.instance_uuids, answer, strict=True)
+            if uuid in wanted and not selections[0].released
+        }
+        super_records.select_for(connection, chosen)
+        missing = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid not in chosen]
+        if missing:
+            return self._ask_again(connection, asking, missing, errors.ClaimContention(tries=asking.lost + 1))
+        return Next("hand_over", HandingOver())
+
+    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
+        if isinstance(fault, _UNDECIDED) and operation.tries < self._conf.max_unanswered_retries:
+            raise fault
+        # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer.
+        doubted = self._doubt(operation, asking)
+        if isinstance(fault, _UNDECIDED):
+            doubted = Asking(
+                number=asking.number, instance_uuids=asking.instance_uuids, lost=asking.lost, doubtful=True
+            )
+        return lambda connection: self._refused(connection, doubted, fault)
+
+    def _refused(self, connection: Connection, asking: Asking, fault: errors.MoorageError) -> Outcome:
+        wanted = _building(connection, asking.instance_uuids)
+        match fault:
+            case errors.ConsumerDeleted():
+                # Its deletion overtook this request, which was all or nothing: the others are asked for again. If we
+                # know nothing of a deletion, the uuid has been used before.
+                gone = fault.consumer_uuid
+                super_records.fail(connection, [gone], str(fault))
+                rest = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid != gone]
+                return Next("select", _following(asking, rest)) if rest else self._give_up(asking, [], None)
+            case errors.ClaimContention() | errors.ClaimReleased():
+                return self._ask_again(connection, asking, [u for u in asking.instance_uuids if u in wanted], fault)
+        return self._fail(connection, asking, asking.instance_uuids, fault)
+
+    def _ask_again(
+        self, connection: Connection, asking: Asking, uuids: Sequence[str], fault: errors.MoorageError
+    ) -> Outcome:
+        """Ask with a new id, a bounded number of times."""
+        if not uuids:
+            return self._give_up(asking, [], None)
+        if asking.lost >= self._conf.max_contention_retries:
+            return self._fail(connection, asking, uuids, fault)
+        following = _following(asking, uuids, lost=asking.lost + 1)
+        return Next("select", following, delay=_CONTENTION.seconds(following.lost))
+
+    def _fail(
+        self, connection: Connection, asking: Asking, uuids: Sequence[str], fault: errors.MoorageError
+    ) -> Outcome:
+        explanation = fault.explanation if isinstance(fault, errors.NoValidHost) else None
+        super_records.fail(connection, uuids, str(fault), explanation)
+        LOG.info("%d instance(s) cannot be placed: %s", len(uuids), fault)
+        return self._give_up(asking, uuids, str(fault))
+
+    def _give_up(self, asking: Asking, uuids: Sequence[str], reason: str | None) -> Outcome:
+        """Go on with what earlier requests of this operation have claimed, then release where there is doubt.
+
+        A request that was never answered may still be carried out. Deleting its consumers for good is the fence: what
+        it has claimed goes, and what it would yet claim is refused.
+        """
+        return Next("hand_over", HandingOver(release=tuple(uuids) if asking.doubtful else (), reason=reason))
+
+    # --- hand_over ----------------------------------------------------------------------------------------------------
+
+    def hand_over(self, operation: Operation) -> Record:
+        """Give each cell its instances by a call.
+
+        It is never given up while the cell does not answer: the cell may have them and have built them, and only the
+        cell could tell. Their record says what they are waiting for, and deleting them stays possible.
+        """
+        builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
+        faults: dict[str, errors.MoorageError] = {}
+        for cell_uuid, of_cell in builds.items():
+            try:
+                self._cells.call(
+                    cell_uuid, BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=of_cell)
+                )
+            except errors.MoorageError as fault:
+                LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(of_cell), fault)
+                faults[cell_uuid] = fault
+        return lambda connection: self._handed_over(connection, operation, builds, faults)
+
+    def _handed_over(
+        self,
+        connection: Connection,
+        operation: Operation,
+        builds: dict[str, tuple[InstanceBuild, ...]],
+        faults: dict[str, errors.MoorageError],
+    ) -> Outcome:
+        handing = operation.read(HandingOver)
+        release, reason, again = list(handing.release), handing.reason, None
+        for cell_uuid, of_cell in builds.items():
+            fault = faults.get(cell_uuid)
+            uuids = [build.instance_uuid for build in of_cell]
+            if fault is None:
+                super_records.handed_over(connection, operation.uuid, cell_uuid)
+            elif _was_refused(fault) and not (operation.tries or operation.resumed):
+                # The cell has said no to the only sending there was, so it has none of them.
+                reason = str(fault)
+                super_records.fail(connection, uuids, reason)
+                release += uuids
+            else:
+                again = str(fault)
+                if operation.tries >= self._conf.max_unanswered_retries:
+                    super_records.note(connection, operation.uuid, cell_uuid, again)
+        if again is not None:
+            return Again(again)
+        if release:
+            return Next("release", HandingOver(release=tuple(release), reason=reason))
+        return Ended(reason)
+
+    # --- release ------------------------------------------------------------------------------------------------------
+
+    def release(self, operation: Operation) -> Record:
+        """Release for good what instances in error may hold, or may yet be given by a late request."""
+        handing = operation.read(HandingOver)
+        for uuid in handing.release:
+            self._placement.call(
+                DeleteAllocations(request_id=operation.derived("release", uuid), consumer_uuid=uuid, for_good=True)
+            )
+        return lambda _connection: Ended(handing.reason)
+
+
+def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
+    """Lock instances; return those that are still to be built."""
+    return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == super_records.BUILDING}
+
+
+def _following(asking: Asking, uuids: Sequence[str], lost: int | None = None) -> Asking:
+    return Asking(
+        number=asking.number + 1,
+        instance_uuids=tuple(uuids),
+        lost=asking.lost if lost is None else lost,
+        doubtful=asking.doubtful,
+    )
+
+
+def _was_refused(fault: errors.MoorageError) -> bool:
+    return isinstance(fault, errors.CallerError) and not isinstance(fault, errors.CellNotFound)

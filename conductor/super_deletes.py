@@ -1,0 +1,72 @@
+"""How the super conductor deletes: itself while no cell can have the instance, through the cell from then on."""
+
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.cells import Cells
+from conductor.operations import DELETE, Ended, NewOperation, Nothing, Operation, Operations, Outcome, Record, Step
+from moorage import context, errors, ids
+from moorage.bus import Client
+from moorage.database import Database
+from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
+
+
+class SuperDeletes:
+    """The order to delete, and the steps that follow from it."""
+
+    def __init__(self, database: Database, placement: Client, cells: Cells) -> None:
+        self._database = database
+        self._placement = placement
+        self._cells = cells
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return {(DELETE, "release"): self.release, (DELETE, "in_cell"): self.in_cell}
+
+    def release(self, operation: Operation) -> Record:
+        """Release for good what the instance holds: a selection that is still on its way is refused from then on."""
+        uuid = operation.subject
+        self._placement.call(
+            DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=uuid, for_good=True)
+        )
+
+        def record(connection: Connection) -> Outcome:
+            super_records.set_state(connection, [uuid], super_records.DELETED)
+            return Ended()
+
+        return record
+
+    def in_cell(self, operation: Operation) -> Record:
+        """Order the cell to delete the instance; when it has done so, it says so where it is asked for the instance."""
+        record = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        if record.cell_uuid is None:
+            # The cell has refused to take it: nothing of it is there.
+            return self.release(operation)
+        self._cells.call(
+            record.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
+        )
+        return lambda _connection: Ended()
+
+    def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
+        """Record that an instance is to be deleted; ordered before, nothing more is to be done.
+
+        The instance's record says which half deletes it. Its cell is recorded before the cell is told of it, so
+        without one no cell has it or will have it: recording a cell skips instances that are being deleted.
+
+        :raises InstanceNotFound: there is none.
+        """
+        uuid = message.instance_uuid
+        row = super_records.lock(connection, [uuid]).get(uuid)
+        if row is None:
+            raise errors.InstanceNotFound(name=uuid)
+        if row.state in (super_records.DELETING, super_records.DELETED):
+            return []
+        super_records.set_state(connection, [uuid], super_records.DELETING)
+        new = NewOperation(
+            uuid=ids.derived(message.request_id, "delete"),
+            kind=DELETE,
+            subject=uuid,
+            step="release" if row.cell_uuid is None else "in_cell",
+            payload=Nothing(),
+        )
+        return operations.begin(connection, [new], context.current().request_id or message.request_id)

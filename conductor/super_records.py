@@ -1,0 +1,195 @@
+"""What the super conductor has on record of instances: who asked, what the scheduler answered, which cell has them."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Row, exc, select
+
+from conductor.schema import conductor_instances as instances
+from moorage import errors
+from moorage.columns import now
+from moorage.messages import InstanceBuild
+from moorage.model import Explanation, Instance, RequestSpec, Selection
+
+BUILDING = "building"
+ERROR = "error"
+DELETING = "deleting"
+DELETED = "deleted"
+
+
+def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operation_uuid: str, request_id: str) -> None:
+    """Record instances that are to be built.
+
+    :raises AlreadyExists: one of them is there, deleted ones included.
+    """
+    known = connection.scalars(select(instances.c.uuid).where(instances.c.uuid.in_(uuids)).limit(1)).one_or_none()
+    if known is not None:
+        raise errors.AlreadyExists(kind="instance", name=known)
+    statement = instances.insert().values(
+        operation_uuid=operation_uuid,
+        request_id=request_id,
+        project_id=spec.project_id,
+        user_id=spec.user_id,
+        request_spec=msgspec.json.encode(spec),
+        state=BUILDING,
+        handed_over=False,
+        created_at=now(),
+        updated_at=now(),
+    )
+    try:
+        connection.execute(statement, [{"uuid": uuid} for uuid in uuids])
+    except exc.IntegrityError as fault:
+        # Between the look and the insert another request has taken one of the names.
+        raise errors.AlreadyExists(kind="instance", name=uuids[0] if len(uuids) == 1 else "of this request") from fault
+
+
+def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
+    """Return what an operation is to build."""
+    spec = connection.scalars(
+        select(instances.c.request_spec).where(instances.c.operation_uuid == operation_uuid).limit(1)
+    ).one()
+    return msgspec.json.decode(spec, type=RequestSpec)
+
+
+class Standing(NamedTuple):
+    """How an instance stands."""
+
+    state: str
+    cell_uuid: str | None
+
+
+def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
+    """Lock instances, in one global order; return how each of them stands."""
+    rows = connection.execute(
+        select(instances.c.uuid, instances.c.state, instances.c.cell_uuid)
+        .where(instances.c.uuid.in_(uuids))
+        .order_by(instances.c.id)
+        .with_for_update()
+    )
+    return {row.uuid: Standing(row.state, row.cell_uuid) for row in rows}
+
+
+def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
+    """Record the scheduler's answer for instances, and with it the cells that may hear of them from now on."""
+    for uuid, selections in chosen.items():
+        connection.execute(
+            instances.update()
+            .where(instances.c.uuid == uuid)
+            .values(
+                cell_uuid=selections[0].cell_uuid, selections=msgspec.json.encode(list(selections)), updated_at=now()
+            )
+        )
+
+
+def fail(
+    connection: Connection, uuids: Collection[str], reason: str, explanation: Mapping[str, Any] | None = None
+) -> None:
+    """Record that instances which are still being built are in error, and why. No cell has them."""
+    connection.execute(
+        instances.update()
+        .where(instances.c.uuid.in_(uuids), instances.c.state == BUILDING)
+        .values(
+            state=ERROR,
+            reason=reason.encode(),
+            explanation=None if explanation is None else msgspec.json.encode(explanation),
+            cell_uuid=None,
+            selections=None,
+            updated_at=now(),
+        )
+    )
+
+
+def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple[InstanceBuild, ...]]:
+    """Return what each cell is to be given, in the order asked for.
+
+    It stays the same until the cell has it: instances whose deletion was ordered meanwhile are among them, because the
+    cell may have them already, and because the same request id must carry the same content.
+    """
+    rows = connection.execute(
+        select(instances.c.uuid, instances.c.cell_uuid, instances.c.request_spec, instances.c.selections)
+        .where(instances.c.operation_uuid == operation_uuid, instances.c.selections.is_not(None))
+        .order_by(instances.c.id)
+    )
+    builds: dict[str, list[InstanceBuild]] = {}
+    for row in rows:
+        builds.setdefault(row.cell_uuid, []).append(
+            InstanceBuild(
+                instance_uuid=row.uuid,
+                request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec),
+                selections=msgspec.json.decode(row.selections, type=tuple[Selection, ...]),
+            )
+        )
+    return {cell_uuid: tuple(of_cell) for cell_uuid, of_cell in builds.items()}
+
+
+def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> None:
+    """Record that a cell has what it was to be given."""
+    connection.execute(
+        instances.update()
+        .where(
+            instances.c.operation_uuid == operation_uuid,
+            instances.c.cell_uuid == cell_uuid,
+            instances.c.selections.is_not(None),
+        )
+        .values(handed_over=True, selections=None, reason=None, updated_at=now())
+    )
+
+
+def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
+    """Record why instances have not reached their cell yet; they are still being built."""
+    connection.execute(
+        instances.update()
+        .where(
+            instances.c.operation_uuid == operation_uuid,
+            instances.c.cell_uuid == cell_uuid,
+            instances.c.selections.is_not(None),
+        )
+        .values(reason=reason.encode(), updated_at=now())
+    )
+
+
+def set_state(connection: Connection, uuids: Collection[str], state: str) -> None:
+    """Record the state of instances."""
+    connection.execute(
+        instances.update()
+        .where(instances.c.uuid.in_(uuids))
+        .values(state=state, reason=None, explanation=None, updated_at=now())
+    )
+
+
+def read(connection: Connection, uuid: str) -> Instance:
+    """Return one instance as it is known here.
+
+    :raises InstanceNotFound: there is none.
+    """
+    row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
+    if row is None:
+        raise errors.InstanceNotFound(name=uuid)
+    return _instance(row)
+
+
+def list_all(connection: Connection, project_id: str | None, deleted: bool) -> list[Instance]:
+    """Return instances as they are known here, in the order they were asked for."""
+    statement = select(instances).order_by(instances.c.id)
+    if project_id is not None:
+        statement = statement.where(instances.c.project_id == project_id)
+    if not deleted:
+        statement = statement.where(instances.c.state != DELETED)
+    return [_instance(row) for row in connection.execute(statement)]
+
+
+def _instance(row: Row[Any]) -> Instance:
+    return Instance(
+        uuid=row.uuid,
+        project_id=row.project_id,
+        user_id=row.user_id,
+        flavor=msgspec.json.decode(row.request_spec, type=RequestSpec).flavor,
+        state=row.state,
+        cell_uuid=row.cell_uuid,
+        reason=None if row.reason is None else row.reason.decode(),
+        explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
+        request_id=row.request_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

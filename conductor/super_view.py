@@ -1,0 +1,118 @@
+"""An instance as the operator sees it: the super conductor's record, and over it what the instance's cell says."""
+
+import contextvars
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+from oslo_config import cfg
+
+from conductor import super_records
+from conductor.cells import Cells
+from moorage import errors
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import MAX_INSTANCES, ListInstances, ShowInCell, ShowInstance
+from moorage.model import Instance
+
+LOG = logging.getLogger(__name__)
+
+#: Cells asked at the same time: one that does not answer must not hold up the others.
+_CELLS_AT_ONCE = 8
+
+
+class SuperView:
+    """Reads of instances. A cell that does not answer is no fault: its instances are shown as far as they are known."""
+
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, cells: Cells) -> None:
+        self._database = database
+        self._cells = cells
+        # Whoever asks here waits for `call_timeout`, and must hear of the others before that is over.
+        self._timeout = conf.rpc.call_timeout / 3
+
+    @serves(ShowInstance)
+    def show(self, message: ShowInstance) -> Instance:
+        """Answer with one instance."""
+        known = self._database.read(lambda connection: super_records.read(connection, message.instance_uuid))
+        return self._with_cells([known])[0]
+
+    @serves(ListInstances)
+    def list_instances(self, message: ListInstances) -> list[Instance]:
+        """Answer with all instances, in the order they were asked for."""
+        known = self._database.read(
+            lambda connection: super_records.list_all(connection, message.project_id, message.deleted)
+        )
+        return [
+            instance
+            for instance in self._with_cells(known)
+            if message.deleted or instance.state != super_records.DELETED
+        ]
+
+    def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
+        """Return the instances, each with what its cell says; record those that a cell has deleted."""
+        asked: dict[str, list[Instance]] = {}
+        for instance in known:
+            if instance.cell_uuid is not None and instance.state != super_records.DELETED:
+                asked.setdefault(instance.cell_uuid, []).append(instance)
+        merged: dict[str, Instance] = {}
+        if len(asked) == 1:
+            for cell_uuid, of_cell in asked.items():
+                merged = self._of_cell(cell_uuid, of_cell)
+        elif asked:
+            with ThreadPoolExecutor(max_workers=min(len(asked), _CELLS_AT_ONCE)) as threads:
+                answers = [
+                    # The context goes along: the request id is on the log lines of these threads too.
+                    threads.submit(contextvars.copy_context().run, self._of_cell, cell_uuid, of_cell)
+                    for cell_uuid, of_cell in asked.items()
+                ]
+                for answer in answers:
+                    merged |= answer.result()
+        self._note_deleted(known, merged)
+        return [merged.get(instance.uuid, instance) for instance in known]
+
+    def _of_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
+        try:
+            cell = self._cells.cell(cell_uuid).name
+            found: dict[str, Instance] = {}
+            for start in range(0, len(known), MAX_INSTANCES):
+                uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
+                answer = self._cells.call(cell_uuid, ShowInCell(instance_uuids=uuids), timeout=self._timeout)
+                found |= {instance.uuid: instance for instance in answer}
+        except errors.MoorageError as fault:
+            LOG.warning("Instances of cell %s are shown without its half: %s", cell_uuid, fault)
+            return {
+                instance.uuid: msgspec.structs.replace(instance, reason=instance.reason or str(fault))
+                for instance in known
+            }
+        return {instance.uuid: _merged(instance, found.get(instance.uuid), cell) for instance in known}
+
+    def _note_deleted(self, known: Sequence[Instance], merged: dict[str, Instance]) -> None:
+        deleted = [
+            instance.uuid
+            for instance in known
+            if instance.uuid in merged
+            and instance.state != super_records.DELETED
+            and merged[instance.uuid].state == super_records.DELETED
+        ]
+        for start in range(0, len(deleted), MAX_INSTANCES):
+            part = deleted[start : start + MAX_INSTANCES]
+            self._database.write(partial(super_records.set_state, uuids=part, state=super_records.DELETED))
+
+
+def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
+    if in_cell is None:
+        return msgspec.structs.replace(known, cell=cell)
+    # Ordered here and not yet known there.
+    ordered = known.state == super_records.DELETING and in_cell.state != super_records.DELETED
+    return msgspec.structs.replace(
+        known,
+        state=known.state if ordered else in_cell.state,
+        cell=cell,
+        host=in_cell.host,
+        claim_id=in_cell.claim_id,
+        reason=in_cell.reason,
+        attempts=in_cell.attempts,
+        updated_at=max(known.updated_at, in_cell.updated_at),
+    )

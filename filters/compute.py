@@ -1,0 +1,18 @@
+"""A host that is down, or that its operator has disabled, takes no new servers."""
+
+from moorage.model import RequestSpec
+from moorage.plugin import BoolArray, Filter, Host, HostView
+
+
+class ComputeFilter(Filter):
+    """Passes hosts that are alive, not declared down and not disabled."""
+
+    reason = "is down or disabled"
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Tell whether ``host`` takes new servers at all."""
+        return host.up and not host.forced_down and not host.disabled
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:  # noqa: ARG002
+        """Tell the same of all hosts."""
+        return view.up & view.enabled

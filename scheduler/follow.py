@@ -1,0 +1,127 @@
+"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing everything.
+
+Threads that want the same reading share it: whoever asked before a reading began is served by it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+
+from sqlalchemy import Connection
+
+from moorage.database import Database
+from moorage.plugin import HostInventory
+from placement_store import feed, providers
+from placement_store.names import ResourceClassNames
+from placement_store.providers import ProviderRow
+from scheduler import hosts
+from scheduler.hosts import chunks
+from scheduler.picture import Picture, Provider
+
+
+class Follower:
+    """Keeps a picture of all hosts up with the store. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        database: Database,
+        names: ResourceClassNames,
+        picture: Picture,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._names = names
+        self._picture = picture
+        self._clock = clock
+        self._last_change = 0
+        # One reading at a time, so that what was read first is also taken over first.
+        self._lock = threading.Lock()
+        self._followed = self._compared = float("-inf")
+
+    def now(self) -> float:
+        """Return the time by which readings are compared."""
+        return self._clock()
+
+    def follow(self, begun_after: float) -> None:
+        """Take over what the feed tells, unless a reading that began at ``begun_after`` or later has done so.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        if self._followed >= begun_after:
+            return
+        with self._lock:
+            # Whoever had the lock until now may have begun late enough.
+            if self._followed < begun_after:
+                begun = self._clock()
+                self._database.read(self._read_feed)
+                self._followed = begun
+
+    def catch_up(self, begun_after: float) -> None:
+        """Compare everything with the store, unless a reading that began at ``begun_after`` or later has done so.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        if self._compared >= begun_after:
+            return
+        with self._lock:
+            if self._compared < begun_after:
+                begun = self._clock()
+                self._database.read(self._compare)
+                self._followed = self._compared = begun
+
+    def refresh(self, node_uuids: Collection[str]) -> None:
+        """Read some compute nodes anew, which have just refused a claim.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        with self._lock:
+            self._database.read(lambda connection: self._take_over(connection, self._picture.provider_ids(node_uuids)))
+
+    def _read_feed(self, connection: Connection) -> None:
+        newest, provider_ids, host_ids = feed.changes_since(connection, self._last_change)
+        self._take_over(connection, provider_ids | self._picture.unsure(), host_ids)
+        self._last_change = newest
+
+    def _compare(self, connection: Connection) -> None:
+        # Before all else: what changes from now on is told by the feed after this number.
+        newest = feed.newest(connection)
+        self._take_over(
+            connection,
+            _differing(self._picture.provider_seqs(), providers.pairs(connection)),
+            _differing(self._picture.host_seqs(), hosts.pairs(connection)),
+        )
+        self._last_change = newest
+
+    def _take_over(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
+        if not provider_ids and not host_ids:
+            return
+        found_providers = [
+            self._provider(row) for chunk in chunks(provider_ids) for row in providers.rows(connection, chunk)
+        ]
+        found_hosts = hosts.rows(connection, host_ids)
+        self._picture.update(
+            hosts=found_hosts,
+            gone_hosts=set(host_ids) - {host.id for host in found_hosts},
+            providers=found_providers,
+            gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
+        )
+
+    def _provider(self, row: ProviderRow) -> Provider:
+        inventories = {
+            self._names.name_of(class_id): HostInventory(
+                total=inventory.total,
+                reserved=inventory.reserved,
+                min_unit=inventory.min_unit,
+                max_unit=inventory.max_unit,
+                step_size=inventory.step_size,
+                allocation_ratio=inventory.allocation_ratio,
+                used=inventory.used,
+            )
+            for class_id, inventory in row.inventories.items()
+        }
+        return Provider(id=row.id, uuid=row.uuid, seq=row.seq, inventories=inventories)
+
+
+def _differing(known: dict[int, int], found: dict[int, int]) -> set[int]:
+    """Return the ids whose ``seq`` is another here and there, or which only one side has."""
+    return {id_ for id_, _ in known.items() ^ found.items()}

@@ -1,0 +1,191 @@
+"""The hosts of the cloud as their cells report them: who they are, whether they live, whether they take servers."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, and_, bindparam, select
+
+from moorage import errors
+from moorage.columns import now
+from moorage.messages import SetHost
+from moorage.model import HostState
+from placement_store import feed
+from placement_store.schema import cells, hosts
+
+#: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
+CHUNK = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """A host as the host view needs it; ``seq`` moves with every change but a heartbeat."""
+
+    id: int
+    seq: int
+    cell_uuid: str
+    service_host: str
+    nodename: str
+    compute_node_uuid: str
+    agent: str
+    availability_zone: str
+    attributes: dict[str, Any]
+    up: bool
+    disabled: bool
+    forced_down: bool
+
+
+_VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__]
+
+
+def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
+    """Return the hosts of these ids, or all; an id that is not there is left out."""
+    if ids is None:
+        return [_host_row(row) for row in connection.execute(select(*_VIEW_COLUMNS))]
+    return [
+        _host_row(row)
+        for chunk in chunks(ids)
+        for row in connection.execute(select(*_VIEW_COLUMNS).where(hosts.c.id.in_(chunk)))
+    ]
+
+
+def pairs(connection: Connection) -> dict[int, int]:
+    """Return the ``seq`` of every host by id, as one statement sees them."""
+    return {row.id: row.seq for row in connection.execute(select(hosts.c.id, hosts.c.seq))}
+
+
+def states(connection: Connection, cell_uuid: str | None = None, service_host: str | None = None) -> list[HostState]:
+    """Return the hosts by name, all or those of a cell or of a name."""
+    query = select(hosts, (now() - hosts.c.heartbeat_at).label("heartbeat_age"))
+    if cell_uuid is not None:
+        query = query.where(hosts.c.cell_uuid == cell_uuid)
+    if service_host is not None:
+        query = query.where(hosts.c.service_host == service_host)
+    found = connection.execute(query.order_by(hosts.c.service_host, hosts.c.nodename, hosts.c.cell_uuid))
+    return [_host_state(row) for row in found]
+
+
+def require_cell(connection: Connection, cell_uuid: str) -> None:
+    """Refuse to go on where there is no such cell.
+
+    :raises CellNotFound: there is none.
+    """
+    if connection.execute(select(cells.c.id).where(cells.c.uuid == cell_uuid)).one_or_none() is None:
+        raise errors.CellNotFound(kind="cell", name=cell_uuid)
+
+
+# --- What changes a host --------------------------------------------------------------------------------------------
+
+
+def set_host(connection: Connection, message: SetHost) -> HostState:
+    """Disable or enable a host, or declare it down or no longer so; return it as it is now.
+
+    Where a service host has several nodes, all of them change and the first is returned.
+
+    :raises HostNotFound: there is none of that name, or not in that cell.
+    :raises InvalidRequest: several cells have one of that name and none of them was named, or a reason is given for a
+        host that is not disabled.
+    """
+    found = states(connection, message.cell_uuid, message.service_host)
+    if not found:
+        raise errors.HostNotFound(kind="host", name=message.service_host)
+    if len({host.cell_uuid for host in found}) > 1:
+        raise errors.InvalidRequest(path="$.cell_uuid", reason="several cells have a host of this name: name one")
+    changed = [host for host in found if _wanted(message, host) != _settings(host)]
+    for host in changed:
+        row_id = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid)).one()
+        disabled, reason, forced_down = _wanted(message, host)
+        change(
+            connection,
+            [row_id],
+            {
+                "disabled": disabled,
+                "disabled_reason": None if reason is None else reason.encode(),
+                "forced_down": forced_down,
+            },
+        )
+    return states(connection, found[0].cell_uuid, message.service_host)[0]
+
+
+_Settings = tuple[bool, str | None, bool]
+
+
+def _settings(host: HostState) -> _Settings:
+    return host.disabled, host.disabled_reason, host.forced_down
+
+
+def _wanted(message: SetHost, host: HostState) -> _Settings:
+    disabled = host.disabled if message.disabled is None else message.disabled
+    if message.disabled_reason is not None and not disabled:
+        raise errors.InvalidRequest(path="$.disabled_reason", reason="only a disabled host has one")
+    reason = host.disabled_reason if message.disabled_reason is None else message.disabled_reason
+    if not disabled:
+        reason = None
+    return disabled, reason, host.forced_down if message.forced_down is None else message.forced_down
+
+
+def sweep(connection: Connection, down_after: float) -> list[str]:
+    """Mark as down every host that has not been heard of for ``down_after`` seconds; return their names."""
+    silent = hosts.c.heartbeat_at < now() - down_after
+    found = connection.execute(select(hosts.c.id, hosts.c.service_host).where(hosts.c.up, silent)).all()
+    # Asked once more in the write: a heartbeat may have come in between, and that host keeps up and keeps its seq.
+    #
+    #     UPDATE hosts SET up = false, seq = seq + 1, updated_at = :now
+    #      WHERE id IN (...) AND up AND heartbeat_at < :now - :down_after
+    change(connection, [row.id for row in found], {"up": False}, also=and_(hosts.c.up, silent))
+    return [row.service_host for row in found]
+
+
+def change(connection: Connection, ids: Collection[int], values: dict[str, Any], also: Any = None) -> None:
+    """Change some columns of some hosts, raise their ``seq`` and tell the feed."""
+    for chunk in chunks(sorted(ids)):
+        condition = hosts.c.id.in_(chunk) if also is None else and_(hosts.c.id.in_(chunk), also)
+        connection.execute(hosts.update().where(condition).values(**values, seq=hosts.c.seq + 1, updated_at=now()))
+    if ids:
+        feed.record(connection, host_ids=ids)
+
+
+#: One host's description, as often as there are hosts that have changed.
+REDESCRIBE = (
+    hosts.update()
+    .where(hosts.c.id == bindparam("row_id"))
+    .values(
+        agent=bindparam("new_agent"),
+        availability_zone=bindparam("new_zone"),
+        attributes=bindparam("new_attributes"),
+        seq=hosts.c.seq + 1,
+        updated_at=now(),
+    )
+)
+
+
+def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
+    """Yield ``values`` in lists that one statement can take."""
+    everything = list(values)
+    for start in range(0, len(everything), CHUNK):
+        yield everything[start : start + CHUNK]
+
+
+def _host_row(row: Row[Any]) -> HostRow:
+    data = row._asdict()
+    data["attributes"] = msgspec.json.decode(data["attributes"])
+    return HostRow(**data)
+
+
+def _host_state(row: Row[Any]) -> HostState:
+    return HostState(
+        service_host=row.service_host,
+        nodename=row.nodename,
+        compute_node_uuid=row.compute_node_uuid,
+        cell_uuid=row.cell_uuid,
+        agent=row.agent,
+        availability_zone=row.availability_zone,
+        up=row.up,
+        disabled=row.disabled,
+        disabled_reason=None if row.disabled_reason is None else row.disabled_reason.decode(),
+        forced_down=row.forced_down,
+        attributes=msgspec.json.decode(row.attributes),
+        # Two statements' clocks may differ by a hair.
+        heartbeat_age=max(0.0, row.heartbeat_age),
+    )

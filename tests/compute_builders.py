@@ -1,0 +1,170 @@
+"""What the tests of the compute folder build: settings, attempts, and a cell conductor that keeps the real promises."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+from oslo_config import cfg
+
+from compute.driver import GuestSpec
+from moorage import context, errors, ids, options
+from moorage.bus import Bus, serves
+from moorage.messages import (
+    AcceptInCell,
+    BuildFailedInCell,
+    BuildFinished,
+    BuildOnHost,
+    DestroyOnHost,
+    Done,
+    ListCells,
+    ReportHostsInCell,
+    ReportProviderTree,
+)
+from moorage.model import Cell, Flavor, RequestSpec
+from moorage.wire import Message, R
+
+CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
+AGENT = "agent1"
+
+
+def settings(folder: Any, **groups: dict[str, Any]) -> cfg.ConfigOpts:
+    """A configuration for one agent, whose guests are in `folder`."""
+    merged: dict[str, dict[str, Any]] = {
+        "DEFAULT": {"transport_url": f"inproc://{uuid4().hex}/"},
+        "compute": {"agent": AGENT, "report_interval": 0.05},
+        "fake_driver": {"hosts": 3, "host_prefix": "host", "state_file": str(folder / "guests.sqlite")},
+    }
+    for group, values in groups.items():
+        merged.setdefault(group, {}).update(values)
+    return options.new(merged)
+
+
+def request_spec(vcpus: int = 2) -> RequestSpec:
+    return RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=vcpus, memory_mb=1024, root_gb=10))
+
+
+def guest_spec(vcpus: int = 2, **named: str) -> GuestSpec:
+    asked = request_spec(vcpus)
+    names = {"instance_uuid": ids.fresh(), "attempt_id": ids.fresh(), "claim_id": ids.fresh()} | named
+    return GuestSpec(request_spec=asked, resources=asked.resources, **names)
+
+
+def build_on(host: str, vcpus: int = 2) -> BuildOnHost:
+    asked = request_spec(vcpus)
+    return BuildOnHost(
+        request_id=ids.fresh(),
+        host=host,
+        instance_uuid=ids.fresh(),
+        attempt_id=ids.fresh(),
+        claim_id=ids.fresh(),
+        request_spec=asked,
+        resources=asked.resources,
+    )
+
+
+def destroy_of(build: BuildOnHost) -> DestroyOnHost:
+    return DestroyOnHost(
+        request_id=ids.fresh(),
+        host=build.host,
+        instance_uuid=build.instance_uuid,
+        attempt_id=build.attempt_id,
+        claim_id=build.claim_id,
+    )
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)
+
+
+class FakePlacement:
+    """Names the cells."""
+
+    def __init__(self, *cells: Cell) -> None:
+        self.cells = list(cells)
+
+    @serves(ListCells)
+    def list_cells(self, message: ListCells) -> list[Cell]:
+        return self.cells
+
+
+class FakeCell:
+    """A cell conductor for whom every attempt is current until it is in `over`; it notes all it is told, in order.
+
+    A test misbehaves by overriding :meth:`before_answer`, which runs when the word has been taken.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Message[Any]] = []
+        self.request_ids: list[str | None] = []
+        self.over: set[str] = set()
+        self.lock = threading.Lock()
+
+    def before_answer(self, message: Message[Any]) -> None:
+        """Nothing, in the cell that keeps every promise."""
+
+    def said(self, kind: type[R]) -> list[R]:
+        with self.lock:
+            return [message for message in self.told if isinstance(message, kind)]
+
+    def of_builds(self) -> list[str]:
+        """The methods of what was said of attempts, in order."""
+        kinds = (AcceptInCell, BuildFinished, BuildFailedInCell)
+        with self.lock:
+            return [message.method for message in self.told if isinstance(message, kinds)]
+
+    @serves(AcceptInCell)
+    def accept(self, message: AcceptInCell) -> Done:
+        return self._gate(message)
+
+    @serves(BuildFinished)
+    def finished(self, message: BuildFinished) -> Done:
+        return self._gate(message)
+
+    @serves(BuildFailedInCell)
+    def failed(self, message: BuildFailedInCell) -> Done:
+        return self._take(message)
+
+    @serves(ReportHostsInCell)
+    def report_hosts(self, message: ReportHostsInCell) -> Done:
+        return self._take(message)
+
+    @serves(ReportProviderTree)
+    def report_providers(self, message: ReportProviderTree) -> Done:
+        return self._take(message)
+
+    def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
+        if message.attempt_id in self.over:
+            self._take(message)
+            raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
+        return self._take(message)
+
+    def _take(self, message: Message[Any]) -> Done:
+        with self.lock:
+            self.told.append(message)
+            self.request_ids.append(context.current().request_id)
+        self.before_answer(message)
+        return Done()
+
+
+class Surroundings:
+    """The bus an agent lives on, with a placement role and a cell conductor of ours."""
+
+    def __init__(self, conf: cfg.ConfigOpts, cell: FakeCell) -> None:
+        self.cell = cell
+        self.bus = Bus(conf)
+        self.placement = FakePlacement(CELL)
+        self._servers = [
+            self.bus.server("placement", "p1", [self.placement], 2),
+            self.bus.server(f"conductor.{CELL.uuid}", "c1", [cell], 8),
+        ]
+        for server in self._servers:
+            server.start()
+        self.agent = self.bus.client(f"compute.{CELL.uuid}", server=AGENT, timeout=10)
+
+    def close(self) -> None:
+        self.bus.close()

@@ -1,0 +1,89 @@
+"""Private servers for the tests that need one, and how long each folder of tests took."""
+
+import collections
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import pytest
+
+from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
+
+HERE = Path(__file__).parent
+S = TypeVar("S", MariaDBServer, RabbitMQServer)
+NUMBERS = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make SIGTERM end the session as Ctrl-C does, so that the servers' data are removed then as well."""
+    signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _run(server: Callable[[], S]) -> Iterator[S]:
+    """Run a server for as long as its fixture lives; without it, skip at home and fail where CI=true."""
+    private = server()
+    try:
+        try:
+            private.start()
+        except ServersMissing as missing:
+            absent = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+            absent(f"{missing} (.ci/install-servers does it)")
+        yield private
+    finally:
+        private.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDBServer]:
+    """One MariaDB for the whole session; whoever stops or kills it starts it again."""
+    # Written to the file at each commit, synced once a second: enough to outlive a SIGKILL, and quick on slow disks.
+    yield from _run(lambda: MariaDBServer("innodb_flush_log_at_trx_commit=2"))
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQServer]:
+    """One RabbitMQ for the whole session; whoever stops or kills it starts it again."""
+    yield from _run(RabbitMQServer)
+
+
+@pytest.fixture
+def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
+    """The URL of an empty database, dropped afterwards."""
+    name = f"test_{next(NUMBERS)}"
+    yield mariadb.create_database(name)
+    mariadb.drop_database(name)
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq: RabbitMQServer) -> str:
+    """The URL of a fresh virtual host."""
+    return rabbitmq.add_vhost(f"test_{next(NUMBERS)}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out."""
+    for item in items:
+        if {"mariadb", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long each folder took, what its fixtures took included."""
+    seconds: dict[str, float] = collections.defaultdict(float)
+    tests: dict[str, set[str]] = collections.defaultdict(set)
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            folder = (terminalreporter.config.rootpath / report.location[0]).relative_to(HERE).parts[0]
+            seconds[folder] += report.duration
+            tests[folder].add(report.nodeid)
+    if seconds:
+        terminalreporter.section("time of each folder")
+        for folder in sorted(seconds):
+            terminalreporter.write_line(f"{folder:12} {seconds[folder]:8.1f} s  {len(tests[folder]):5} tests")

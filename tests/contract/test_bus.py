@@ -1,0 +1,618 @@
+"""One suite for both buses: what holds on RabbitMQ holds in one process, and the other way round."""
+
+import gc
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pytest
+from msgspec import field
+from oslo_config import cfg
+
+from moorage import bus, context, errors, logs, options
+from moorage.model import Name, Uuid, Value
+from moorage.wire import Message, Mutation
+
+LOG = logging.getLogger("moorage.test_bus")
+ATTEMPT = "11111111-2222-3333-4444-555555555555"
+
+
+class Greeting(Value, frozen=True, kw_only=True):
+    text: str
+    by: str = "nobody"
+
+
+class Greet(Message[Greeting], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "greet"
+    since: ClassVar = {"politely": "1.2"}
+    name: Name
+    titles: dict[str, int] = field(default_factory=dict)
+    politely: bool = False
+
+
+class OldGreet(Message[Greeting], frozen=True, kw_only=True):
+    """What a server knows that was installed before `politely` came."""
+
+    topic = "hall"
+    method = "greet"
+    name: Name
+    titles: dict[str, int] = field(default_factory=dict)
+
+
+class OldGreeting(Value, frozen=True, kw_only=True):
+    text: str
+
+
+class AskOldGreeting(Message[OldGreeting], frozen=True, kw_only=True):
+    """What a client knows that was installed before `by` came."""
+
+    topic = "hall"
+    method = "greet"
+    name: Name
+
+
+class Junk(Message[Any], frozen=True, kw_only=True):
+    """What a client sends that is no client of ours."""
+
+    topic = "hall"
+    method = "greet"
+    name: Any = None
+    titles: Any = None
+    nonsense: Any = None
+
+
+class Sing(Message[str], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "sing"
+
+
+class Fail(Message[str], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "fail"
+    how: str = ""
+
+
+class Work(Mutation[dict[str, str | None]], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "work"
+    attempt_id: Uuid | None = None
+
+
+class WhoAmI(Message[dict[str, str | None]], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "who_am_i"
+
+
+class Wait(Message[str], frozen=True, kw_only=True):
+    topic = "hall"
+    method = "wait"
+
+
+class MisplacedKey(errors.NotFound):
+    """A plugin's own error, which no peer has."""
+
+    code = "elsewhere.key"
+    drawer: int
+
+
+class Hall:
+    """A service that does as it is told and remembers what it was told."""
+
+    def __init__(self, name: str = "hall", failure: Callable[[], BaseException] | None = None) -> None:
+        self.name = name
+        self.failure = failure
+        self.greeted: list[str] = []
+        self.entered = threading.Event()
+        self.may_leave = threading.Event()
+
+    @property
+    def never_asked(self) -> str:
+        raise AssertionError("looking for handlers must not run properties")
+
+    @bus.serves(Greet)
+    def greet(self, message: Greet) -> Greeting:
+        message.titles["seen"] = 1
+        self.greeted.append(message.name)
+        return Greeting(text=f"{'Good day' if message.politely else 'Hello'} {message.name}", by=self.name)
+
+    @bus.serves(Fail)
+    def fail(self, message: Fail) -> str:
+        assert self.failure is not None
+        raise self.failure()
+
+    @bus.serves(Work)
+    def work(self, message: Work) -> dict[str, str | None]:
+        LOG.warning("working hard")
+        return {"request_id": context.current().request_id, "attempt_id": context.current().attempt_id}
+
+    @bus.serves(WhoAmI)
+    def who_am_i(self, message: WhoAmI) -> dict[str, str | None]:
+        return {"request_id": context.current().request_id, "attempt_id": context.current().attempt_id}
+
+    @bus.serves(Wait)
+    def wait(self, message: Wait) -> str:
+        self.entered.set()
+        self.may_leave.wait(20)
+        return "done"
+
+
+class OldHall:
+    @bus.serves(OldGreet)
+    def greet(self, message: OldGreet) -> Greeting:
+        return Greeting(text=f"Hello {message.name}")
+
+
+class Cloud:
+    """A broker, and all that a test connects to it."""
+
+    def __init__(self, url: str) -> None:
+        self.conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 10}})
+        self.buses: list[bus.Bus] = []
+        self.caller = self.new_bus()
+        self.topic = f"hall-{uuid4()}"
+
+    def new_bus(self) -> bus.Bus:
+        self.buses.append(bus.Bus(self.conf))
+        return self.buses[-1]
+
+    def serve(self, *services: object, name: str = "first") -> bus.BusServer:
+        server = self.new_bus().server(self.topic, name, services)
+        server.start()
+        return server
+
+    def client(self, server: str | None = None) -> bus.Client:
+        return self.caller.client(self.topic, server)
+
+    def close(self) -> None:
+        for one in self.buses:
+            one.close()
+
+
+@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
+def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
+    built = Cloud(f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url"))
+    yield built
+    built.close()
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """Put the process's log back as it was: setting it up is for good."""
+    root, hook = logging.getLogger(), sys.excepthook
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook = hook
+
+
+# --- Messages and answers -------------------------------------------------------------------------------------------
+
+
+def test_a_call_is_answered_with_a_value(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    assert cloud.client().call(Greet(name="Ada")) == Greeting(text="Hello Ada", by="hall")
+
+
+def test_a_cast_arrives(cloud: Cloud) -> None:
+    hall = Hall()
+    cloud.serve(hall)
+    cloud.client().cast(Wait())
+    assert hall.entered.wait(5)
+    hall.may_leave.set()
+
+
+def test_several_services_share_one_server(cloud: Cloud) -> None:
+    class Choir:
+        @bus.serves(Sing)
+        def sing(self, message: Sing) -> str:
+            return "la"
+
+    cloud.serve(Hall(), Choir())
+    assert cloud.client().call(Sing()) == "la"
+    assert cloud.client().call(Greet(name="Ada")).text == "Hello Ada"
+
+
+def test_one_method_cannot_be_served_twice(cloud: Cloud) -> None:
+    with pytest.raises(TypeError, match="greet"):
+        cloud.caller.server(cloud.topic, "first", [Hall(), OldHall()])
+
+
+def test_arguments_are_copied(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    titles = {"countess": 1}
+    cloud.client().call(Greet(name="Ada", titles=titles))
+    assert titles == {"countess": 1}
+
+
+def test_an_unknown_field_of_a_request_is_refused(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    with pytest.raises(errors.InvalidRequest, match="nonsense") as caught:
+        cloud.client().call(Junk(name="Ada", nonsense=1))
+    assert caught.value.data["path"] == "$"
+
+
+def test_an_unknown_field_of_an_answer_is_ignored(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    assert cloud.client().call(AskOldGreeting(name="Ada")) == OldGreeting(text="Hello Ada")
+
+
+def test_a_malformed_answer_is_the_servers_fault(cloud: Cloud) -> None:
+    class WrongAnswer(Message[int], frozen=True, kw_only=True):
+        topic = "hall"
+        method = "greet"
+        name: str
+
+    cloud.serve(Hall())
+    with pytest.raises(errors.InternalError):
+        cloud.client().call(WrongAnswer(name="Ada"))
+
+
+@pytest.mark.parametrize(
+    ("junk", "path"),
+    [
+        (Junk(name=5), "$.name"),
+        (Junk(name=""), "$.name"),
+        (Junk(name=["Ada"]), "$.name"),
+        (Junk(titles={}), "$"),
+        (Junk(name="Ada", titles={"x": "y"}), "$.titles[...]"),
+        (Junk(name="Ada", titles=[[[[]]]]), "$.titles"),
+    ],
+)
+def test_a_bad_message_is_refused_with_the_path_of_its_fault(cloud: Cloud, junk: Junk, path: str) -> None:
+    hall = Hall()
+    cloud.serve(hall)
+    with pytest.raises(errors.InvalidRequest) as caught:
+        cloud.client().call(junk)
+    assert caught.value.data["path"] == path
+    assert hall.greeted == []
+
+
+def test_ten_megabytes_of_junk_get_a_short_answer(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    for junk in (Junk(name="x" * 10_000_000), Junk(name="Ada", nonsense=["x" * 1000] * 10_000)):
+        with pytest.raises(errors.InvalidRequest) as caught:
+            cloud.client().call(junk)
+        assert len(repr(caught.value.data)) < 1000
+    assert cloud.client().call(Greet(name="Ada")).text == "Hello Ada"
+
+
+# --- Versions -------------------------------------------------------------------------------------------------------
+
+
+def test_the_lowest_version_that_carries_the_message_is_sent(cloud: Cloud) -> None:
+    cloud.serve(OldHall())
+    assert cloud.client().call(Greet(name="Ada")).text == "Hello Ada"
+    with pytest.raises(errors.InvalidRequest, match=r"1\.2") as caught:
+        cloud.client().call(Greet(name="Ada", politely=True))
+    assert caught.value.data["path"] == "$"
+
+
+def test_a_server_takes_fields_that_came_later(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    assert cloud.client().call(Greet(name="Ada", politely=True)).text == "Good day Ada"
+
+
+@pytest.mark.parametrize("method", ["sing", "target", "_answer", "__init__"])
+def test_a_method_that_nobody_serves_is_an_invalid_request(cloud: Cloud, method: str) -> None:
+    class Odd(Sing, frozen=True, kw_only=True):
+        pass
+
+    Odd.method = method
+    cloud.serve(Hall())
+    with pytest.raises(errors.InvalidRequest, match="not served"):
+        cloud.client().call(Odd())
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+SAMPLES: dict[str, Any] = {
+    "instances": 3,
+    "explanation": {"filters": [{"name": "ram", "removed": 7}], "nearest": None},
+    "attempts": [{"host": "a", "reason": "ü"}, {"host": "b", "reason": ""}],
+    "refusals": [{"asked": 2**40, "free": 1.5}],
+    "count": 1,
+    "named": None,
+    "found": 0,
+    "tries": 5,
+    "seconds": 0.25,
+}
+
+
+OURS = [kind for kind in errors.every_error() if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", OURS, ids=lambda kind: kind.__name__)
+def test_every_error_crosses_as_itself(kind: type[errors.MoorageError], cloud_of_errors: tuple[Cloud, Hall]) -> None:
+    cloud, hall = cloud_of_errors
+    data = {name: SAMPLES.get(name, f"some {name} 'é'") for name in kind.field_names()}
+    hall.failure = lambda: kind(**data)
+    with pytest.raises(kind) as caught:
+        cloud.client().call(Fail())
+    assert type(caught.value) is kind
+    assert caught.value.data == data
+    assert str(caught.value) == str(kind(**data))
+    assert caught.value.__suppress_context__
+
+
+@pytest.fixture(scope="module", params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
+def cloud_of_errors(request: pytest.FixtureRequest) -> Iterator[tuple[Cloud, Hall]]:
+    """One server for as many tests as there are errors."""
+    url = (
+        f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq").add_vhost("errors")
+    )
+    cloud, hall = Cloud(url), Hall()
+    cloud.serve(hall)
+    yield cloud, hall
+    cloud.close()
+
+
+def test_an_error_that_no_peer_knows_crosses_as_its_nearest_parent(cloud: Cloud) -> None:
+    cloud.serve(Hall(failure=lambda: MisplacedKey(kind="key", name="front door", drawer=3)))
+    with pytest.raises(errors.NotFound) as caught:
+        cloud.client().call(Fail())
+    assert type(caught.value) is errors.NotFound
+    assert caught.value.data == {"kind": "key", "name": "front door"}
+
+
+def test_a_crash_is_an_internal_error_without_its_text(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    cloud.serve(Hall(failure=lambda: ZeroDivisionError("secret")))
+    with pytest.raises(errors.InternalError) as caught:
+        cloud.client().call(Fail())
+    assert caught.value.data == {"kind": "ZeroDivisionError"}
+    assert "secret" not in str(caught.value)
+    assert "secret" in caplog.text
+
+
+def test_an_error_of_ours_is_not_logged_as_a_crash(cloud: Cloud, caplog: pytest.LogCaptureFixture) -> None:
+    cloud.serve(Hall(failure=lambda: errors.Overloaded(reason="busy")))
+    with pytest.raises(errors.Overloaded):
+        cloud.client().call(Fail())
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# --- Time -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_answer_is_no_reply(cloud: Cloud) -> None:
+    hall = Hall()
+    cloud.serve(hall)
+    with pytest.raises(errors.NoReply) as caught:
+        cloud.client().call(Wait(), timeout=0.3)
+    assert caught.value.data == {"topic": cloud.topic, "method": "wait", "seconds": 0.3}
+    hall.may_leave.set()
+
+
+def test_a_topic_that_nobody_serves_is_no_reply(cloud: Cloud) -> None:
+    begin = time.monotonic()
+    with pytest.raises(errors.NoReply):
+        cloud.client().call(Sing(), timeout=0.3)
+    assert 0.25 < time.monotonic() - begin < 5
+
+
+def test_a_client_has_a_timeout_of_its_own(cloud: Cloud) -> None:
+    with pytest.raises(errors.NoReply) as caught:
+        cloud.caller.client(cloud.topic, timeout=0.2).call(Sing())
+    assert caught.value.data["seconds"] == 0.2
+
+
+def test_a_call_waits_for_a_server_that_comes_back(cloud: Cloud) -> None:
+    cloud.serve(Hall()).stop()
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(cloud.client().call, Greet(name="Ada"), 10)
+        time.sleep(0.3)
+        cloud.serve(Hall("second"))
+        assert answer.result(10).by == "second"
+
+
+def test_a_call_that_nobody_took_in_time_is_never_carried_out(cloud: Cloud) -> None:
+    cloud.serve(Hall()).stop()
+    with pytest.raises(errors.NoReply):
+        cloud.client().call(Greet(name="Late"), timeout=0.3)
+    time.sleep(0.1)
+    hall = Hall()
+    cloud.serve(hall)
+    cloud.client().call(Greet(name="Ada"))
+    assert hall.greeted == ["Ada"]
+
+
+# --- Servers --------------------------------------------------------------------------------------------------------
+
+
+def test_two_servers_share_the_work(cloud: Cloud) -> None:
+    halls = [Hall("first"), Hall("second")]
+    for hall in halls:
+        cloud.serve(hall, name=hall.name)
+    client = cloud.client()
+    for number in range(20):
+        client.call(Greet(name=str(number)))
+    assert sorted(len(hall.greeted) for hall in halls) == [10, 10]
+
+
+def test_a_directed_call_reaches_its_server(cloud: Cloud) -> None:
+    for name in ("first", "second"):
+        cloud.serve(Hall(name), name=name)
+    for name in ("second", "first", "second"):
+        assert cloud.client(name).call(Greet(name="Ada")).by == name
+    with pytest.raises(errors.NoReply, match="third"):
+        cloud.client("third").call(Greet(name="Ada"), timeout=0.3)
+
+
+def test_a_server_works_on_several_calls_at_once(cloud: Cloud) -> None:
+    hall = Hall()
+    cloud.serve(hall)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(cloud.client().call, Wait())
+        assert hall.entered.wait(5)
+        assert cloud.client().call(Greet(name="Ada")).text == "Hello Ada"
+        hall.may_leave.set()
+        assert waiting.result(5) == "done"
+
+
+def test_stopping_answers_the_call_in_flight(cloud: Cloud) -> None:
+    hall = Hall()
+    server = cloud.serve(hall)
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(cloud.client().call, Wait())
+        assert hall.entered.wait(5)
+        stopped = pool.submit(server.stop)
+        time.sleep(0.2)
+        assert not stopped.done()
+        hall.may_leave.set()
+        assert answer.result(10) == "done"
+        stopped.result(10)
+    server.stop()
+    with pytest.raises(errors.NoReply):
+        cloud.client().call(Greet(name="Ada"), timeout=0.3)
+
+
+def test_an_idle_server_stops_within_two_seconds(cloud: Cloud) -> None:
+    server = cloud.serve(Hall())
+    cloud.client().call(Greet(name="Ada"))
+    time.sleep(2)
+    begin = time.monotonic()
+    server.stop()
+    assert time.monotonic() - begin < 2
+
+
+# --- Context --------------------------------------------------------------------------------------------------------
+
+
+def test_the_request_of_the_origin_and_the_messages_attempt_arrive(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    client = cloud.client()
+    assert client.call(WhoAmI()) == {"request_id": None, "attempt_id": None}
+    assert client.call(Work(request_id="r-1")) == {"request_id": "r-1", "attempt_id": None}
+    with context.bound(request_id="origin", attempt_id="a-1"):
+        assert client.call(WhoAmI()) == {"request_id": "origin", "attempt_id": "a-1"}
+        seen = client.call(Work(request_id="r-2", attempt_id=ATTEMPT))
+    assert seen == {"request_id": "origin", "attempt_id": ATTEMPT}
+    assert client.call(WhoAmI()) == {"request_id": None, "attempt_id": None}
+
+
+def test_the_servers_log_lines_carry_both(cloud: Cloud, tmp_path: Path, root_logger: None) -> None:
+    file = tmp_path / "log"
+    cloud.conf.set_override("log_file", str(file))
+    logs.setup(cloud.conf, "hall-service")
+    cloud.serve(Hall(failure=lambda: ZeroDivisionError("gone wrong")))
+    cloud.client().call(Work(request_id="r-1", attempt_id=ATTEMPT))
+    with context.bound(request_id="r-2"), pytest.raises(errors.InternalError):
+        cloud.client().call(Fail())
+    written = file.read_text()
+    assert f"[hall-service r-1 {ATTEMPT}] working hard" in written
+    crash = [line for line in written.splitlines() if "gone wrong" in line]
+    assert crash
+    assert all("[hall-service r-2 -]" in line for line in crash)
+
+
+# --- What the bus stands on -----------------------------------------------------------------------------------------
+
+
+def test_nothing_is_patched_and_servers_run_on_threads(cloud: Cloud) -> None:
+    server = cloud.serve(Hall())
+    patcher = sys.modules.get("eventlet.patcher")
+    assert patcher is None or patcher.already_patched == {}
+    assert server._server.executor_type == "threading"
+    assert threading.Thread.__module__ == "threading"
+
+
+def test_a_private_configuration_has_all_that_the_library_puts_on_the_global_one(cloud: Cloud) -> None:
+    cloud.serve(Hall())
+    cloud.client().call(Greet(name="Ada"))
+    for group, registered in cfg.CONF._groups.items():
+        if group.startswith("oslo_messaging"):
+            assert set(registered._opts) <= set(cloud.conf._groups[group]._opts)
+    assert set(cfg.CONF._opts) <= set(cloud.conf._opts)
+    assert cloud.conf.control_exchange == "moorage"
+
+
+def test_in_one_process_two_names_never_meet() -> None:
+    here, there = Cloud("inproc://here/"), Cloud("inproc://there/")
+    there.topic = here.topic
+    here.serve(Hall())
+    with pytest.raises(errors.NoReply):
+        there.client().call(Greet(name="Ada"), timeout=0.2)
+    here.close()
+    there.close()
+
+
+def test_a_driver_that_does_not_exist_is_a_fault_of_the_configuration() -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Cloud("carrierpigeon://me:secret@roof/")
+    assert "secret" not in str(caught.value)
+
+
+# --- The broker comes and goes --------------------------------------------------------------------------------------
+
+NOBODY = "rabbit://me:secret@127.0.0.1:1/"
+
+
+def test_without_a_broker_everything_fails_soon_and_hides_the_password() -> None:
+    cloud = Cloud(NOBODY)
+    attempts: list[Callable[[], object]] = [
+        lambda: cloud.serve(Hall()),
+        lambda: cloud.client().call(Sing()),
+        lambda: cloud.client().cast(Sing()),
+        lambda: bus.probe(NOBODY, 1),
+    ]
+    for attempt in attempts:
+        begin = time.monotonic()
+        with pytest.raises(errors.BusUnavailable) as caught:
+            attempt()
+        assert time.monotonic() - begin < 8
+        assert "secret" not in str(caught.value)
+        assert "127.0.0.1" in str(caught.value)
+    cloud.close()
+
+
+def test_a_bus_in_this_process_is_always_there() -> None:
+    bus.probe("inproc://anywhere/", 0.1)
+
+
+@pytest.mark.servers
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # the library drops what has died
+def test_after_a_crash_of_the_broker_everything_resumes(rabbitmq: object) -> None:
+    from harness.servers import RabbitMQServer
+
+    broker = RabbitMQServer()
+    broker.start()
+    cloud = Cloud(broker.url)
+    try:
+        bus.probe(broker.url, 5)
+        server = cloud.serve(Hall())
+        client = cloud.client()
+        client.call(Greet(name="Ada"))
+        broker.kill()
+        begin = time.monotonic()
+        with pytest.raises((errors.BusUnavailable, errors.NoReply)):
+            client.call(Greet(name="Ada"), timeout=5)
+        with pytest.raises(errors.BusUnavailable):
+            client.cast(Greet(name="Ada"))
+        assert time.monotonic() - begin < 30
+        broker.start()
+        assert _sooner_or_later(client).text == "Hello Ada"
+        broker.kill()
+        server.stop()
+    finally:
+        cloud.close()
+        broker.close()
+        gc.collect()
+
+
+def _sooner_or_later(client: bus.Client) -> Greeting:
+    for _ in range(20):
+        try:
+            return client.call(Greet(name="Ada"), timeout=1)
+        except errors.Unavailable:
+            time.sleep(0.2)
+    raise AssertionError("the bus has not come back")

@@ -1,0 +1,243 @@
+"""What every driver promises to the agent: one suite over each of them, an operator's own included."""
+
+import threading
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from compute_builders import guest_spec, settings
+
+from compute import driver as drivers
+from compute.driver import Driver, GuestSpec
+from compute.fake import FakeDriver
+from moorage import errors
+
+Make = Callable[[], Driver]
+
+
+def fake(folder: Path) -> Make:
+    return lambda: FakeDriver(settings(folder), "agent1", "cell1")
+
+
+#: A new driver is added here by the name of its entry point: what builds it, again and again, on one machine.
+DRIVERS: dict[str, Callable[[Path], Make]] = {"fake": fake}
+
+
+@pytest.fixture(params=sorted(DRIVERS))
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    return DRIVERS[request.param](tmp_path)
+
+
+@pytest.fixture
+def driver(make: Make) -> Iterator[Driver]:
+    driver = make()
+    driver.start()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def host(driver: Driver) -> str:
+    return driver.hosts()[0].service_host
+
+
+def destroy(driver: Driver, host: str, guest: GuestSpec) -> None:
+    driver.destroy(host, guest.instance_uuid, guest.attempt_id, guest.claim_id)
+
+
+def attempts(driver: Driver, host: str) -> list[str]:
+    return [guest.attempt_id for guest in driver.guests(host)]
+
+
+def test_every_entry_point_of_ours_is_under_this_suite() -> None:
+    ours = {
+        point.name
+        for point in metadata.entry_points(group=drivers.ENTRY_POINTS)
+        if point.dist is not None and point.dist.name == "moorage"
+    }
+
+    assert ours <= set(DRIVERS)
+
+
+def test_each_host_has_a_name_of_its_own_and_a_provider_that_is_its_node(driver: Driver) -> None:
+    hosts = driver.hosts()
+    providers = {provider.uuid: provider for provider in driver.providers()}
+
+    assert len({host.service_host for host in hosts}) == len(hosts)
+    assert all(driver.has_host(host.service_host) for host in hosts)
+    assert not driver.has_host("nowhere")
+    for host in hosts:
+        assert host.agent == "agent1"
+        assert providers[host.compute_node_uuid].name == host.nodename
+        assert "VCPU" in providers[host.compute_node_uuid].inventories
+    assert set(driver.alive()) <= {host.service_host for host in hosts}
+
+
+def test_descriptions_are_the_same_after_a_restart(make: Make, driver: Driver) -> None:
+    again = make()
+
+    assert list(again.hosts()) == list(driver.hosts())
+    assert list(again.providers()) == list(driver.providers())
+
+
+def test_a_guest_keeps_its_attempt_its_claim_and_its_amounts(driver: Driver, host: str) -> None:
+    asked = guest_spec()
+
+    driver.admit(host, asked)
+    driver.spawn(host, asked)
+
+    (guest,) = driver.guests(host)
+    assert (guest.instance_uuid, guest.host) == (asked.instance_uuid, host)
+    assert (guest.attempt_id, guest.claim_id) == (asked.attempt_id, asked.claim_id)
+    assert guest.resources == asked.resources
+
+
+def test_the_same_attempt_is_spawned_once(driver: Driver, host: str) -> None:
+    asked = guest_spec()
+
+    driver.spawn(host, asked)
+    driver.spawn(host, asked)
+
+    assert attempts(driver, host) == [asked.attempt_id]
+
+
+def test_guests_are_on_the_host_they_were_spawned_on(driver: Driver) -> None:
+    first, second = (report.service_host for report in driver.hosts()[:2])
+    asked = guest_spec()
+
+    driver.spawn(second, asked)
+
+    assert attempts(driver, first) == []
+    assert attempts(driver, second) == [asked.attempt_id]
+
+
+def test_guests_and_destroyed_attempts_outlive_the_driver(make: Make, driver: Driver, host: str) -> None:
+    kept, gone = guest_spec(), guest_spec()
+    driver.spawn(host, kept)
+    driver.spawn(host, gone)
+    destroy(driver, host, gone)
+    driver.close()
+
+    again = make()
+    again.start()
+    try:
+        again.spawn(host, kept)
+        assert attempts(again, host) == [kept.attempt_id]
+        with pytest.raises(errors.BuildFailed):
+            again.spawn(host, gone)
+        assert attempts(again, host) == [kept.attempt_id]
+    finally:
+        again.close()
+
+
+def test_destroying_twice_destroys_once(driver: Driver, host: str) -> None:
+    asked, other = guest_spec(), guest_spec()
+    driver.spawn(host, asked)
+    driver.spawn(host, other)
+
+    destroy(driver, host, asked)
+    destroy(driver, host, asked)
+
+    assert attempts(driver, host) == [other.attempt_id]
+
+
+def test_an_attempt_destroyed_before_it_began_never_begins(driver: Driver, host: str) -> None:
+    asked = guest_spec()
+
+    destroy(driver, host, asked)
+
+    with pytest.raises(errors.BuildFailed):
+        driver.spawn(host, asked)
+    assert attempts(driver, host) == []
+
+
+def test_another_attempt_of_the_same_instance_is_another_guest(driver: Driver, host: str) -> None:
+    first = guest_spec()
+    second = guest_spec(instance_uuid=first.instance_uuid)
+    driver.spawn(host, first)
+    driver.spawn(host, second)
+
+    destroy(driver, host, first)
+
+    assert attempts(driver, host) == [second.attempt_id]
+
+
+def test_a_guest_of_another_claim_is_left_alone(driver: Driver, host: str) -> None:
+    asked = guest_spec()
+    driver.spawn(host, asked)
+
+    with pytest.raises(errors.InvalidState):
+        driver.destroy(host, asked.instance_uuid, asked.attempt_id, guest_spec().claim_id)
+
+    assert attempts(driver, host) == [asked.attempt_id]
+
+
+def test_a_host_carries_what_it_has_and_not_one_guest_more(driver: Driver, host: str) -> None:
+    node = next(report.compute_node_uuid for report in driver.hosts() if report.service_host == host)
+    inventory = next(p for p in driver.providers() if p.uuid == node).inventories["VCPU"]
+    whole = guest_spec(vcpus=min(inventory.max_unit, int(inventory.capacity)))
+    driver.spawn(host, whole)
+
+    with pytest.raises(errors.BuildFailed):
+        driver.spawn(host, guest_spec(vcpus=int(inventory.capacity)))
+    destroy(driver, host, whole)
+    driver.spawn(host, guest_spec(vcpus=whole.resources["VCPU"]))
+
+    assert len(driver.guests(host)) == 1
+
+
+def test_a_class_that_the_host_has_none_of_is_refused(driver: Driver, host: str) -> None:
+    asked = guest_spec()
+    asked.resources["CUSTOM_NOTHING_OF_IT"] = 1
+
+    with pytest.raises(errors.BuildFailed):
+        driver.spawn(host, asked)
+
+
+def test_writers_at_once_never_overfill_a_host(driver: Driver, host: str) -> None:
+    refused = []
+
+    def spawn(asked: GuestSpec) -> None:
+        try:
+            driver.spawn(host, asked)
+        except errors.BuildFailed:
+            refused.append(asked.attempt_id)
+
+    threads = [threading.Thread(target=spawn, args=(guest_spec(vcpus=3),)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(driver.guests(host)) == 12 - len(refused)
+    assert sum(guest.resources["VCPU"] for guest in driver.guests(host)) <= 16
+
+
+def test_a_host_of_somebody_else_is_not_found(driver: Driver) -> None:
+    asked = guest_spec()
+
+    with pytest.raises(errors.HostNotFound):
+        driver.spawn("nowhere", asked)
+    with pytest.raises(errors.HostNotFound):
+        destroy(driver, "nowhere", asked)
+    with pytest.raises(errors.HostNotFound):
+        driver.guests("nowhere")
+    with pytest.raises(errors.HostNotFound):
+        driver.admit("nowhere", asked)
+
+
+def test_a_driver_nobody_knows_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    conf = settings(tmp_path, compute={"driver": "imagined"})
+
+    with pytest.raises(errors.UnknownPlugin) as caught:
+        drivers.load(conf, "agent1", "cell1")
+
+    assert caught.value.name == "imagined"
+
+
+def test_the_driver_is_loaded_by_the_name_in_the_configuration(tmp_path: Path) -> None:
+    if not metadata.entry_points(group=drivers.ENTRY_POINTS):
+        pytest.skip("moorage is not installed")
+
+    assert isinstance(drivers.load(settings(tmp_path), "agent1", "cell1"), FakeDriver)

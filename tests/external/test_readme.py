@@ -1,0 +1,66 @@
+"""What the README tells a reader to type, typed."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks(kind: str) -> list[str]:
+    section = README.read_text().split("## Running it for real", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"^```{kind}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.servers
+def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers(
+    mariadb_url: str, rabbitmq_url: str, tmp_path: Path
+) -> None:
+    [configuration] = blocks("ini")
+    setup, daemons, use = blocks("sh")
+    configuration = re.sub(r"^transport_url = .*$", f"transport_url = {rabbitmq_url}", configuration, flags=re.MULTILINE)
+    configuration = re.sub(r"^connection = .*$", f"connection = {mariadb_url}", configuration, flags=re.MULTILINE)
+    (tmp_path / "moorage.conf").write_text(configuration)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "MOORAGE_CONFIG": str(tmp_path / "moorage.conf"),
+    }
+
+    def bash(script: str) -> str:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path, env=environment, text=True, capture_output=True, check=False, timeout=180,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    bash(setup)
+    running = []
+    try:
+        for number, line in enumerate(daemons.strip().splitlines()):
+            with (tmp_path / f"{number}.log").open("w") as log:
+                running.append(
+                    subprocess.Popen(line.split(), cwd=tmp_path, env=environment, stdout=log, stderr=log)  # noqa: S603
+                )
+        end = time.monotonic() + 60
+        while "True" not in bash("moorage host list -f value -c up || true"):
+            assert time.monotonic() < end, [log.read_text()[-2000:] for log in tmp_path.glob("*.log")]
+            time.sleep(0.5)
+        printed = bash(use)
+        logs = [log.read_text() for log in sorted(tmp_path.glob("*.log"))]
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(timeout=60)
+
+    assert "active" in printed
+    assert "new disks" in printed
+    assert all("Traceback" not in log for log in logs), logs
+    assert all(process.returncode == 0 for process in running)

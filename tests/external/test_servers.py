@@ -1,0 +1,172 @@
+"""The private servers keep what they were given, through stops, crashes and each other's company."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import kombu
+import psutil
+import pymysql
+import pytest
+from sqlalchemy.engine import make_url
+
+from harness.servers import MariaDBServer, RabbitMQServer
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def row(mariadb: MariaDBServer, mariadb_url: str) -> Iterator[str]:
+    """A database with one committed row; the session's server runs again afterwards, whatever the test did to it."""
+    write(mariadb_url, "CREATE TABLE boats (name VARCHAR(20)) ENGINE=InnoDB")
+    write(mariadb_url, "INSERT INTO boats VALUES ('kept')")
+    yield mariadb_url
+    if mariadb._main is None:
+        mariadb.start()
+
+
+def connect(url: str) -> "pymysql.Connection[pymysql.cursors.Cursor]":
+    where = make_url(url)
+    return pymysql.connect(
+        host=where.host,
+        port=where.port or 0,
+        user=where.username,
+        password=str(where.password),
+        database=where.database,
+    )
+
+
+def write(url: str, statement: str) -> tuple[tuple[object, ...], ...]:
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute(statement)
+        connection.commit()
+        return cursor.fetchall()
+
+
+def broker(url: str) -> kombu.Connection:
+    return kombu.Connection(url.replace("rabbit://", "pyamqp://", 1), transport_options={"confirm_publish": True})
+
+
+def send_durable(url: str, text: str) -> None:
+    with broker(url) as connection, connection.SimpleQueue("letters") as queue:
+        queue.put(text)
+
+
+def receive(url: str) -> str:
+    with broker(url) as connection, connection.SimpleQueue("letters") as queue:
+        message = queue.get(timeout=10)
+        message.ack()
+        return str(message.payload)
+
+
+def test_a_committed_row_outlives_a_stop_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
+    mariadb.stop()
+    mariadb.start()
+
+    assert write(row, "SELECT name FROM boats") == (("kept",),)
+
+
+def test_a_committed_row_outlives_a_sigkill_of_mariadb(mariadb: MariaDBServer, row: str) -> None:
+    mariadb.kill()
+    mariadb.start()
+
+    assert write(row, "SELECT name FROM boats") == (("kept",),)
+
+
+def test_a_stopped_mariadb_takes_no_connections(mariadb: MariaDBServer, row: str) -> None:
+    mariadb.stop()
+
+    with pytest.raises(pymysql.err.OperationalError):
+        write(row, "SELECT 1")
+
+
+def test_creating_a_database_again_empties_it_though_somebody_is_still_in_it(mariadb: MariaDBServer, row: str) -> None:
+    name = make_url(row).database or ""
+    lingering = connect(row)
+    with lingering.cursor() as cursor:
+        cursor.execute("SELECT * FROM boats")  # holds the table's definition until the transaction ends
+
+        mariadb.create_database(name)
+
+        assert write(row, "SHOW TABLES") == ()
+        with pytest.raises(pymysql.err.OperationalError):
+            cursor.execute("SELECT 1")
+    lingering.close()
+
+
+def test_options_given_to_mariadb_win(mariadb: MariaDBServer) -> None:
+    with MariaDBServer("transaction-isolation=READ-UNCOMMITTED", "max-connections=77") as server:
+        url = server.create_database("options")
+
+        assert write(url, "SELECT @@tx_isolation, @@max_connections") == (("READ-UNCOMMITTED", 77),)
+
+
+def test_a_durable_message_outlives_a_stop_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+    send_durable(rabbitmq_url, "kept")
+
+    rabbitmq.stop()
+    rabbitmq.start()
+
+    assert receive(rabbitmq_url) == "kept"
+
+
+def test_a_durable_message_outlives_a_sigkill_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
+    send_durable(rabbitmq_url, "kept")
+
+    rabbitmq.kill()
+    rabbitmq.start()
+
+    assert receive(rabbitmq_url) == "kept"
+
+
+def test_two_rabbitmqs_side_by_side_know_nothing_of_each_other(rabbitmq: RabbitMQServer) -> None:
+    with RabbitMQServer() as other:
+        send_durable(rabbitmq.url, "for the first")
+        send_durable(other.url, "for the second")
+        other.kill()
+
+        assert receive(rabbitmq.url) == "for the first"
+
+        other.start()
+        assert receive(other.url) == "for the second"
+
+
+def test_closing_leaves_neither_processes_nor_data(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+    before = set(psutil.Process().children(recursive=True))
+    with MariaDBServer() as database, RabbitMQServer() as queues:
+        directories = [Path(database.tempdir), Path(queues.tempdir)]
+        assert all(directory.is_dir() for directory in directories)
+
+    assert set(psutil.Process().children(recursive=True)) <= before
+    assert not any(directory.exists() for directory in directories)
+
+
+def test_servers_die_with_a_parent_that_is_killed(
+    mariadb: MariaDBServer, rabbitmq: RabbitMQServer, tmp_path: Path
+) -> None:
+    script = (
+        "from harness.servers import *\n"
+        "import time\n"
+        "a, b = MariaDBServer(), RabbitMQServer()\n"
+        "a.start(); b.start()\n"
+        "print('up', flush=True); time.sleep(600)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"up\n"
+        servers = psutil.Process(parent.pid).children(recursive=True)
+        assert {"mariadbd", "epmd", "beam.smp"} <= {server.name() for server in servers}
+
+        parent.send_signal(signal.SIGKILL)
+
+    deadline = time.monotonic() + 20
+    while any(server.is_running() for server in servers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [server for server in servers if server.is_running()] == []
+    shutil.rmtree(tmp_path)  # the data, which a killed parent cannot remove

@@ -1,0 +1,81 @@
+"""The demo, by its command, on the embedded default."""
+
+import json
+import subprocess
+import sys
+
+
+def moorage(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "moorage.shell", *words], text=True, capture_output=True, check=False, timeout=180
+    )
+
+
+def demo(*words: str) -> list[dict[str, object]]:
+    done = moorage("demo", "--hosts", "6", "--cells", "2", "--instances", "12", *words, "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert "over-committed providers: 0; leaked allocations: 0" in done.stderr
+    rows = json.loads(done.stdout)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_json_is_all_there_is_on_standard_output_with_the_promised_keys() -> None:
+    rows = demo("--fail-rate", "0.5", "--seed", "7")
+
+    assert len(rows) == 12
+    for row in rows:
+        assert list(row) == ["instance", "state", "cell", "host", "attempts", "reason"]
+        assert row["state"] in ("active", "error")
+        assert (row["host"] is None) == (row["state"] == "error")
+        assert (row["reason"] is None) == (row["state"] == "active")
+        attempts = row["attempts"]
+        assert isinstance(attempts, list)
+        assert 1 <= len(attempts) <= 3
+        assert len(set(attempts)) == len(attempts)
+        assert all(str(host).startswith(str(row["cell"])) for host in attempts)
+        if row["state"] == "active":
+            assert row["host"] == attempts[-1]
+
+
+def test_the_same_seed_gives_the_same_placements_and_another_seed_others() -> None:
+    first = demo("--fail-rate", "0.4", "--seed", "11")
+
+    assert demo("--fail-rate", "0.4", "--seed", "11") == first
+    assert demo("--fail-rate", "0.4", "--seed", "12") != first
+
+
+def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_audit() -> None:
+    rows = demo("--fail-rate", "0", "--seed", "1", "--instances", "60")
+
+    assert [row["state"] for row in rows].count("active") == 6 * 8
+    refused = [row for row in rows if row["state"] == "error"]
+    assert len(refused) == 12
+    assert all("resources removed 6 of 6" in str(row["reason"]) for row in refused)
+
+
+def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_held() -> None:
+    rows = demo("--fail-rate", "1", "--seed", "1")
+
+    for row in rows:
+        assert row["state"] == "error"
+        assert len(row["attempts"]) == 3  # type: ignore[arg-type]
+        assert all(host in str(row["reason"]) for host in row["attempts"])  # type: ignore[attr-defined]
+
+
+def test_bad_numbers_are_refused_before_anything_starts() -> None:
+    for words in (["--hosts", "0"], ["--fail-rate", "1.5"], ["--seed", "x"], ["--host", "3"]):
+        done = moorage("demo", *words)
+        assert done.returncode == 2
+        assert not done.stdout
+
+
+def test_the_bench_prints_the_promised_figures_and_a_clean_audit() -> None:
+    done = moorage("bench", "select", "--hosts", "20", "--requests", "20", "-f", "json")
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert list(figures) == [
+        "hosts", "clients", "per_request", "claims_per_s", "p50_ms", "p99_ms", "overcommitted", "leaked",
+    ]  # fmt: skip
+    assert (figures["overcommitted"], figures["leaked"]) == (0, 0)

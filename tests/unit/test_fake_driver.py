@@ -1,0 +1,142 @@
+"""The misbehaviour of the fake driver, which is chosen, and the same on every run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compute_builders import guest_spec, settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute.fake import Behaviour, FakeDriver, chance
+from compute.guest_file import GuestFile
+from moorage import errors, ids
+
+
+@contextmanager
+def started(folder: Path, kind: type[FakeDriver] = FakeDriver, **options: Any) -> Iterator[FakeDriver]:
+    driver = kind(settings(folder, fake_driver=options), "agent1", "cell1")
+    driver.start()
+    try:
+        yield driver
+    finally:
+        driver.close()
+
+
+@given(seed=st.integers(), instance=st.uuids(), host=st.text(max_size=30))
+def test_the_draw_is_within_bounds_and_the_same_every_time(seed: int, instance: object, host: str) -> None:
+    drawn = chance(seed, str(instance), host)
+
+    assert 0.0 <= drawn < 1.0
+    assert drawn == chance(seed, str(instance), host)
+
+
+def test_the_draw_is_the_same_on_every_machine() -> None:
+    assert chance(7, "instance", "host-0001") == pytest.approx(0.46418, abs=1e-5)
+
+
+def test_the_share_of_failing_spawns_is_the_one_asked_for() -> None:
+    draws = [chance(3, ids.derived("share", n), "host-0001") for n in range(4000)]
+
+    assert sum(drawn < 0.2 for drawn in draws) / len(draws) == pytest.approx(0.2, abs=0.03)
+
+
+def test_a_failed_spawn_leaves_pieces_that_hold_room_until_they_are_destroyed(tmp_path: Path) -> None:
+    with started(tmp_path, failing_hosts=["host-0002"]) as driver:
+        asked = guest_spec(vcpus=16)
+
+        with pytest.raises(errors.BuildFailed, match="every spawn fails here"):
+            driver.spawn("host-0002", asked)
+        assert [guest.attempt_id for guest in driver.guests("host-0002")] == [asked.attempt_id]
+        driver.destroy("host-0002", asked.instance_uuid, asked.attempt_id, asked.claim_id)
+        assert driver.guests("host-0002") == []
+        driver.spawn("host-0001", asked)
+
+
+def test_a_refusing_host_says_so_before_anything_begins(tmp_path: Path) -> None:
+    with started(tmp_path, refusing_hosts=["host-0003"]) as driver:
+        with pytest.raises(errors.BuildFailed, match="takes no guests"):
+            driver.admit("host-0003", guest_spec())
+        driver.admit("host-0001", guest_spec())
+
+
+def test_an_allocation_ratio_lets_a_host_carry_more_guests_but_none_larger_than_itself(tmp_path: Path) -> None:
+    with started(tmp_path, vcpus=4, vcpu_allocation_ratio=2.0, disk_gb=0) as driver:
+        inventories = driver.providers()[0].inventories
+
+    assert inventories["VCPU"].capacity == 8.0
+    assert inventories["VCPU"].max_unit == 4
+    assert "DISK_GB" not in inventories
+
+
+def test_a_spawn_whose_guest_was_destroyed_meanwhile_does_not_bring_it_back(tmp_path: Path) -> None:
+    class DestroyedMeanwhile(FakeDriver):
+        def behaviour(self, host: str, guest: Any) -> Behaviour:
+            self.destroy(host, guest.instance_uuid, guest.attempt_id, guest.claim_id)
+            return super().behaviour(host, guest)
+
+    with started(tmp_path, DestroyedMeanwhile) as driver:
+        with pytest.raises(errors.BuildFailed):
+            driver.spawn("host-0001", guest_spec())
+        assert driver.guests("host-0001") == []
+
+
+def test_a_half_made_guest_is_finished_by_the_same_attempt_after_a_crash(tmp_path: Path) -> None:
+    class Crash(BaseException):
+        pass
+
+    class Crashing(FakeDriver):
+        def behaviour(self, host: str, guest: Any) -> Behaviour:
+            raise Crash
+
+    asked = guest_spec()
+    with started(tmp_path, Crashing) as driver, pytest.raises(Crash):
+        driver.spawn("host-0001", asked)
+
+    with started(tmp_path) as driver:
+        assert len(driver.guests("host-0001")) == 1
+        driver.spawn("host-0001", asked)
+        assert len(driver.guests("host-0001")) == 1
+
+
+def test_the_guests_of_all_hosts_can_be_read_by_another_process(tmp_path: Path) -> None:
+    onlooker = GuestFile(tmp_path / "guests.sqlite")
+    onlooker.open()
+    try:
+        with started(tmp_path) as driver:
+            asked = [guest_spec(), guest_spec()]
+            for host, guest in zip(("host-0001", "host-0002"), asked, strict=True):
+                driver.spawn(host, guest)
+
+            assert [guest.attempt_id for guest in onlooker.guests()] == [guest.attempt_id for guest in asked]
+            assert [guest.resources for guest in onlooker.guests("host-0002")] == [asked[1].resources]
+    finally:
+        onlooker.close()
+
+
+def test_a_file_that_cannot_be_opened_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
+    driver = FakeDriver(settings(tmp_path, fake_driver={"state_file": str(tmp_path)}), "agent1", "cell1")
+
+    with pytest.raises(errors.ConfigurationError):
+        driver.start()
+
+
+def test_a_closed_file_is_an_error_of_its_own(tmp_path: Path) -> None:
+    driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
+
+    with pytest.raises(errors.InvalidState):
+        driver.guests("host-0001")
+
+
+def test_the_default_file_is_named_after_cell_and_agent_whatever_their_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    driver = FakeDriver(settings(tmp_path, fake_driver={"state_file": None}), "rack/1", "cell1")
+
+    driver.start()
+    driver.close()
+
+    assert (tmp_path / "moorage-fake-cell1-rack%2F1.sqlite").is_file()

@@ -1,0 +1,106 @@
+"""Who works for what: bound to a thread, and on each line of its log."""
+
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from moorage import context, logs, options
+
+LOG = logging.getLogger("moorage.test_logs")
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Put the process's log back as it was: setting it up is for good."""
+    root, hook = logging.getLogger(), sys.excepthook
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in root.handlers:
+        if handler not in handlers:
+            handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    sys.excepthook = hook
+
+
+def start_log(directory: Path, service: str) -> Path:
+    file = directory / "log"
+    logs.setup(options.new({"DEFAULT": {"log_file": str(file)}}), service)
+    return file
+
+
+def test_nothing_is_bound_at_first() -> None:
+    assert context.current() == context.Context(request_id=None, attempt_id=None)
+
+
+def test_fields_given_replace_and_others_stay_until_exit() -> None:
+    with context.bound(request_id="r-1"):
+        with context.bound(attempt_id="a-1") as inner:
+            assert inner == context.Context(request_id="r-1", attempt_id="a-1")
+            with context.bound(request_id="r-2"):
+                assert context.current().request_id == "r-2"
+            assert context.current() == inner
+        assert context.current() == context.Context(request_id="r-1")
+    assert context.current() == context.Context()
+
+
+def test_the_context_is_restored_after_a_failure() -> None:
+    with pytest.raises(KeyError), context.bound(request_id="r-1"):
+        raise KeyError
+    assert context.current() == context.Context()
+
+
+def test_a_new_thread_begins_with_nothing() -> None:
+    seen: list[context.Context] = []
+    with context.bound(request_id="r-1"):
+        thread = threading.Thread(target=lambda: seen.append(context.current()))
+        thread.start()
+        thread.join()
+    assert seen == [context.Context()]
+
+
+def test_each_line_shows_service_request_and_attempt(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    LOG.warning("idle")
+    with context.bound(request_id="r-1"):
+        LOG.warning("asked")
+        with context.bound(attempt_id="a-1"):
+            LOG.warning("tried")
+    idle, asked, tried = file.read_text().splitlines()
+    assert idle.endswith("[scheduler - -] idle")
+    assert asked.endswith("[scheduler r-1 -] asked")
+    assert tried.endswith("[scheduler r-1 a-1] tried")
+
+
+def test_lines_of_a_traceback_show_them_too(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    with context.bound(request_id="r-1"):
+        try:
+            raise ValueError("broken")
+        except ValueError:
+            LOG.exception("failed")
+    lines = file.read_text().splitlines()
+    assert len(lines) > 3
+    assert all("[scheduler r-1 -]" in line for line in lines)
+
+
+def test_setting_up_twice_writes_each_line_once_under_the_later_name(tmp_path: Path) -> None:
+    start_log(tmp_path, "scheduler")
+    file = start_log(tmp_path, "conductor")
+    LOG.warning("once")
+    with context.bound(service="scheduler"):
+        LOG.warning("as another")
+    first, second = file.read_text().splitlines()
+    assert first.endswith("[conductor - -] once")
+    assert second.endswith("[scheduler - -] as another")
+
+
+def test_a_configuration_knows_its_service(tmp_path: Path) -> None:
+    one, other = options.new(), options.new()
+    logs.setup(one, "scheduler")
+    logs.setup(other, "conductor")
+    assert (logs.service_name(one), logs.service_name(other)) == ("scheduler", "conductor")

@@ -1,0 +1,148 @@
+"""Messages as they travel: decoded strictly where they arrive, leniently where they return, versioned by content."""
+
+import json
+from typing import Any, ClassVar, get_args
+
+import pytest
+from msgspec import field
+
+from moorage import broker, errors, messages
+from moorage.model import Name, Value
+from moorage.wire import Message, Mutation, decode, decode_strictly, encode
+
+UUID = "00000000-0000-0000-0000-000000000001"
+
+
+class Inner(Value, frozen=True, kw_only=True):
+    amount: int = 0
+
+
+class Order(Mutation[list[Inner]], frozen=True, kw_only=True):
+    topic = "shop"
+    method = "order"
+    version = "1.1"
+    since: ClassVar = {"note": "1.10", "gift": "1.9"}
+    name: Name
+    inner: Inner | None = None
+    many: tuple[Inner, ...] = ()
+    by_name: dict[str, Inner] = field(default_factory=dict)
+    note: str | None = None
+    gift: bool = False
+
+
+def order(**fields: Any) -> Order:
+    return Order(request_id="r-1", name="x", **fields)
+
+
+def every_message() -> list[type[Message[Any]]]:
+    found = [value for value in vars(messages).values() if isinstance(value, type) and issubclass(value, Message)]
+    return [kind for kind in found if kind not in (Message, Mutation)]
+
+
+EVERY = pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
+
+
+def test_what_is_encoded_is_decoded_again() -> None:
+    sent = order(inner=Inner(amount=2), many=(Inner(), Inner(amount=1)), by_name={"a": Inner(amount=3)}, gift=True)
+    assert decode_strictly(Order, json.loads(json.dumps(encode(sent)))) == sent
+
+
+def test_fields_at_their_default_are_not_said() -> None:
+    assert encode(order()) == {"request_id": "r-1", "name": "x"}
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"name": "x"}, "$"),
+        ({"request_id": "r-1", "name": ""}, "$.name"),
+        ({"request_id": "no spaces", "name": "x"}, "$.request_id"),
+        ({"request_id": "r-1", "name": "x", "inner": {"amount": "1"}}, "$.inner.amount"),
+        ({"request_id": "r-1", "name": "x", "many": [{}, {"amount": None}]}, "$.many[1].amount"),
+        ([], "$"),
+        (None, "$"),
+        ("x" * 1_000_000, "$"),
+    ],
+)
+def test_a_fault_is_named_by_its_path_in_few_words(data: object, path: str) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        decode_strictly(Order, data)
+    assert caught.value.data["path"] == path
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("extra", "path"),
+    [
+        ({"colour": 1}, "$"),
+        ({"inner": {"colour": 1}}, "$.inner"),
+        ({"many": [{}, {"colour": 1}]}, "$.many[1]"),
+        ({"by_name": {"a": {"colour": 1}}}, "$.by_name['a']"),
+    ],
+)
+def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_a_reply(extra: dict[str, Any], path: str) -> None:
+    data = {"request_id": "r-1", "name": "x", **extra}
+    with pytest.raises(errors.InvalidRequest, match="colour") as caught:
+        decode_strictly(Order, data)
+    assert caught.value.data["path"] == path
+    assert decode(Order, data).name == "x"
+
+
+def test_the_lowest_version_follows_what_is_said() -> None:
+    assert order().lowest_version() == "1.1"
+    assert order(gift=True).lowest_version() == "1.9"
+    assert order(gift=True, note="hi").lowest_version() == "1.10"
+
+
+def test_the_digest_covers_all_but_the_request_id() -> None:
+    assert order().digest() == Order(request_id="r-2", name="x").digest()
+    assert order().digest() != order(gift=True).digest()
+    assert order(by_name={"a": Inner(), "b": Inner()}).digest() == order(by_name={"b": Inner(), "a": Inner()}).digest()
+
+
+def test_digests_of_different_methods_differ() -> None:
+    def made(kind: type[Mutation[Any]]) -> bytes:
+        return kind(request_id="r-1", instance_uuid=UUID).digest()  # type: ignore[call-arg]
+
+    assert made(messages.DeleteInstance) != made(messages.DeleteInCell)
+
+
+@EVERY
+def test_each_message_says_where_it_goes_and_what_comes_back(kind: type[Message[Any]]) -> None:
+    assert kind.topic in {"placement", "scheduler", "conductor", "conductor.cell", "compute"}
+    assert kind.method.isidentifier()
+    assert kind.reply_type() is not None
+    assert not get_args(kind)
+
+
+@EVERY
+def test_no_field_has_a_name_that_the_library_uses_itself(kind: type[Message[Any]]) -> None:
+    assert {"self", "ctxt", "method"}.isdisjoint(kind.__struct_fields__)
+    assert not hasattr(object(), kind.method)
+    assert kind.method != "target"
+
+
+@EVERY
+def test_fields_with_a_version_exist_and_are_optional(kind: type[Message[Any]]) -> None:
+    assert set(kind.since) <= set(kind.__struct_fields__)
+
+
+def test_no_two_messages_of_one_topic_share_a_method() -> None:
+    names = [(kind.topic, kind.method) for kind in every_message()]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("inproc://name/", "inproc://name/"),
+        ("rabbit://u:p@h:5672/v", "rabbit://u:***@h:5672/v"),
+        ("rabbit://u:p@h1:1,u2:q@h2:2/v?ssl=true", "rabbit://u:***@h1:1,u2:***@h2:2/v?ssl=true"),
+        ("rabbit://u@h/", "rabbit://u@h/"),
+        ("mysql+pymysql://u:a/b,c:d@e@h/db?charset=utf8mb4", "mysql+pymysql://u:***@h/db?charset=utf8mb4"),
+        ("sqlite:///file.db", "sqlite:///file.db"),
+        ("no url", "no url"),
+    ],
+)
+def test_no_password_is_left_in_a_url(url: str, masked: str) -> None:
+    assert broker.mask_url(url) == masked

@@ -1,0 +1,17 @@
+"""Servers go where most disk is free."""
+
+from moorage.model import DISK_GB, RequestSpec
+from moorage.plugin import FloatArray, Host, HostView, Weigher
+
+
+class DiskWeigher(Weigher):
+    """Weighs a host by its free disk: the more the better; a negative multiplier fills hosts up instead."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
+        """Return the free disk of ``host``; 0 where it has none at all."""
+        inventory = host.inventories.get(DISK_GB)
+        return inventory.free if inventory else 0.0
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
+        """Return the same of all hosts."""
+        return view.free(DISK_GB)
