@@ -1,4 +1,4 @@
-"""What a cloud's store says after a run, against what its conductor says: over-committed providers and leaked claims."""
+"""What a store says after a run, against what its conductor says: over-committed providers and leaked allocations."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

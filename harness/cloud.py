@@ -12,8 +12,8 @@ from typing import Any, Self
 from oslo_config import cfg
 
 from compute.service import ComputeService
-from conductor.service import CellConductor, SuperConductor
 from conductor.schema import CELL, CONDUCTOR
+from conductor.service import CellConductor, SuperConductor
 from moorage import errors, ids, options
 from moorage.bus import Bus, Client
 from moorage.database import Database

@@ -1,4 +1,4 @@
-"""The main job, seen: a cloud of fake hosts, instances built one by one, failures on the way, and an audit at the end."""
+"""The main job, seen: a cloud of fake hosts, instances built one by one, failures on the way, an audit at the end."""
 
 import time
 from collections.abc import Iterator

@@ -2,12 +2,16 @@
 
 import argparse
 import functools
+from typing import TYPE_CHECKING, cast
 
 from cliff.command import Command
 from oslo_config import cfg
 
 from moorage import options
 from moorage.bus import Bus, Client
+
+if TYPE_CHECKING:
+    from moorage.shell import Shell
 
 
 class Configured(Command):
@@ -34,5 +38,5 @@ class Configured(Command):
     @functools.cached_property
     def _bus(self) -> Bus:
         bus = Bus(self.conf)
-        self.app.closing.callback(bus.close)
+        cast("Shell", self.app).closing.callback(bus.close)
         return bus

@@ -26,8 +26,10 @@ class MoorageError(Exception):
 
     def __init__(self, **data: Json) -> None:
         # A newer peer may send data that this version has no name for: it is dropped, as in every reply.
-        names = self.field_names()
-        self.data: dict[str, Json] = {name: data[name] for name in names if name in data}
+        self.data: dict[str, Json] = {}
+        for name in self.field_names():
+            if name in data or hasattr(type(self), name):
+                self.data[name] = data[name] if name in data else getattr(type(self), name)
         for name, value in self.data.items():
             setattr(self, name, value)
         super().__init__()

@@ -5,7 +5,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, NoReturn
 
 from cliff.app import App
 from cliff.command import Command
@@ -56,11 +56,14 @@ class Shell(App):
         )
         return parser
 
-    def interact(self) -> int:
-        """Say what there is, where no sub-command was given; there is no shell of our own."""
+    def interact(self) -> NoReturn:
+        """End with what can be typed, where no sub-command was given; there is no shell of our own.
+
+        :raises SystemExit: always.
+        """
         self.parser.print_usage(sys.stderr)
         sys.stderr.write("moorage: no command was given; `moorage help` lists them\n")
-        return 2
+        raise SystemExit(2)
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
         """Close what the sub-command has opened."""

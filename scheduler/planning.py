@@ -23,6 +23,10 @@ class Plan:
     chosen: list[Choice]
     alternates: list[list[Choice]]
 
+    def chosen_nodes(self) -> list[str]:
+        """Return the compute node of each instance's host."""
+        return [self.view.hosts[row].compute_node_uuid for row, _ in self.chosen]
+
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
@@ -56,7 +60,9 @@ class Planner:
         seed = seed_of(message.request_id)
         entering = ~_rows_of(snapshot, dropped)
         count = len(message.instance_uuids)
-        view = snapshot.planned(request.resources) if count > 1 else snapshot
+        # A single instance has nobody whose claim it would have to see.
+        planned = snapshot.planned(request.resources) if count > 1 else None
+        view = snapshot if planned is None else planned
         chosen: list[Choice] = []
         for number in range(count):
             filtered = self._funnel.filter(view, request, entering)
@@ -65,12 +71,12 @@ class Planner:
             ranking = self._funnel.rank(view, request, filtered.left, seed)
             best = ranking.best(self._subset_size)
             chosen.append(best[pick(seed, number, len(best))])
-            if count > 1:
-                view.claim(chosen[-1][0], request.resources)
+            if planned is not None:
+                planned.claim(chosen[-1][0], request.resources)
         if not message.num_alternates or _is_forced(request):
             return Plan(view, chosen, [[] for _ in chosen])
         offered = entering & ~_rows_of(snapshot, refused)
-        if count > 1:
+        if planned is not None:
             # What was feasible before the last of these claims may not be so after it.
             filtered = self._funnel.filter(view, request, offered)
             ranking = self._funnel.rank(view, request, filtered.left, seed)

@@ -51,7 +51,9 @@ def built(conductor: Client, uuid: str, seconds: float = 120.0) -> Instance:
     return instance
 
 
-def ask_until_all_are_decided(config_file: str, count: int, answers: "multiprocessing.Queue[tuple[str, str | None]]") -> None:
+def ask_until_all_are_decided(
+    config_file: str, count: int, answers: "multiprocessing.Queue[tuple[str, str | None]]"
+) -> None:
     """One client process: builds one after the other; asks again where others were faster."""
     bus = Bus(options.new(files=[Path(config_file)]))
     conductor = bus.client("conductor", timeout=60.0)
@@ -87,7 +89,10 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
         for process in asking:
             process.join(60)
 
-        assert told == {("active", None): hosts * slots, ("error", f"resources={hosts}"): clients * each - hosts * slots}
+        assert told == {
+            ("active", None): hosts * slots,
+            ("error", f"resources={hosts}"): clients * each - hosts * slots,
+        }
         instances = cloud.client("conductor", timeout=60).call(ListInstances())
         active = [instance for instance in instances if instance.state == "active"]
         assert len(active) == hosts * slots
@@ -156,7 +161,9 @@ def test_every_attempt_is_named_and_nothing_is_held_when_all_of_them_fail(
 def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service(
     mariadb_url: str, rabbitmq_url: str
 ) -> None:
-    with ProcessCloud(rabbitmq_url, mariadb_url, {"DEFAULT": {"transport_url": rabbitmq_url, "debug": "true"}}) as cloud:
+    with ProcessCloud(
+        rabbitmq_url, mariadb_url, {"DEFAULT": {"transport_url": rabbitmq_url, "debug": "true"}}
+    ) as cloud:
         begin(cloud, "cell1")
         cloud.start("scheduler", "scheduler")
         cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
@@ -178,35 +185,38 @@ def test_the_request_id_and_the_attempt_id_are_on_the_log_lines_of_every_service
 def test_a_stopped_broker_and_a_stopped_database_are_errors_of_their_own() -> None:
     from harness.servers import MariaDBServer, RabbitMQServer
 
-    with MariaDBServer() as mariadb, RabbitMQServer() as rabbitmq:
-        with ProcessCloud(rabbitmq.url, mariadb.create_database("moorage")) as cloud:
-            begin(cloud, "cell1")
-            cloud.start("scheduler", "scheduler")
-            cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
-            cloud.wait_for_hosts(1)
+    with (
+        MariaDBServer() as mariadb,
+        RabbitMQServer() as rabbitmq,
+        ProcessCloud(rabbitmq.url, mariadb.create_database("moorage")) as cloud,
+    ):
+        begin(cloud, "cell1")
+        cloud.start("scheduler", "scheduler")
+        cloud.start("compute", "compute", "--cell", "cell1", "--agent", "a", "--fake-hosts", "1")
+        cloud.wait_for_hosts(1)
 
-            mariadb.stop()
-            with pytest.raises(errors.StoreUnavailable):
-                build(cloud.client("conductor"))
-            done = cloud.run("host", "list", check=False)
-            assert done.returncode == 1
-            assert "database of main cannot be reached" in done.stderr
-            assert "moorage:" not in done.stderr  # no password, no URL with one
+        mariadb.stop()
+        with pytest.raises(errors.StoreUnavailable):
+            build(cloud.client("conductor"))
+        done = cloud.run("host", "list", check=False)
+        assert done.returncode == 1
+        assert "database of main cannot be reached" in done.stderr
+        assert "moorage:" not in done.stderr  # no password, no URL with one
 
-            mariadb.start()
-            assert build(cloud.client("conductor")).state == "active"
+        mariadb.start()
+        assert build(cloud.client("conductor")).state == "active"
 
-            rabbitmq.stop()
-            with pytest.raises(errors.BusUnavailable):
-                build(cloud.client("conductor"))
-            done = cloud.run("instance", "list", check=False)
-            assert done.returncode == 1
-            assert "message bus cannot be reached" in done.stderr
-            rabbitmq.start()
-            end = time.monotonic() + 120
-            while True:
-                try:
-                    assert build(cloud.client("conductor", timeout=5.0)).state == "active"
-                    break
-                except errors.Unavailable:
-                    assert time.monotonic() < end
+        rabbitmq.stop()
+        with pytest.raises(errors.BusUnavailable):
+            build(cloud.client("conductor"))
+        done = cloud.run("instance", "list", check=False)
+        assert done.returncode == 1
+        assert "message bus cannot be reached" in done.stderr
+        rabbitmq.start()
+        end = time.monotonic() + 120
+        while True:
+            try:
+                assert build(cloud.client("conductor", timeout=5.0)).state == "active"
+                break
+            except errors.Unavailable:
+                assert time.monotonic() < end

@@ -23,8 +23,8 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
 ) -> None:
     [configuration] = blocks("ini")
     setup, daemons, use = blocks("sh")
-    configuration = re.sub(r"^transport_url = .*$", f"transport_url = {rabbitmq_url}", configuration, flags=re.MULTILINE)
-    configuration = re.sub(r"^connection = .*$", f"connection = {mariadb_url}", configuration, flags=re.MULTILINE)
+    for option, url in (("transport_url", rabbitmq_url), ("connection", mariadb_url)):
+        configuration = re.sub(rf"^{option} = .*$", f"{option} = {url}", configuration, flags=re.MULTILINE)
     (tmp_path / "moorage.conf").write_text(configuration)
     environment = {
         **os.environ,
@@ -45,9 +45,7 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
     try:
         for number, line in enumerate(daemons.strip().splitlines()):
             with (tmp_path / f"{number}.log").open("w") as log:
-                running.append(
-                    subprocess.Popen(line.split(), cwd=tmp_path, env=environment, stdout=log, stderr=log)  # noqa: S603
-                )
+                running.append(subprocess.Popen(line.split(), cwd=tmp_path, env=environment, stdout=log, stderr=log))
         end = time.monotonic() + 60
         while "True" not in bash("moorage host list -f value -c up || true"):
             assert time.monotonic() < end, [log.read_text()[-2000:] for log in tmp_path.glob("*.log")]

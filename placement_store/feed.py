@@ -1,0 +1,61 @@
+"""The feed of changes: which providers and hosts have changed, written in the transaction that changes them."""
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection, func, select
+
+from moorage.columns import now
+from placement_store.schema import changes
+
+#: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the very
+#: end of a transaction, so a writer that is still to commit is there within milliseconds; one that rolled back never is.
+SETTLED_AFTER = 0.25
+
+#: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
+PRUNED_AT_ONCE = 10_000
+
+
+def record(connection: Connection, provider_ids: Collection[int] = (), host_ids: Collection[int] = ()) -> None:
+    """Tell that these providers and hosts have changed; the last write of a transaction."""
+    rows = [{"resource_provider_id": id_, "host_id": None} for id_ in sorted(provider_ids)]
+    rows += [{"resource_provider_id": None, "host_id": id_} for id_ in sorted(host_ids)]
+    if rows:
+        connection.execute(changes.insert().values(created_at=now()), rows)
+
+
+def changes_since(connection: Connection, last_id: int) -> tuple[int, set[int], set[int]]:
+    """Return the number to go on from, and the ids of the providers and of the hosts changed since ``last_id``.
+
+    A change may be told twice. One may be missed whose transaction took longer than :data:`SETTLED_AFTER` from its
+    number to its commit: only the comparison of all (id, ``seq``) makes a follower's picture true.
+    """
+    age = (now() - changes.c.created_at).label("age")
+    query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)
+    rows = connection.execute(query.where(changes.c.id > last_id).order_by(changes.c.id)).all()
+    go_on_from, has_gap = last_id, False
+    for row in rows:
+        has_gap = has_gap or (row.id > go_on_from + 1 and row.age < SETTLED_AFTER)
+        if not has_gap:
+            go_on_from = row.id
+    return (
+        go_on_from,
+        {row.resource_provider_id for row in rows if row.resource_provider_id is not None},
+        {row.host_id for row in rows if row.host_id is not None},
+    )
+
+
+def newest(connection: Connection) -> int:
+    """Return the number of the last change; 0 where none is left."""
+    return connection.scalar(select(func.max(changes.c.id))) or 0
+
+
+def prune(connection: Connection, older_than_seconds: float) -> int:
+    """Delete the oldest changes, a bounded number at a time; return how many."""
+    old = changes.c.created_at < now() - older_than_seconds
+    last, first = connection.execute(select(func.max(changes.c.id), func.min(changes.c.id)).where(old)).one()
+    if last is None:
+        return 0
+    # By number: deleting by time would lock the index that new changes are entered in.
+    return connection.execute(
+        changes.delete().where(changes.c.id <= min(last, first + PRUNED_AT_ONCE - 1))
+    ).rowcount

@@ -1,0 +1,208 @@
+"""Destinations: planned on the view, claimed and answered in one transaction, planned anew when a host refuses.
+
+The view proposes and the claim transaction judges. What it refuses is read anew and left out; what cannot be placed is
+said only after the view has caught up with the store and everything has been planned once more.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from msgspec import structs
+from sqlalchemy import Connection
+
+from moorage import errors, wire
+from moorage.database import Database
+from moorage.messages import Claimed, SelectDestinations
+from moorage.model import AllocationRequest, ProviderAmounts, Selection
+from moorage.requests import StoredRequests
+from placement_store import claims
+from placement_store.claims import NewClaim
+from placement_store.names import ResourceClassNames
+from scheduler.explanation import explain, summarise
+from scheduler.follow import Follower
+from scheduler.hosts import require_cell
+from scheduler.picture import Picture
+from scheduler.planning import Choice, Plan, Planner, Shortfall
+
+LOG = logging.getLogger(__name__)
+
+#: An answer is stored as one document of at most 16 MiB; a selection is about 600 bytes.
+MAX_SELECTIONS = 10_000
+
+Answer = list[list[Selection]]
+
+
+class Destinations:
+    """Answers ``select_destinations``.
+
+    :param max_age: seconds; a decision first follows the store where the view is older.
+    :param max_tries: how many plans may be refused before it is contention.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        requests: StoredRequests,
+        names: ResourceClassNames,
+        picture: Picture,
+        follower: Follower,
+        planner: Planner,
+        *,
+        max_age: float,
+        max_tries: int,
+    ) -> None:
+        self._database = database
+        self._requests = requests
+        self._names = names
+        self._picture = picture
+        self._follower = follower
+        self._planner = planner
+        self._max_age = max_age
+        self._max_tries = max_tries
+
+    def select(self, message: SelectDestinations) -> Answer:
+        """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
+
+        :raises NoValidHost: there is nowhere to put all of them.
+        :raises ClaimContention: others were faster, too often.
+        :raises InvalidRequest: an instance is named twice, or more selections are asked for than one answer may have.
+        :raises CellNotFound: the requested cell does not exist.
+        :raises ConsumerGenerationConflict: an instance holds something already.
+        :raises ConsumerDeleted: an instance has been deleted for good.
+        :raises ClaimReleased: the request is a repeated one, and nothing of what it claimed stands any more.
+        :raises BrokenPlugin: a filter or weigher is broken.
+        """
+        asked_at = self._follower.now()
+        _check(message)
+        self._follower.follow(asked_at - self._max_age)
+        self._check_cell(message)
+        dropped: set[str] = set()
+        refused: set[str] = set()
+        for _ in range(self._max_tries):
+            plan = self._planner.plan(self._picture.snapshot(), message, dropped, refused)
+            if isinstance(plan, Shortfall):
+                if stored := self._database.read(lambda connection: self._requests.find(connection, message)):
+                    return self._replayed(message, stored.result)
+                # Hosts that have refused this request may have room again: left out, they would make it untrue.
+                dropped = set()
+                plan = self._planned_at_last(message, refused, asked_at)
+            readings = self._picture.readings(plan.chosen_nodes())
+            try:
+                answer = self._requests.once(message, partial(self._claim, message, plan))
+            except errors.CapacityExceeded as refusal:
+                refusing = {miss["provider_uuid"] for miss in refusal.refusals}
+            except errors.ProviderNotFound as missing:
+                refusing = {missing.name}
+            else:
+                if answer.replayed:
+                    return self._replayed(message, answer.result)
+                resources = message.request_spec.resources
+                self._picture.claimed([(node, resources) for node in plan.chosen_nodes()], readings)
+                return answer.result
+            LOG.debug("Claims were refused by %s", refusing)
+            self._follower.refresh(refusing)
+            dropped |= refusing
+            refused |= refusing
+        raise errors.ClaimContention(tries=self._max_tries)
+
+    def _planned_at_last(self, message: SelectDestinations, refused: set[str], asked_at: float) -> Plan:
+        """Catch up with the store, plan once more, and only then say that there is no valid host."""
+        self._follower.catch_up(asked_at)
+        plan = self._planner.plan(self._picture.snapshot(), message, (), refused)
+        if isinstance(plan, Plan):
+            return plan
+        instances = len(message.instance_uuids)
+        explanation = explain(plan, message.request_spec, refused)
+        summary = summarise(explanation, plan.placed, instances)
+        LOG.info("No valid host for %s instance(s): %s", instances, summary)
+        raise errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+
+    def _check_cell(self, message: SelectDestinations) -> None:
+        """Tell a cell that does not exist from one that has no room."""
+        wanted = message.request_spec.requested_destination
+        if wanted and wanted.cell and wanted.cell not in self._picture.snapshot().cells:
+            cell = wanted.cell
+            self._database.read(lambda connection: require_cell(connection, cell))
+
+    def _claim(self, message: SelectDestinations, plan: Plan, connection: Connection) -> Answer:
+        """Claim all that was planned; part of the transaction that stores what it returns."""
+        spec = message.request_spec
+        wanted = [
+            NewClaim(
+                consumer_uuid=instance_uuid,
+                project_id=spec.project_id,
+                user_id=spec.user_id,
+                root_provider_uuid=node_uuid,
+                allocations={node_uuid: spec.resources},
+                owner=message.owner,
+            )
+            for instance_uuid, node_uuid in zip(message.instance_uuids, plan.chosen_nodes(), strict=True)
+        ]
+        return _answer(message, plan, claims.claim(connection, wanted, self._names))
+
+    def _replayed(self, message: SelectDestinations, stored: Answer) -> Answer:
+        """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
+        standing: Mapping[str, tuple[str | None, int]] = self._database.read(
+            lambda connection: claims.standing(connection, message.instance_uuids)
+        )
+        answer = []
+        for instance_uuid, (claimed, *alternates) in zip(message.instance_uuids, stored, strict=True):
+            claim_id, generation = standing.get(instance_uuid, (None, None))
+            if claim_id == claimed.claim_id:
+                answer.append([claimed, *alternates])
+            else:
+                released = structs.replace(claimed, released=True, consumer_generation=generation)
+                answer.append([released, *alternates])
+        if all(claimed.released for claimed, *_ in answer):
+            first = stored[0][0]
+            raise errors.ClaimReleased(consumer_uuid=message.instance_uuids[0], claim_id=first.claim_id)
+        return answer
+
+
+def _check(message: SelectDestinations) -> None:
+    count = len(message.instance_uuids)
+    if len(set(message.instance_uuids)) < count:
+        raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
+    if count * (1 + message.num_alternates) > MAX_SELECTIONS:
+        raise errors.InvalidRequest(
+            path="$.num_alternates", reason=f"that makes more than {MAX_SELECTIONS} selections in one answer"
+        )
+
+
+def _answer(message: SelectDestinations, plan: Plan, claimed: list[Claimed]) -> Answer:
+    # Many instances share their alternates: each host is written down once.
+    selections: dict[Choice, Selection] = {}
+
+    def selection(choice: Choice) -> Selection:
+        if choice not in selections:
+            selections[choice] = _selection(message, plan, choice)
+        return selections[choice]
+
+    return [
+        [
+            structs.replace(selection(chosen), claim_id=claim.claim_id, consumer_generation=claim.consumer_generation),
+            *map(selection, alternates),
+        ]
+        for chosen, alternates, claim in zip(plan.chosen, plan.alternates, claimed, strict=True)
+    ]
+
+
+def _selection(message: SelectDestinations, plan: Plan, choice: Choice) -> Selection:
+    row, weight = choice
+    view, host = plan.view, plan.view.hosts[row]
+    resources = message.request_spec.resources
+    return Selection(
+        service_host=host.service_host,
+        nodename=host.nodename,
+        compute_node_uuid=host.compute_node_uuid,
+        cell_uuid=host.cell_uuid,
+        agent=host.agent,
+        availability_zone=host.availability_zone,
+        allocation_request=AllocationRequest(
+            allocations={host.compute_node_uuid: ProviderAmounts(resources=resources)},
+            mappings={"": (host.compute_node_uuid,)},
+        ),
+        limits={name: float(view.capacity(name)[row]) for name in resources},
+        weight=weight,
+    )
