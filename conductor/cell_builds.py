@@ -89,7 +89,7 @@ class CellBuilds:
             host=selection.service_host,
             instance_uuid=instance.uuid,
             attempt_id=attempt_id,
-            claim_id=instance.claim_id or "",
+            claim_id=instance.claim,
             request_spec=instance.spec,
             resources=selection.allocation_request.allocations[selection.compute_node_uuid].resources,
         )
@@ -144,7 +144,7 @@ class CellBuilds:
         message = SwapClaim(
             request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.guest_gone),
             consumer_uuid=instance.uuid,
-            claim_id=instance.claim_id or "",
+            claim_id=instance.claim,
             released=old.allocation_request,
             claimed=new.allocation_request,
             root_provider_uuid=new.compute_node_uuid,
@@ -178,9 +178,7 @@ class CellBuilds:
             number=candidate,
             skipped=why,
         )
-        return self.fall_back(
-            connection, instance, swapping.failed, swapping.reason, guest_gone=swapping.guest_gone
-        )
+        return self.fall_back(connection, instance, swapping.failed, swapping.reason, guest_gone=swapping.guest_gone)
 
     def _accepted(self, operation: Operation, swapping: Swapping, connection: Connection) -> Outcome:
         """Go on where the host has accepted the claim after all: its report decides, and may have come meanwhile."""
@@ -192,9 +190,7 @@ class CellBuilds:
             )
         return Wait("wait", Starting(number=swapping.failed))
 
-    def _swapped(
-        self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection
-    ) -> Outcome:
+    def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
         instance = self._lock(connection, operation)
         failed = self._attempt(connection, operation, swapping.failed)
         # Either the host has said so, or its claim was never accepted and nothing was started under it.
@@ -277,7 +273,5 @@ def _max_retries_exceeded(instance_uuid: str, attempts: list[AttemptRecord]) -> 
     return errors.MaxRetriesExceeded(
         instance_uuid=instance_uuid,
         summary="; ".join(f"{attempt.host}: {attempt.reason}" for attempt in attempts),
-        attempts=[
-            {"host": attempt.host, "state": attempt.state, "reason": attempt.reason} for attempt in attempts
-        ],
+        attempts=[{"host": attempt.host, "state": attempt.state, "reason": attempt.reason} for attempt in attempts],
     )

@@ -40,9 +40,14 @@ class CellInstance:
     claim_id: str | None
 
     @property
-    def selection(self) -> Selection:
-        """The selection that the current attempt stands on."""
-        return self.selections[self.attempt_number - 1]
+    def claim(self) -> str:
+        """The claim that the instance is built under.
+
+        :raises ClaimReleased: it has none any more.
+        """
+        if self.claim_id is None:
+            raise errors.ClaimReleased(consumer_uuid=self.uuid, claim_id="none")
+        return self.claim_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,9 @@ def decode(kind: type[T], data: object) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as fault:
-        reason, _, path = str(fault).rpartition(" - at ")
-        raise errors.InvalidRequest(path=path.strip("`") or "$", reason=(reason or str(fault))[:300]) from fault
+        # A fault of the whole has no path.
+        reason, _, path = str(fault).partition(" - at ")
+        raise errors.InvalidRequest(path=path.strip("`") or "$", reason=reason[:300]) from fault
 
 
 def decode_strictly(kind: type[T], data: object) -> T:

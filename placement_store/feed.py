@@ -5,6 +5,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, func, select
 
 from moorage.columns import now
+from placement_store import bulk
 from placement_store.schema import changes
 
 #: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the very
@@ -19,8 +20,7 @@ def record(connection: Connection, provider_ids: Collection[int] = (), host_ids:
     """Tell that these providers and hosts have changed; the last write of a transaction."""
     rows = [{"resource_provider_id": id_, "host_id": None} for id_ in sorted(provider_ids)]
     rows += [{"resource_provider_id": None, "host_id": id_} for id_ in sorted(host_ids)]
-    if rows:
-        connection.execute(changes.insert().values(created_at=now()), rows)
+    bulk.insert(connection, changes, rows, stamps=["created_at"])
 
 
 def changes_since(connection: Connection, last_id: int) -> tuple[int, set[int], set[int]]:

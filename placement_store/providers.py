@@ -1,15 +1,15 @@
 """Resource providers as rows and as values: reading, creating and deleting them."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Select, bindparam, exc, select
 
 from moorage import errors
 from moorage.columns import now
 from moorage.model import Inventory, ResourceProvider
-from placement_store import feed
+from placement_store import bulk, feed
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import (
@@ -19,11 +19,6 @@ from placement_store.schema import (
     provider_traits,
     resource_providers,
 )
-
-T = TypeVar("T")
-
-#: How many values one statement names: SQLite takes 32,766 parameters, and parsing should not take long anywhere.
-CHUNK = 5_000
 
 
 class InventoryRow(NamedTuple):
@@ -108,13 +103,19 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
     wanted = sorted(set(uuids))
     found = {
         uuid: ProviderKey(id_, root_id)
-        for chunk in chunks(wanted)
+        for chunk in bulk.chunks(wanted)
         for uuid, id_, root_id in connection.execute(_KEYS, {"uuids": chunk})
     }
     for uuid in wanted:
         if uuid not in found:
             raise provider_not_found(uuid)
     return found
+
+
+def _select_by_id(connection: Connection, query: Select[Any], column: Any, ids: Collection[int] | None) -> Iterable[Any]:
+    if ids is None:
+        return connection.execute(query).all()
+    return bulk.select_in(connection, query, column, sorted(ids))
 
 
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
@@ -181,22 +182,24 @@ def create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str
     """
     query = select(resource_providers.c.id, resource_providers.c.uuid, resource_providers.c.name)
     taken = [
-        *_select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid)),
-        *_select_in(connection, query, resource_providers.c.name, list(names_by_uuid.values())),
+        *bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid)),
+        *bulk.select_in(connection, query, resource_providers.c.name, list(names_by_uuid.values())),
     ]
     for row in taken:
         name = row.uuid if row.uuid in names_by_uuid else row.name
         raise errors.AlreadyExists(kind="resource provider", name=name)
     try:
-        connection.execute(
-            resource_providers.insert().values(created_at=now(), updated_at=now(), generation=0, seq=0),
-            [{"uuid": uuid, "name": name} for uuid, name in names_by_uuid.items()],
+        bulk.insert(
+            connection,
+            resource_providers,
+            [{"uuid": uuid, "name": name, "generation": 0, "seq": 0} for uuid, name in names_by_uuid.items()],
+            stamps=["created_at", "updated_at"],
         )
     except exc.IntegrityError as fault:
         # Somebody has just created one of them: begin again and say which.
         raise Moved from fault
-    created = {row.uuid: row.id for row in _select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid))}
-    for chunk in chunks(sorted(created.values())):
+    created = {row.uuid: row.id for row in bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid))}
+    for chunk in bulk.chunks(sorted(created.values())):
         connection.execute(
             resource_providers.update()
             .where(resource_providers.c.id.in_(chunk))
@@ -214,7 +217,7 @@ def move_rows(connection: Connection, ids: Collection[int], *, generation: int, 
     """
     # UPDATE resource_providers SET generation = generation + :generation, seq = seq + 1, updated_at = :now
     #  WHERE id IN (...)
-    for chunk in chunks(sorted(ids)):
+    for chunk in bulk.chunks(sorted(ids)):
         statement = _MOVE.values(**values) if values else _MOVE
         moved = connection.execute(statement, {"ids": chunk, "moved_by": generation}).rowcount
         if moved != len(chunk):
@@ -253,23 +256,3 @@ def delete(connection: Connection, uuid: str) -> None:
 def provider_not_found(uuid: str) -> errors.ProviderNotFound:
     """Return the error that says so."""
     return errors.ProviderNotFound(kind="resource provider", name=uuid)
-
-
-# --- Many values in one statement -----------------------------------------------------------------------------------
-
-
-def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield ``values`` in parts that one statement can name."""
-    for start in range(0, len(values), CHUNK):
-        yield values[start : start + CHUNK]
-
-
-def _select_by_id(connection: Connection, query: Select[Any], column: Any, ids: Collection[int] | None) -> Iterator[Any]:
-    if ids is None:
-        return iter(connection.execute(query).all())
-    return _select_in(connection, query, column, sorted(ids))
-
-
-def _select_in(connection: Connection, query: Select[Any], column: Any, values: Sequence[Any]) -> Iterator[Any]:
-    for chunk in chunks(values):
-        yield from connection.execute(query.where(column.in_(chunk))).all()

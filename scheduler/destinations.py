@@ -82,41 +82,50 @@ class Destinations:
         for _ in range(self._max_tries):
             plan = self._planner.plan(self._picture.snapshot(), message, dropped, refused)
             if isinstance(plan, Shortfall):
-                if stored := self._database.read(lambda connection: self._requests.find(connection, message)):
-                    return self._replayed(message, stored.result)
+                self._follower.catch_up(asked_at)
                 # Hosts that have refused this request may have room again: left out, they would make it untrue.
                 dropped = set()
-                plan = self._planned_at_last(message, refused, asked_at)
-            readings = self._picture.readings(plan.chosen_nodes())
-            try:
-                answer = self._requests.once(message, partial(self._claim, message, plan))
-            except errors.CapacityExceeded as refusal:
-                refusing = {miss["provider_uuid"] for miss in refusal.refusals}
-            except errors.ProviderNotFound as missing:
-                refusing = {missing.name}
-            else:
-                if answer.replayed:
-                    return self._replayed(message, answer.result)
-                resources = message.request_spec.resources
-                self._picture.claimed([(node, resources) for node in plan.chosen_nodes()], readings)
-                return answer.result
-            LOG.debug("Claims were refused by %s", refusing)
-            self._follower.refresh(refusing)
-            dropped |= refusing
-            refused |= refusing
+                plan = self._planner.plan(self._picture.snapshot(), message, dropped, refused)
+            if isinstance(plan, Shortfall):
+                return self._refuse(message, plan, refused)
+            outcome = self._attempt(message, plan)
+            if isinstance(outcome, list):
+                return outcome
+            LOG.debug("The claim was refused by %s", outcome)
+            self._follower.refresh(outcome)
+            dropped |= outcome
+            refused |= outcome
         raise errors.ClaimContention(tries=self._max_tries)
 
-    def _planned_at_last(self, message: SelectDestinations, refused: set[str], asked_at: float) -> Plan:
-        """Catch up with the store, plan once more, and only then say that there is no valid host."""
-        self._follower.catch_up(asked_at)
-        plan = self._planner.plan(self._picture.snapshot(), message, (), refused)
-        if isinstance(plan, Plan):
-            return plan
+    def _attempt(self, message: SelectDestinations, plan: Plan) -> Answer | set[str]:
+        """Claim a plan and return the answer, or else the compute nodes that have refused."""
+        nodes = plan.chosen_nodes()
+        readings = self._picture.readings(nodes)
+        try:
+            answer = self._requests.once(message, partial(self._claim, message, plan))
+        except errors.CapacityExceeded as refusal:
+            return {miss["provider_uuid"] for miss in refusal.refusals}
+        except errors.ProviderNotFound as missing:
+            return {missing.name}
+        if answer.replayed:
+            return self._replayed(message, answer.result)
+        resources = message.request_spec.resources
+        self._picture.claimed([(node, resources) for node in nodes], readings)
+        return answer.result
+
+    def _refuse(self, message: SelectDestinations, shortfall: Shortfall, refused: set[str]) -> Answer:
+        """Say that there is no valid host, unless this very request has already been answered."""
         instances = len(message.instance_uuids)
-        explanation = explain(plan, message.request_spec, refused)
-        summary = summarise(explanation, plan.placed, instances)
-        LOG.info("No valid host for %s instance(s): %s", instances, summary)
-        raise errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+        explanation = explain(shortfall, message.request_spec, refused)
+        summary = summarise(explanation, shortfall.placed, instances)
+
+        def say(_connection: Connection) -> Answer:
+            LOG.info("No valid host for %s instance(s): %s", instances, summary)
+            raise errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+
+        # Said where the answer would be stored: a forerunner with the same id, which may have taken the last room
+        # just now, is waited for there, and its answer is this one's.
+        return self._replayed(message, self._requests.once(message, say).result)
 
     def _check_cell(self, message: SelectDestinations) -> None:
         """Tell a cell that does not exist from one that has no room."""
@@ -155,8 +164,7 @@ class Destinations:
                 released = structs.replace(claimed, released=True, consumer_generation=generation)
                 answer.append([released, *alternates])
         if all(claimed.released for claimed, *_ in answer):
-            first = stored[0][0]
-            raise errors.ClaimReleased(consumer_uuid=message.instance_uuids[0], claim_id=first.claim_id)
+            raise errors.ClaimReleased(consumer_uuid=message.instance_uuids[0], claim_id=str(stored[0][0].claim_id))
         return answer
 
 

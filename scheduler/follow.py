@@ -15,7 +15,6 @@ from placement_store import feed, providers
 from placement_store.names import ResourceClassNames
 from placement_store.providers import ProviderRow
 from scheduler import hosts
-from scheduler.hosts import chunks
 from scheduler.picture import Picture, Provider
 
 
@@ -95,9 +94,7 @@ class Follower:
     def _take_over(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
         if not provider_ids and not host_ids:
             return
-        found_providers = [
-            self._provider(row) for chunk in chunks(provider_ids) for row in providers.rows(connection, chunk)
-        ]
+        found_providers = [self._provider(row, connection) for row in providers.rows(connection, provider_ids)]
         found_hosts = hosts.rows(connection, host_ids)
         self._picture.update(
             hosts=found_hosts,
@@ -106,9 +103,9 @@ class Follower:
             gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
         )
 
-    def _provider(self, row: ProviderRow) -> Provider:
+    def _provider(self, row: ProviderRow, connection: Connection) -> Provider:
         inventories = {
-            self._names.name_of(class_id): HostInventory(
+            self._names.name_of(class_id, connection): HostInventory(
                 total=inventory.total,
                 reserved=inventory.reserved,
                 min_unit=inventory.min_unit,

@@ -71,7 +71,10 @@ class Ranking:
         """
         candidates = np.arange(len(self.rows)) if among is None else np.flatnonzero(among[self.rows])
         weights = self.weights[candidates]
-        if count < len(candidates):
+        if count == 1 < len(candidates):
+            equal = candidates[weights == weights.max()]
+            candidates = equal[[self._ties[equal].argmin()]]
+        elif count < len(candidates):
             last = np.partition(weights, len(weights) - count)[len(weights) - count]
             better = candidates[weights > last]
             equal = candidates[weights == last]

@@ -4,9 +4,11 @@ It is a cache. Whoever changes it says what was read; whoever decides takes a sn
 """
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -30,8 +32,8 @@ class Provider:
     inventories: Mapping[str, HostInventory]
 
 
-#: For each compute node, its provider's id and the ``seq`` at which that was read.
-Readings = Mapping[str, tuple[int, int] | None]
+#: The number of the reading that is shown of each compute node's provider.
+Readings = Mapping[str, int | None]
 
 
 class _InventoryColumns:
@@ -78,6 +80,8 @@ class Picture:
         self._row_of_node: dict[str, int] = {}
         self._providers: dict[int, Provider] = {}
         self._provider_of_node: dict[str, int] = {}
+        self._reading_of_provider: dict[int, int] = {}
+        self._reading_numbers = itertools.count()
         self._unsure: set[int] = set()
         self._names: NameIndex | None = None
         self._alive = Column(np.bool_)
@@ -163,31 +167,30 @@ class Picture:
                 self._put_provider(provider)
 
     def readings(self, node_uuids: Collection[str]) -> Readings:
-        """Return which reading of each compute node's provider the picture stands on, to be kept while claiming."""
+        """Return which reading of each compute node's provider is shown, to be kept while claiming."""
         with self._lock:
-            return {uuid: self._reading(uuid) for uuid in node_uuids}
+            return {uuid: self._reading_of_node(uuid) for uuid in node_uuids}
 
     def claimed(self, claims: Iterable[tuple[str, Resources]], readings: Readings) -> None:
         """Show at once what was claimed here on some compute nodes.
 
-        A claim raises its provider's ``seq``. Where the picture still stands on a reading from before the claim it
-        cannot show it yet, and does so from now. Where it was read anew meanwhile it may show it already; counting it
-        twice would hide room that there is, so there it waits for the next reading. Both are unsure until then.
+        :param readings: those shown before the claim's transaction began. A provider that was read anew since may show
+            the claim already. Counting it twice would hide room that there is, so there it waits for the next reading.
         """
         with self._lock:
             self._snapshot = None
             for uuid, resources in claims:
                 row = self._row_of_node.get(uuid)
-                reading = self._reading(uuid)
+                reading = self._reading_of_node(uuid)
                 if row is None or reading is None:
                     continue
-                self._unsure.add(reading[0])
+                self._unsure.add(self._provider_of_node[uuid])
                 if reading == readings.get(uuid):
                     self._use(row, resources)
 
-    def _reading(self, node_uuid: str) -> tuple[int, int] | None:
+    def _reading_of_node(self, node_uuid: str) -> int | None:
         provider_id = self._provider_of_node.get(node_uuid)
-        return None if provider_id is None else (provider_id, self._providers[provider_id].seq)
+        return None if provider_id is None else self._reading_of_provider[provider_id]
 
     def _use(self, row: int, resources: Resources) -> None:
         for name, amount in resources.items():
@@ -249,24 +252,28 @@ class Picture:
             self._hosts_are_shared = False
 
     def _resize(self, length: int) -> None:
-        single = (self._alive, self._forced_down, self._disabled, self._zone_codes, self._cell_codes, self._ties)
-        for column in (*single, *self._inventories.values()):
+        columns: list[Column[Any]] = [self._alive, self._forced_down, self._disabled, self._zone_codes]
+        for column in (*columns, self._cell_codes, self._ties):
             column.resize(length)
+        for inventory_columns in self._inventories.values():
+            inventory_columns.resize(length)
 
     # --- Providers --------------------------------------------------------------------------------------------------
 
     def _put_provider(self, provider: Provider) -> None:
         self._unsure.discard(provider.id)
         self._providers[provider.id] = provider
+        self._reading_of_provider[provider.id] = next(self._reading_numbers)
         self._provider_of_node[provider.uuid] = provider.id
         if (row := self._row_of_node.get(provider.uuid)) is not None:
             self._put_inventories(row)
 
     def _drop_provider(self, provider_id: int) -> None:
         provider = self._providers.pop(provider_id, None)
-        self._unsure.discard(provider_id)
         if provider is None:
             return
+        del self._reading_of_provider[provider_id]
+        self._unsure.discard(provider_id)
         # Deleted and created anew, the same node has another id: only its own one is taken out.
         if self._provider_of_node.get(provider.uuid) == provider_id:
             del self._provider_of_node[provider.uuid]

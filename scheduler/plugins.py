@@ -36,7 +36,7 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
     :raises UnknownPlugin: there is none of one of these names.
     :raises ConfigurationError: one of them cannot be loaded, or has options that clash with another's.
     """
-    classes = _classes("filter", FILTERS, names, Filter)
+    classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter)
     return [Named(name, kind(_settings(conf, "filters", name, kind.options))) for name, kind in classes.items()]
 
 
@@ -47,7 +47,8 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     :raises ConfigurationError: one of them cannot be loaded, or has options that clash with another's.
     """
     loaded = []
-    for name, kind in _classes("weigher", WEIGHERS, names, Weigher).items():
+    classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher)
+    for name, kind in classes.items():
         multiplier = _multiplier_option(name, kind)
         settings = _settings(conf, "weighers", name, [*kind.options, multiplier])
         loaded.append(Weighted(name, kind(settings), settings[multiplier.dest]))
@@ -56,8 +57,8 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """Return the options of all filters and weighers of this installation, as oslo-config-generator asks for them."""
-    filters = _classes("filter", FILTERS, _known(FILTERS), Filter)
-    weighers = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher)
+    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _known(FILTERS), Filter)
+    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher)
     of_filters = [option for kind in filters.values() for option in kind.options]
     of_weighers = [
         option for name, kind in weighers.items() for option in (_multiplier_option(name, kind), *kind.options)
@@ -82,7 +83,7 @@ def _known(namespace: str) -> dict[str, set[str]]:
     return dict(sorted(known.items()))
 
 
-def _classes(what: str, namespace: str, names: Collection[str], base: type[P]) -> dict[str, type[P]]:
+def _classes(what: str, namespace: str, names: Collection[str], base: type) -> dict[str, Any]:
     known = _known(namespace)
     for name in names:
         if name not in known:

@@ -1,0 +1,116 @@
+"""The orders that a cell conductor takes from the super conductor: written down, then done by the worker."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from sqlalchemy import Connection
+
+from conductor.cell_builds import Starting
+from conductor.cell_deletes import CellDeletes
+from conductor.cell_records import CellRecords, NewInstance
+from conductor.operations import BUILD, NewOperation, Operation, Operations
+from conductor.worker import Worker
+from moorage import context, errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
+from moorage.model import Instance
+from moorage.requests import Answer, StoredRequests
+from moorage.wire import Mutation
+
+LOG = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+class CellOrders:
+    """What topic `conductor.<cell uuid>` is ordered to do: answered as soon as it is on record; and asked to show."""
+
+    def __init__(
+        self,
+        database: Database,
+        requests: StoredRequests,
+        records: CellRecords,
+        operations: Operations,
+        worker: Worker,
+        deletes: CellDeletes,
+    ) -> None:
+        self._database = database
+        self._requests = requests
+        self._records = records
+        self._operations = operations
+        self._worker = worker
+        self._deletes = deletes
+
+    @serves(BuildInCell)
+    def build_instances(self, message: BuildInCell) -> Done:
+        """Record instances with their first attempts, and the operations that build them."""
+        for position, build in enumerate(message.builds):
+            if build.selections[0].claim_id is None:
+                raise errors.InvalidRequest(path=f"$.builds[{position}].selections[0]", reason="it is not claimed")
+        request_id = context.current().request_id or message.request_id
+        begun: list[Operation] = []
+
+        def work(connection: Connection) -> Done:
+            # Where the order to delete it came first, the instance is on record already and stays as it is.
+            known = self._records.known(connection, [build.instance_uuid for build in message.builds])
+            if known:
+                LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
+            new = [build for build in message.builds if build.instance_uuid not in known]
+            begun[:] = self._begin(connection, message.request_id, request_id, new)
+            return Done()
+
+        answer = self._once(message, work)
+        if not answer.replayed:
+            self._worker.take_up(*begun)
+        return answer.result
+
+    def _begin(
+        self, connection: Connection, parent: str, request_id: str, builds: list[InstanceBuild]
+    ) -> list[Operation]:
+        operations = [
+            NewOperation(
+                uuid=ids.derived(parent, "build", build.instance_uuid),
+                kind=BUILD,
+                subject=build.instance_uuid,
+                step="start",
+                payload=Starting(number=1),
+            )
+            for build in builds
+        ]
+        if builds:
+            instances = [
+                NewInstance(build, ids.derived(operation.uuid, "attempt", 1))
+                for build, operation in zip(builds, operations, strict=True)
+            ]
+            self._records.add(connection, instances, request_id)
+        return self._operations.begin(connection, operations, request_id)
+
+    @serves(DeleteInCell)
+    def delete_instance(self, message: DeleteInCell) -> Done:
+        """Record the operation that deletes an instance."""
+        begun: list[Operation] = []
+
+        def work(connection: Connection) -> Done:
+            begun[:] = self._deletes.order(connection, self._operations, message)
+            return Done()
+
+        answer = self._once(message, work)
+        if not answer.replayed:
+            self._worker.take_up(*begun)
+        return answer.result
+
+    @serves(ShowInCell)
+    def list_instances(self, message: ShowInCell) -> list[Instance]:
+        """Answer with those of the named instances that the cell knows."""
+        return self._database.read(lambda connection: self._records.show(connection, message.instance_uuids))
+
+    def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> Answer[R]:
+        """Answer a request once, under an id of this cell's own: several cells may share one table of requests."""
+        stored_as = ids.derived(self._records.cell_uuid, message.request_id)
+        try:
+            return self._requests.once(msgspec.structs.replace(message, request_id=stored_as), work)
+        except (errors.RequestIdReused, errors.RequestInProgress) as fault:
+            raise type(fault)(request_id=message.request_id) from fault

@@ -1,0 +1,63 @@
+"""The orders that the super conductor takes: written down, then done by the worker."""
+
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.operations import BUILD, NewOperation, Operation, Operations
+from conductor.super_builds import Asking
+from conductor.super_deletes import SuperDeletes
+from conductor.worker import Worker
+from moorage import context, errors, ids
+from moorage.bus import serves
+from moorage.messages import BuildInstances, DeleteInstance, Done
+from moorage.requests import StoredRequests
+
+
+class SuperOrders:
+    """What topic `conductor` is ordered to do: answered as soon as it is on record."""
+
+    def __init__(self, requests: StoredRequests, operations: Operations, worker: Worker, deletes: SuperDeletes) -> None:
+        self._requests = requests
+        self._operations = operations
+        self._worker = worker
+        self._deletes = deletes
+
+    @serves(BuildInstances)
+    def build_instances(self, message: BuildInstances) -> list[str]:
+        """Record instances and the operation that builds them."""
+        uuids = message.instance_uuids
+        if len(set(uuids)) != len(uuids):
+            raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
+        request_id = context.current().request_id or message.request_id
+        new = NewOperation(
+            uuid=ids.derived(message.request_id, "build"),
+            kind=BUILD,
+            subject=message.request_id,
+            step="select",
+            payload=Asking(number=1, instance_uuids=uuids),
+        )
+        begun: list[Operation] = []
+
+        def work(connection: Connection) -> list[str]:
+            super_records.add(connection, uuids, message.request_spec, new.uuid, message.request_id)
+            begun[:] = self._operations.begin(connection, [new], request_id)
+            return list(uuids)
+
+        answer = self._requests.once(message, work)
+        if not answer.replayed:
+            self._worker.take_up(*begun)
+        return answer.result
+
+    @serves(DeleteInstance)
+    def delete_instance(self, message: DeleteInstance) -> Done:
+        """Record the operation that deletes an instance."""
+        begun: list[Operation] = []
+
+        def work(connection: Connection) -> Done:
+            begun[:] = self._deletes.order(connection, self._operations, message)
+            return Done()
+
+        answer = self._requests.once(message, work)
+        if not answer.replayed:
+            self._worker.take_up(*begun)
+        return answer.result

@@ -1,0 +1,55 @@
+"""Waiting at the command line for instances to become what was ordered, with a progress bar on standard error."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from moorage import errors
+from moorage.bus import Client
+from moorage.messages import ShowInstance
+from moorage.model import Instance
+
+#: Seconds between two looks: short enough for a person, long enough for a conductor.
+_INTERVAL = 0.3
+
+
+def wait_for(
+    conductor: Client, uuids: Sequence[str], done: Callable[[Instance], bool], what: str, seconds: float
+) -> list[Instance]:
+    """Ask for instances until each of them is ``done``, for ``seconds`` at most; return them as they were last seen.
+
+    A conductor that does not answer for a while is asked again: the order is on its record.
+
+    :raises Unavailable: no instance could be seen at all in that time.
+    """
+    end = time.monotonic() + seconds
+    seen: dict[str, Instance] = {}
+    open_ = list(uuids)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task(what, total=len(uuids))
+        while True:
+            fault: errors.Unavailable | None = None
+            for uuid in list(open_):
+                try:
+                    seen[uuid] = conductor.call(ShowInstance(instance_uuid=uuid))
+                except errors.Unavailable as unavailable:
+                    fault = unavailable
+                    break
+                if done(seen[uuid]):
+                    open_.remove(uuid)
+                    progress.advance(task)
+            if not open_ or time.monotonic() > end:
+                break
+            time.sleep(_INTERVAL)
+    if fault is not None and len(seen) < len(uuids):
+        raise fault
+    return [seen[uuid] for uuid in uuids]

@@ -1,0 +1,191 @@
+"""The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held, and this does it.
+
+Rows are touched in one order everywhere: providers by id, their inventories, consumers, allocations, the feed. A
+provider's row is the lock on all that it has; what a consumer holds is read without a lock and made sure of by comparing
+and swapping its generation.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+
+from moorage import errors
+from moorage.model import ProviderAmounts
+from placement_store import bulk, capacity, consumers, feed, providers
+from placement_store.capacity import Demand
+from placement_store.consumers import Holding, NewConsumer, Pair
+from placement_store.names import ResourceClassNames
+from placement_store.providers import ProviderKey
+from placement_store.schema import allocations, resource_providers
+
+
+def numbered(
+    requested: Mapping[str, Mapping[str, int]],
+    keys: Mapping[str, ProviderKey],
+    names: ResourceClassNames,
+    connection: Connection,
+) -> dict[Pair, int]:
+    """Return amounts by the numbers of provider and resource class, given by provider uuid and class name.
+
+    :raises ResourceClassNotFound: a class that is named does not exist.
+    """
+    return {
+        (keys[uuid].id, names.id_of(name, connection)): amount
+        for uuid, resources in requested.items()
+        for name, amount in resources.items()
+    }
+
+
+def generations_named(
+    requests: Iterable[Mapping[str, ProviderAmounts]], keys: Mapping[str, ProviderKey]
+) -> dict[int, set[int]]:
+    """Return the generations of providers that these requests name, by provider id."""
+    named: dict[int, set[int]] = {}
+    for request in requests:
+        for uuid, part in request.items():
+            if part.generation is not None:
+                named.setdefault(keys[uuid].id, set()).add(part.generation)
+    return named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What one write makes of one consumer.
+
+    ``before`` is the consumer as it was read, nothing if it is to be created. ``columns`` of its row are set, together
+    with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host has
+    accepted the claim that stood; ``for_good`` buries the consumer.
+    """
+
+    uuid: str
+    before: Holding | None
+    after: Mapping[Pair, int]
+    #: Providers that the caller has named; their generations move even where nothing of them changes.
+    named: frozenset[int] = frozenset()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    claimed: bool = False
+    unaccepted: bool = False
+    for_good: bool = False
+
+    @property
+    def held(self) -> dict[Pair, int]:
+        """What the consumer held before."""
+        return {} if self.before is None else self.before.amounts
+
+    @property
+    def differing(self) -> set[Pair]:
+        """The pairs of which the consumer will hold another amount, more, less, or nothing."""
+        return {pair for pair, _ in self.held.items() ^ self.after.items()}
+
+
+def write(
+    connection: Connection,
+    changes: Sequence[Change],
+    names: ResourceClassNames,
+    *,
+    relied_on: Mapping[int, Collection[int]] | None = None,
+    moves_generations: bool = True,
+) -> None:
+    """Write the changes of all these consumers, each of whom is named once, or raise and leave it to be rolled back.
+
+    :param relied_on: the generations of providers that the caller has named.
+    :param moves_generations: whether the generations of the providers move; ``seq`` always does.
+    :raises ProviderGenerationConflict: a provider is at another generation than the caller relies on.
+    :raises CapacityExceeded: it does not fit.
+    :raises ConsumerDeleted: a consumer to be created has been deleted for good.
+    :raises Moved: what was read has changed since; a new transaction may succeed.
+    """
+    touched = {provider_id for change in changes for provider_id in change.named}
+    touched |= {provider_id for change in changes for provider_id, _ in change.differing}
+    providers.move_rows(connection, touched, generation=int(moves_generations))
+    if relied_on:
+        _compare_generations(connection, relied_on, moved_by=int(moves_generations))
+    capacity.take(connection, _demands(changes), names)
+    ids = _write_consumers(connection, changes)
+    _write_rows(connection, changes, ids)
+    feed.record(connection, provider_ids=touched)
+
+
+def _compare_generations(connection: Connection, relied_on: Mapping[int, Collection[int]], moved_by: int) -> None:
+    """Compare generations after they have moved: the rows are locked now."""
+    table = resource_providers
+    query = select(table.c.id, table.c.uuid, table.c.generation)
+    for row in bulk.select_in(connection, query, table.c.id, sorted(relied_on)):
+        for named in relied_on[row.id]:
+            if row.generation - moved_by != named:
+                raise errors.ProviderGenerationConflict(
+                    provider_uuid=row.uuid, named=named, found=row.generation - moved_by
+                )
+
+
+def _demands(changes: Sequence[Change]) -> list[Demand]:
+    """Net what all consumers give and take, by inventory, in the order of providers and classes."""
+    growth: Counter[Pair] = Counter()
+    amounts: dict[Pair, list[int]] = {}
+    for change in changes:
+        held = change.held
+        for pair in change.differing:
+            wanted = change.after.get(pair, 0)
+            growth[pair] += wanted - held.get(pair, 0)
+            if wanted:
+                amounts.setdefault(pair, []).append(wanted)
+    return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
+
+
+def _write_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
+    """Move, bury and create consumers, those that are there before those that are not; return their ids by uuid."""
+    ids: dict[str, int] = {}
+    for change in sorted((c for c in changes if c.before is not None), key=lambda c: c.before.id if c.before else 0):
+        if change.before is None:
+            continue
+        ids[change.uuid] = change.before.id
+        if change.for_good:
+            consumers.bury(connection, change.uuid, change.before)
+        else:
+            consumers.move(
+                connection, change.before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted
+            )
+    new = {change.uuid: change for change in changes if change.before is None}
+    for uuid in sorted(uuid for uuid, change in new.items() if change.for_good):
+        consumers.bury(connection, uuid, None)
+        del new[uuid]
+    if new:
+        ids |= consumers.create(
+            connection, {uuid: NewConsumer(change.columns, change.claimed) for uuid, change in new.items()}
+        )
+    return ids
+
+
+def _write_rows(connection: Connection, changes: Sequence[Change], ids: Mapping[str, int]) -> None:
+    """Delete the rows that go, update those whose amount changes, insert those that come; touch no other."""
+    gone: list[int] = []
+    changed: list[dict[str, int]] = []
+    new: list[dict[str, int]] = []
+    for change in changes:
+        rows = {} if change.before is None else change.before.rows
+        for pair in sorted(change.differing):
+            amount = change.after.get(pair)
+            if amount is None:
+                gone.append(rows[pair].id)
+            elif pair in rows:
+                changed.append({"row_id": rows[pair].id, "amount": amount})
+            else:
+                new.append(
+                    {
+                        "consumer_id": ids[change.uuid],
+                        "resource_provider_id": pair[0],
+                        "resource_class_id": pair[1],
+                        "used": amount,
+                    }
+                )
+    for chunk in bulk.chunks(sorted(gone)):
+        connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
+    if changed:
+        connection.execute(_RESIZE, sorted(changed, key=lambda row: row["row_id"]))
+    bulk.insert(connection, allocations, new)
+
+
+_RESIZE = allocations.update().where(allocations.c.id == bindparam("row_id")).values(used=bindparam("amount"))

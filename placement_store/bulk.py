@@ -1,0 +1,43 @@
+"""Many rows or many values in few statements, whatever the driver makes of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Select, Table, select
+
+from moorage.columns import now
+
+T = TypeVar("T")
+
+#: How many values one statement names: SQLite takes 32,766 parameters, and parsing should not take long anywhere.
+CHUNK = 5_000
+
+
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield ``values`` in parts that one statement can name."""
+    for start in range(0, len(values), CHUNK):
+        yield values[start : start + CHUNK]
+
+
+def select_in(connection: Connection, query: Select[Any], column: Any, values: Sequence[Any]) -> Iterator[Any]:
+    """Yield the rows of ``query`` whose ``column`` has one of ``values``."""
+    for chunk in chunks(values):
+        yield from connection.execute(query.where(column.in_(chunk))).all()
+
+
+def insert(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
+) -> int | None:
+    """Insert ``rows``, the database's clock in each of the columns ``stamps``; return the number of a single row.
+
+    PyMySQL sends many rows as one statement only where all values are parameters: then the clock is read beforehand.
+    """
+    if not rows:
+        return None
+    if len(rows) == 1:
+        statement = table.insert().values(dict.fromkeys(stamps, now())) if stamps else table.insert()
+        number: int | None = connection.execute(statement, dict(rows[0])).lastrowid
+        return number
+    moment = dict.fromkeys(stamps, connection.scalar(select(now()))) if stamps else {}
+    connection.execute(table.insert(), [{**row, **moment} for row in rows])
+    return None

@@ -1,0 +1,192 @@
+"""The judge of every claim: `used` of each inventory is raised by a predicate, and what it refuses is explained."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Update, and_, bindparam, case, func, or_, select
+
+from moorage import errors
+from placement_store import bulk, providers
+from placement_store.consumers import Pair
+from placement_store.names import ResourceClassNames
+from placement_store.providers import InventoryRow
+from placement_store.schema import allocations, inventories
+
+LOG = logging.getLogger(__name__)
+
+#: Pairs in one statement. It tries each pair's condition on each row it touches, so its cost grows with the square.
+_PAIRS_AT_ONCE = 64
+
+# What any unit rule lets pass, for a pair of which no amount is new.
+_ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP = 2**31 - 1, 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one write asks of one inventory: the net growth over all its consumers, and each amount that is new."""
+
+    pair: Pair
+    growth: int
+    amounts: tuple[int, ...] = ()
+
+    def exceeds(self, used: int, inventory: InventoryRow) -> bool:
+        """Tell whether this does not fit into an inventory of which ``used`` is used; as the database reckons."""
+        return self.growth > 0 and used + self.growth > inventory.capacity
+
+    def breaks_unit_rules(self, inventory: InventoryRow) -> str | None:
+        """Return which rule one of the new amounts breaks, if any."""
+        if any(not inventory.min_unit <= amount <= inventory.max_unit for amount in self.amounts):
+            return f"not between min_unit {inventory.min_unit} and max_unit {inventory.max_unit}"
+        if any(amount % inventory.step_size for amount in self.amounts):
+            return f"not a multiple of step_size {inventory.step_size}"
+        return None
+
+
+def take(connection: Connection, demands: Sequence[Demand], names: ResourceClassNames) -> None:
+    """Raise or lower what is used of each inventory, or refuse the whole.
+
+    The providers' rows must be locked. Net growth must fit into the capacity; what shrinks or stays is never refused for
+    it. Each new amount must keep the unit rules.
+
+    :raises CapacityExceeded: naming every inventory that refuses; the transaction must then be rolled back.
+    """
+    for start in range(0, len(demands), _PAIRS_AT_ONCE):
+        part = demands[start : start + _PAIRS_AT_ONCE]
+        if connection.execute(_statement(len(part)), _parameters(part)).rowcount != len(part):
+            _explain(connection, demands, part, names)
+
+
+@lru_cache(maxsize=_PAIRS_AT_ONCE)
+def _statement(pairs: int) -> Update:
+    """Return the guarded update of so many inventories.
+
+    UPDATE inventories
+       SET used = used + CASE WHEN resource_provider_id = :p0 AND resource_class_id = :c0 THEN :n0 ... END
+     WHERE (resource_provider_id = :p0 AND resource_class_id = :c0
+            AND (:n0 <= 0 OR used + :n0 <= (total - reserved) * allocation_ratio)
+            AND :smallest0 >= min_unit AND :largest0 <= max_unit AND :step0 % step_size = 0)
+        OR ...
+    """
+    table = inventories.c
+    here = [
+        and_(table.resource_provider_id == bindparam(f"p{i}"), table.resource_class_id == bindparam(f"c{i}"))
+        for i in range(pairs)
+    ]
+    growth = [bindparam(f"n{i}", type_=table.used.type) for i in range(pairs)]
+    allowed = [
+        and_(
+            or_(
+                growth[i] <= 0, table.used + growth[i] <= (table.total - table.reserved) * table.allocation_ratio
+            ),
+            bindparam(f"smallest{i}", type_=table.used.type) >= table.min_unit,
+            bindparam(f"largest{i}", type_=table.used.type) <= table.max_unit,
+            bindparam(f"step{i}", type_=table.used.type) % table.step_size == 0,
+        )
+        for i in range(pairs)
+    ]
+    by_pair = case(*((here[i], growth[i]) for i in range(pairs)))
+    return (
+        inventories.update()
+        .where(or_(*(and_(here[i], allowed[i]) for i in range(pairs))))
+        .values(used=table.used + by_pair)
+    )
+
+
+def _parameters(demands: Sequence[Demand]) -> dict[str, int]:
+    parameters: dict[str, int] = {}
+    for i, demand in enumerate(demands):
+        parameters[f"p{i}"], parameters[f"c{i}"] = demand.pair
+        parameters[f"n{i}"] = demand.growth
+        parameters[f"smallest{i}"] = min(demand.amounts, default=_ANY_SMALLEST)
+        parameters[f"largest{i}"] = max(demand.amounts, default=_ANY_LARGEST)
+        # All of them are multiples of a step exactly if their greatest common divisor is.
+        parameters[f"step{i}"] = math.gcd(*demand.amounts) if demand.amounts else _ANY_STEP
+    return parameters
+
+
+# --- Refusals -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    demand: Demand
+    asked: int
+    free: float
+    reason: str
+
+
+def _explain(
+    connection: Connection, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames
+) -> None:
+    """Find out which inventories have refused; return only where none has, because a row to shrink was missing."""
+    found = {
+        (provider_id, class_id): inventory
+        for provider_id, held in providers.inventories_of(connection, {demand.pair[0] for demand in demands}).items()
+        for class_id, inventory in held.items()
+    }
+    # The update may have raised a row that would seem too full now for the same once more: what was used before is asked
+    # of the allocations, which come later.
+    held = _held(connection, [d.pair for d in demands if d.pair in found and d.exceeds(found[d.pair].used, found[d.pair])])
+    refusals = [refusal for demand in demands if (refusal := _refusal(demand, found.get(demand.pair), held))]
+    missing = [demand.pair for demand in part if demand.pair not in found]
+    if not refusals and missing:
+        LOG.error("Allocations without inventories, by provider and resource class id: %s", missing)
+        return
+    if not refusals:
+        # `used` says more than the allocations do: nothing can be claimed there until that has been looked into.
+        LOG.error("More is used than allocated on one of these, by provider and resource class id: %s", held)
+        refusals = [_Refusal(d, d.growth, 0.0, "what is used disagrees with the allocations") for d in part if d.growth > 0]
+    raise _capacity_exceeded(connection, refusals, names)
+
+
+def _refusal(demand: Demand, inventory: InventoryRow | None, held: Mapping[Pair, int]) -> _Refusal | None:
+    if inventory is None:
+        return _Refusal(demand, max(demand.amounts), 0.0, "no inventory") if demand.amounts else None
+    used = held.get(demand.pair, inventory.used)
+    free = inventory.capacity - used
+    if rule := demand.breaks_unit_rules(inventory):
+        return _Refusal(demand, max(demand.amounts), free, rule)
+    if demand.exceeds(used, inventory):
+        return _Refusal(demand, demand.growth, free, "not enough room")
+    return None
+
+
+def _held(connection: Connection, pairs: Iterable[Pair]) -> dict[Pair, int]:
+    """Return the sum of the allocations of each pair."""
+    wanted = dict.fromkeys(pairs, 0)
+    query = select(
+        allocations.c.resource_provider_id, allocations.c.resource_class_id, func.sum(allocations.c.used)
+    ).group_by(allocations.c.resource_provider_id, allocations.c.resource_class_id)
+    provider_ids = sorted({provider_id for provider_id, _ in wanted})
+    for provider_id, class_id, amount in bulk.select_in(
+        connection, query, allocations.c.resource_provider_id, provider_ids
+    ):
+        if (provider_id, class_id) in wanted:
+            wanted[provider_id, class_id] = int(amount)
+    return wanted
+
+
+def _capacity_exceeded(
+    connection: Connection, refusals: Sequence[_Refusal], names: ResourceClassNames
+) -> errors.CapacityExceeded:
+    uuids = providers.uuids_of(connection, {refusal.demand.pair[0] for refusal in refusals})
+    listed: list[dict[str, Any]] = [
+        {
+            "provider_uuid": uuids[refusal.demand.pair[0]],
+            "resource_class": names.name_of(refusal.demand.pair[1], connection),
+            "asked": refusal.asked,
+            "free": refusal.free,
+            "reason": refusal.reason,
+        }
+        for refusal in refusals
+    ]
+    return errors.CapacityExceeded(
+        provider_uuid=listed[0]["provider_uuid"],
+        resource_class=listed[0]["resource_class"],
+        count=len(listed),
+        refusals=listed,
+    )

@@ -1,0 +1,214 @@
+"""Claims: placing consumers on a host, moving a claim to the next host, releasing it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from moorage import errors, ids
+from moorage.messages import Claimed, DeleteAllocations, Done, SwapClaim
+from placement_store import allocations, bulk, consumers, providers
+from placement_store.allocations import Change
+from placement_store.consumers import UNCLAIMED, Holding, Pair
+from placement_store.names import ResourceClassNames
+from placement_store.races import Moved
+from placement_store.schema import consumers as consumer_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewClaim:
+    """A consumer to be placed: all that it shall hold, and the root provider that is its host's.
+
+    ``consumer_generation`` is the one that the caller relies on; null means that there is no such consumer yet.
+    ``owner`` can be asked whether a claim that nobody has accepted is still wanted.
+    """
+
+    consumer_uuid: str
+    project_id: str
+    user_id: str
+    root_provider_uuid: str
+    allocations: Mapping[str, Mapping[str, int]]
+    owner: str | None
+    consumer_type: str = "INSTANCE"
+    consumer_generation: int | None = None
+
+
+def claim(connection: Connection, claims: Sequence[NewClaim], names: ResourceClassNames) -> list[Claimed]:
+    """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
+
+    What a consumer that exists holds is replaced. A claim of it that a host has accepted stays its placement.
+
+    :raises CapacityExceeded: it does not fit; ``refusals`` names every provider that has refused.
+    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
+    :raises ConsumerDeleted: a consumer has been deleted for good.
+    :raises InvalidState: a host has accepted the claim of one of the consumers.
+    :raises ProviderNotFound: a provider that is named does not exist.
+    :raises ResourceClassNotFound: a resource class that is named does not exist.
+    :raises ClaimContention: something else has changed at this very moment.
+    """
+    if len({new.consumer_uuid for new in claims}) != len(claims):
+        raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
+    keys = providers.keys_of(connection, _providers_named(claims))
+    # A consumer that nobody has named a generation of need not be looked for: its uuid is unique.
+    expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
+    found = consumers.holdings(connection, expected) if expected else {}
+    for new in claims:
+        _require_claimable(connection, new, found.get(new.consumer_uuid))
+    claim_ids = [ids.fresh() for _ in claims]
+    changes = [
+        Change(
+            uuid=new.consumer_uuid,
+            before=found.get(new.consumer_uuid),
+            after=allocations.numbered(new.allocations, keys, names, connection),
+            named=frozenset(keys[uuid].id for uuid in new.allocations),
+            columns=_placement(new, claim_id, keys[new.root_provider_uuid].root_id),
+            claimed=True,
+            unaccepted=True,
+        )
+        for new, claim_id in zip(claims, claim_ids, strict=True)
+    ]
+    try:
+        allocations.write(connection, changes, names)
+    except Moved as fault:
+        raise _why(connection, claims) from fault
+    return [
+        Claimed(claim_id=claim_id, consumer_generation=(new.consumer_generation or 0) + 1)
+        for new, claim_id in zip(claims, claim_ids, strict=True)
+    ]
+
+
+def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[str, tuple[str | None, int]]:
+    """Return the claim, if any, and the generation of those of these consumers that exist."""
+    table = consumer_table
+    query = select(table.c.uuid, table.c.claim_id, table.c.generation)
+    rows = bulk.select_in(connection, query, table.c.uuid, sorted(consumer_uuids))
+    return {row.uuid: (row.claim_id, row.generation) for row in rows}
+
+
+def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) -> Claimed:
+    """Release what a claim holds on its host and claim the next one: both, or neither.
+
+    A provider that is released and not claimed is left whole; on one that is both, what others have put there stays.
+
+    :raises ClaimReleased: the claim no longer stands.
+    :raises InvalidState: a host has accepted it, and the guest is not known to be gone.
+    :raises CapacityExceeded: the next host has not enough room; the old claim stands.
+    :raises ProviderNotFound: a provider that is named does not exist.
+    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
+    :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
+    """
+    holding = consumers.holdings(connection, [message.consumer_uuid]).get(message.consumer_uuid)
+    if holding is None or holding.claim_id != message.claim_id:
+        raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
+    if holding.accepted_by is not None and not message.guest_gone:
+        raise _accepted(message.consumer_uuid)
+    requests = [message.released.allocations, message.claimed.allocations]
+    keys = providers.keys_of(connection, {message.root_provider_uuid, *requests[0], *requests[1]})
+    released, claimed = (
+        allocations.numbered({uuid: part.resources for uuid, part in request.items()}, keys, names, connection)
+        for request in requests
+    )
+    claim_id = ids.fresh()
+    change = Change(
+        uuid=message.consumer_uuid,
+        before=holding,
+        after=_after_swap(holding, released, claimed),
+        named=frozenset(keys[uuid].id for request in requests for uuid in request),
+        columns={
+            **UNCLAIMED,
+            "claim_id": claim_id,
+            "root_provider_id": keys[message.root_provider_uuid].root_id,
+            "owner": holding.owner,
+        },
+        claimed=True,
+        unaccepted=not message.guest_gone,
+    )
+    allocations.write(connection, [change], names, relied_on=allocations.generations_named(requests, keys))
+    return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1)
+
+
+def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Done:
+    """Release all that a consumer holds; with ``for_good``, also bury it, whether or not it existed.
+
+    As in Placement the generations of the providers do not move; their ``seq`` does.
+
+    :raises ClaimReleased: a claim is named, and it no longer stands.
+    :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
+    :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
+    """
+    uuid = message.consumer_uuid
+    holding = consumers.holdings(connection, [uuid]).get(uuid)
+    if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
+        if holding is None and message.for_good and consumers.buried(connection, [uuid]):
+            return Done()
+        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
+    if holding is None and not message.for_good:
+        raise consumers.not_found(uuid)
+    if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
+        return Done()
+    change = Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=message.for_good)
+    allocations.write(connection, [change], names, moves_generations=False)
+    return Done()
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+def _providers_named(claims: Sequence[NewClaim]) -> set[str]:
+    return {uuid for new in claims for uuid in (new.root_provider_uuid, *new.allocations)}
+
+
+def _require_claimable(connection: Connection, new: NewClaim, holding: Holding | None) -> None:
+    found = None if holding is None else holding.generation
+    if found != new.consumer_generation:
+        if found is None and consumers.buried(connection, [new.consumer_uuid]):
+            raise errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
+        raise errors.ConsumerGenerationConflict(
+            consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=found
+        )
+    if holding is not None and holding.accepted_by is not None:
+        raise _accepted(new.consumer_uuid)
+
+
+def _accepted(consumer_uuid: str) -> errors.InvalidState:
+    return errors.InvalidState(reason=f"a host has accepted the claim of consumer {consumer_uuid}")
+
+
+def _placement(new: NewClaim, claim_id: str, root_id: int) -> dict[str, Any]:
+    return {
+        **UNCLAIMED,
+        "claim_id": claim_id,
+        "root_provider_id": root_id,
+        "owner": new.owner,
+        "project_id": new.project_id,
+        "user_id": new.user_id,
+        "consumer_type": new.consumer_type,
+    }
+
+
+def _after_swap(holding: Holding, released: Mapping[Pair, int], claimed: Mapping[Pair, int]) -> dict[Pair, int]:
+    left = {provider_id for provider_id, _ in released} - {provider_id for provider_id, _ in claimed}
+    after = {pair: amount for pair, amount in holding.amounts.items() if pair[0] not in left}
+    for pair, amount in released.items():
+        if pair in after:
+            after[pair] = max(0, after[pair] - amount)
+    for pair, amount in claimed.items():
+        after[pair] = after.get(pair, 0) + amount
+    return {pair: amount for pair, amount in after.items() if amount}
+
+
+def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:
+    """Return what has become of the consumers and providers of a claim since they were read."""
+    uuids = {new.consumer_uuid for new in claims}
+    gone = consumers.buried(connection, uuids)
+    found = consumers.holdings(connection, uuids)
+    try:
+        for new in claims:
+            if new.consumer_uuid in gone:
+                return errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
+            _require_claimable(connection, new, found.get(new.consumer_uuid))
+        providers.keys_of(connection, _providers_named(claims))
+    except errors.MoorageError as reason:
+        return reason
+    return errors.ClaimContention(tries=1)

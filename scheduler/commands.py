@@ -1,0 +1,133 @@
+"""The scheduler's share of the `moorage` command."""
+
+import argparse
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cliff.command import Command
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import errors, ids, logs, service
+from moorage.commands import Configured
+from moorage.messages import ListCells, ListHosts, SetHost
+from moorage.model import HostState
+from scheduler.service import SchedulerService
+
+_COLUMNS = ("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age")
+
+
+class Scheduler(Configured, Command):
+    """Run a scheduler, which serves the placement role too unless `[scheduler] serve_placement` is false.
+
+    More of them are added by starting them. It stops upon SIGTERM, once it has answered what it has taken.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--name", default=socket.gethostname(), help="its own name among the schedulers; default: the machine's"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serve until a signal comes."""
+        logs.setup(self.conf, f"scheduler.{parsed_args.name}")
+        service.run(SchedulerService(self.conf, parsed_args.name))
+        return 0
+
+
+class _WithCells(Configured):
+    """A command that speaks of cells by name."""
+
+    def cells(self) -> dict[str, str]:
+        """Return the uuid of each cell by name."""
+        return {cell.name: cell.uuid for cell in self.client("placement").call(ListCells())}
+
+    def cell_uuid(self, name: str | None) -> str | None:
+        """Return the uuid of the cell of this name, or nothing for none.
+
+        :raises CellNotFound: there is no such cell.
+        """
+        if name is None:
+            return None
+        try:
+            return self.cells()[name]
+        except KeyError:
+            raise errors.CellNotFound(kind="cell", name=name) from None
+
+
+class HostList(_WithCells, Lister):
+    """List the hosts that the schedulers know."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--cell", metavar="NAME", help="only the hosts of this cell")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Return a row a host."""
+        names = {uuid: name for name, uuid in self.cells().items()}
+        hosts = self.client("scheduler").call(ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
+        return _COLUMNS, [_row(host, names) for host in hosts]
+
+
+class HostSet(_WithCells, ShowOne):
+    """Keep new servers off a host, or declare it down."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="NAME", help="the host")
+        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        parser.add_argument("--reason", help="why it is disabled")
+        able = parser.add_mutually_exclusive_group()
+        able.add_argument("--disable", dest="disabled", action="store_true", default=None, help="no new servers")
+        able.add_argument("--enable", dest="disabled", action="store_false", default=None, help="new servers again")
+        down = parser.add_mutually_exclusive_group()
+        down.add_argument(
+            "--forced-down",
+            dest="forced_down",
+            action="store_true",
+            default=None,
+            help="it is down whatever it reports: only when its guests are surely not running any more",
+        )
+        down.add_argument(
+            "--not-forced-down",
+            dest="forced_down",
+            action="store_false",
+            default=None,
+            help="believe its reports again",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
+        """Return the host as it is now."""
+        host = self.client("scheduler").call(
+            SetHost(
+                request_id=ids.fresh(),
+                service_host=parsed_args.host,
+                cell_uuid=self.cell_uuid(parsed_args.cell),
+                disabled=parsed_args.disabled,
+                disabled_reason=parsed_args.reason,
+                forced_down=parsed_args.forced_down,
+            )
+        )
+        return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
+
+
+def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
+    return (
+        host.service_host,
+        host.nodename,
+        cell_names.get(host.cell_uuid, host.cell_uuid),
+        host.availability_zone,
+        host.up,
+        host.disabled,
+        host.disabled_reason,
+        host.forced_down,
+        round(host.heartbeat_age, 1),
+    )

@@ -1,0 +1,192 @@
+"""The scheduler as a service: its endpoint on the bus, and what it does by itself from time to time."""
+
+import logging
+
+from oslo_config import cfg
+from sqlalchemy import Connection, exc
+
+from moorage.bus import Bus, BusServer, serves
+from moorage.database import Database
+from moorage.messages import Done, ListHosts, ReportHosts, SelectDestinations, SetHost
+from moorage.model import HostState, Selection
+from moorage.requests import StoredRequests
+from moorage.service import Periodic, until_available
+from placement_store import feed, schema
+from placement_store.names import ResourceClassNames
+from placement_store.service import PlacementEndpoint
+from scheduler import hosts, reports
+from scheduler.destinations import Destinations
+from scheduler.follow import Follower
+from scheduler.funnel import Funnel
+from scheduler.picture import Picture
+from scheduler.planning import Planner
+from scheduler.plugins import load_filters, load_weighers
+
+LOG = logging.getLogger(__name__)
+
+#: Two reports may bring the same new host at once; the one that comes second finds it there at its next try.
+_REPORT_TRIES = 3
+#: A scheduler that was away for longer than this finds what it missed by comparing everything.
+_FEED_KEPT_SECONDS = 3600.0
+_PRUNE_INTERVAL = 60.0
+#: How many times within the time-out of a heartbeat the sweep comes round.
+_SWEEPS_PER_TIMEOUT = 6
+
+
+class SchedulerEndpoint:
+    """The methods of topic ``scheduler``."""
+
+    def __init__(self, database: Database, destinations: Destinations, requests: StoredRequests) -> None:
+        self._database = database
+        self._destinations = destinations
+        self._requests = requests
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
+        return self._destinations.select(message)
+
+    @serves(ReportHosts)
+    def report_hosts(self, message: ReportHosts) -> Done:
+        """Answer :class:`~moorage.messages.ReportHosts`.
+
+        :raises CellNotFound: there is no such cell.
+        """
+        for _ in range(_REPORT_TRIES - 1):
+            try:
+                return self._report(message)
+            except exc.IntegrityError:
+                LOG.info("Another report has brought a host of cell %s first", message.cell_uuid)
+        return self._report(message)
+
+    def _report(self, message: ReportHosts) -> Done:
+        def work(connection: Connection) -> Done:
+            reports.write(connection, message)
+            return Done()
+
+        return self._requests.once(message, work).result
+
+    @serves(ListHosts)
+    def list_hosts(self, message: ListHosts) -> list[HostState]:
+        """Answer :class:`~moorage.messages.ListHosts`.
+
+        :raises CellNotFound: there is no such cell.
+        """
+
+        def work(connection: Connection) -> list[HostState]:
+            if message.cell_uuid is not None:
+                hosts.require_cell(connection, message.cell_uuid)
+            return hosts.states(connection, message.cell_uuid)
+
+        return self._database.read(work)
+
+    @serves(SetHost)
+    def set_host(self, message: SetHost) -> HostState:
+        """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.hosts.set_host` for its errors."""
+        return self._requests.once(message, lambda connection: hosts.set_host(connection, message)).result
+
+
+class SchedulerService:
+    """One scheduler; with ``[scheduler] serve_placement`` it serves the placement role as well.
+
+    :param name: its own name among the servers of its topics.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
+        self._conf = conf
+        self._name = name
+        self._database: Database | None = None
+        self._bus: Bus | None = None
+        self._servers: list[BusServer] = []
+        self._periodics: list[Periodic] = []
+
+    def start(self) -> None:
+        """Load the plug-ins, read all hosts, and begin to serve.
+
+        :raises UnknownPlugin: a configured filter or weigher does not exist.
+        :raises SchemaMismatch: the main schema is of another revision.
+        :raises StoreUnavailable: the database has been away for a minute.
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        conf = self._conf
+        # First what is wrong for good: an unknown plug-in should not have to wait for a database.
+        funnel = Funnel(
+            load_filters(conf, conf.scheduler.enabled_filters), load_weighers(conf, conf.scheduler.enabled_weighers)
+        )
+        database = self._database = _open(conf)
+        until_available(lambda: schema.MAIN.check(database), "the main database")
+        names = ResourceClassNames(database)
+        picture = Picture()
+        follower = Follower(database, names, picture)
+        until_available(lambda: follower.catch_up(follower.now()), "the main database")
+        LOG.info("Knows %s hosts", len(picture.snapshot()))
+        requests = StoredRequests(database, schema.requests)
+        destinations = Destinations(
+            database,
+            requests,
+            names,
+            picture,
+            follower,
+            Planner(funnel, conf.scheduler.host_subset_size),
+            max_age=conf.scheduler.view_max_age,
+            max_tries=conf.scheduler.max_claim_tries,
+        )
+        self._serve(SchedulerEndpoint(database, destinations, requests), database, names)
+        self._begin_rounds(database, follower)
+
+    def stop(self) -> None:
+        """Answer what was taken, take no more, and let go of all connections."""
+        for server in self._servers:
+            server.stop()
+        for periodic in self._periodics:
+            periodic.stop()
+        if self._bus:
+            self._bus.close()
+        if self._database:
+            self._database.close()
+
+    def _serve(self, endpoint: SchedulerEndpoint, database: Database, names: ResourceClassNames) -> None:
+        conf = self._conf
+        bus = self._bus = Bus(conf)
+        self._servers = [bus.server("scheduler", self._name, [endpoint], threads=conf.rpc.threads)]
+        if conf.scheduler.serve_placement:
+            placement = PlacementEndpoint(conf, database, names)
+            self._servers.append(bus.server("placement", self._name, [placement], threads=conf.rpc.threads))
+        for server in self._servers:
+            server.start()
+
+    def _begin_rounds(self, database: Database, follower: Follower) -> None:
+        settings = self._conf.scheduler
+        down_after = settings.host_down_after
+
+        def sweep() -> None:
+            if silent := database.write(lambda connection: hosts.sweep(connection, down_after)):
+                LOG.warning("Down, for want of a heartbeat in %s s: %s", down_after, ", ".join(sorted(silent)))
+
+        self._periodics = [
+            Periodic("sweep of silent hosts", sweep, down_after / _SWEEPS_PER_TIMEOUT),
+            Periodic(
+                "comparison of the host view",
+                lambda: follower.catch_up(follower.now()),
+                settings.view_compare_interval,
+            ),
+            Periodic(
+                "pruning of the feed",
+                lambda: database.write(lambda connection: feed.prune(connection, _FEED_KEPT_SECONDS)),
+                _PRUNE_INTERVAL,
+            ),
+        ]
+        for periodic in self._periodics:
+            periodic.start()
+
+
+def _open(conf: cfg.ConfigOpts) -> Database:
+    settings = conf.database
+    return Database(
+        settings.connection,
+        "main",
+        pool_size=settings.pool_size,
+        pool_timeout=settings.pool_timeout,
+        lock_wait=settings.lock_wait_timeout,
+        tries=settings.max_transaction_tries,
+    )

@@ -1,0 +1,103 @@
+"""Hosts, pictures and requests for the scheduler's tests, each with only what a test cares about spelled out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from filters.availability_zone import AvailabilityZoneFilter
+from filters.compute import ComputeFilter
+from filters.destination import DestinationFilter
+from filters.resources import ResourcesFilter
+from moorage.ids import derived
+from moorage.messages import SelectDestinations
+from moorage.model import Flavor, RequestSpec
+from moorage.plugin import HostInventory
+from scheduler.funnel import Funnel
+from scheduler.hosts import HostRow
+from scheduler.picture import Picture, Provider
+from scheduler.plugins import Named, Weighted
+from weighers.cpu import CpuWeigher
+from weighers.disk import DiskWeigher
+from weighers.ram import RamWeigher
+
+CELLS = (derived("tests", "cell", 1), derived("tests", "cell", 2))
+
+
+def host_row(number: int, **changes: Any) -> HostRow:
+    """Host ``number``: up, enabled, in the first cell."""
+    values: dict[str, Any] = {
+        "id": number,
+        "seq": 0,
+        "cell_uuid": CELLS[0],
+        "service_host": f"host{number}",
+        "nodename": f"node{number}",
+        "compute_node_uuid": derived("tests", "node", number),
+        "agent": "agent",
+        "availability_zone": "nova",
+        "attributes": {},
+        "up": True,
+        "disabled": False,
+        "forced_down": False,
+    }
+    return HostRow(**values | changes)
+
+
+def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
+    values: dict[str, Any] = {
+        "total": total,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": 2**31 - 1,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+        "used": used,
+    }
+    return HostInventory(**values | changes)
+
+
+def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> Provider:
+    """The provider of a host, with 16 VCPU, 32 GiB and 500 GB where nothing else is said."""
+    held = inventories or {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)}
+    return Provider(id=host.id, uuid=host.compute_node_uuid, seq=seq, inventories=held)
+
+
+def picture(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = None) -> Picture:
+    hosts = list(hosts)
+    shown = Picture()
+    shown.update(hosts=hosts, providers=[provider(host) for host in hosts] if providers is None else providers)
+    return shown
+
+
+def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
+    """The default filters and weighers."""
+    return Funnel(
+        [
+            Named("compute", ComputeFilter({})),
+            Named("availability_zone", AvailabilityZoneFilter({})),
+            Named("destination", DestinationFilter({})),
+            Named("resources", ResourcesFilter({})),
+        ],
+        [
+            Weighted("ram", RamWeigher({}), multipliers[0]),
+            Weighted("cpu", CpuWeigher({}), multipliers[1]),
+            Weighted("disk", DiskWeigher({}), multipliers[2]),
+        ],
+    )
+
+
+def spec(vcpus: int = 2, memory_mb: int = 2048, root_gb: int = 20, **changes: Any) -> RequestSpec:
+    flavor = Flavor(vcpus=vcpus, memory_mb=memory_mb, root_gb=root_gb)
+    return RequestSpec(**{"project_id": "project", "user_id": "user", "flavor": flavor} | changes)
+
+
+def instance_uuids(request_id: str, count: int) -> tuple[str, ...]:
+    return tuple(derived(request_id, "instance", number) for number in range(count))
+
+
+def select(request_id: str = "r1", count: int = 1, num_alternates: int = 0, **changes: Any) -> SelectDestinations:
+    """A request for ``count`` instances, whose uuids follow from its id; ``changes`` are the spec's."""
+    return SelectDestinations(
+        request_id=request_id,
+        request_spec=spec(**changes),
+        instance_uuids=instance_uuids(request_id, count),
+        num_alternates=num_alternates,
+    )

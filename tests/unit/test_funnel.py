@@ -1,0 +1,240 @@
+"""The funnel: filters in order and counted, weights comparable, ties seeded, and plug-ins that break named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import funnel, host_row, inventory, picture, provider, select, spec
+
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
+from scheduler.funnel import Funnel, Ranking, pick, seed_of
+from scheduler.planning import Plan, Planner
+from scheduler.plugins import Named, Weighted
+from scheduler.view import Snapshot
+
+
+def everyone(snapshot: Snapshot) -> BoolArray:
+    return np.ones(len(snapshot), dtype=np.bool_)
+
+
+class EvenHosts(Filter):
+    """An operator's filter in its one-host form; remembers whom it was asked about."""
+
+    reason = "is odd"
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.asked: list[str] = []
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        self.asked.append(host.service_host)
+        return int(host.service_host.removeprefix("host")) % 2 == 0
+
+
+class ByNumber(Weigher):
+    """An operator's weigher in its one-host form: the higher the number, the better."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return float(host.service_host.removeprefix("host"))
+
+
+def test_filters_run_in_order_each_on_what_the_ones_before_have_left() -> None:
+    hosts = [host_row(0, up=False), host_row(1, availability_zone="a"), host_row(2, availability_zone="a"), host_row(3)]
+    snapshot = picture(hosts).snapshot()
+    filtered = funnel().filter(snapshot, spec(availability_zone="a", ignore_hosts=("HOST1",)), everyone(snapshot))
+    assert filtered.left.tolist() == [False, False, True, False]
+    assert [(count.name, count.hosts, count.removed) for count in filtered.counts()] == [
+        ("compute", 4, 1),
+        ("availability_zone", 3, 1),
+        ("destination", 2, 1),
+        ("resources", 1, 0),
+    ]
+
+
+def test_nobody_is_asked_once_no_host_is_left() -> None:
+    snapshot = picture([host_row(0, up=False)]).snapshot()
+    filtered = funnel().filter(snapshot, spec(), everyone(snapshot))
+    assert [count.name for count in filtered.counts()] == ["compute"]
+
+
+def test_a_filter_that_answers_for_one_host_is_asked_only_about_those_still_in() -> None:
+    snapshot = picture([host_row(number) for number in range(4)]).snapshot()
+    even = EvenHosts({})
+    filtered = Funnel([Named("even", even)], []).filter(snapshot, spec(), np.array([True, True, True, False]))
+    assert filtered.left.tolist() == [True, False, True, False]
+    assert even.asked == ["host0", "host1", "host2"]
+
+
+def test_weights_are_normalised_over_the_feasible_hosts_and_multiplied() -> None:
+    hosts = [host_row(number) for number in range(4)]
+    providers = [
+        provider(host, VCPU=inventory(16), MEMORY_MB=inventory(memory), DISK_GB=inventory(disk))
+        for host, memory, disk in zip(hosts, (1000, 3000, 5000, 900_000), (50, 50, 100, 100), strict=True)
+    ]
+    snapshot = picture(hosts, providers).snapshot()
+    feasible = np.array([True, True, True, False])
+    ranking = funnel((2.0, 7.0, -1.0)).rank(snapshot, spec(), feasible, seed=0)
+    # Memory: 0, 0.5, 1 times 2; virtual CPUs are all equal and count for nothing; disk: 0, 0, 1 times -1.
+    assert ranking.rows.tolist() == [0, 1, 2]
+    assert ranking.weights.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_a_weigher_that_answers_for_one_host_is_ranked_as_any_other() -> None:
+    snapshot = picture([host_row(number) for number in range(3)]).snapshot()
+    ranking = Funnel([], [Weighted("number", ByNumber({}), 1.0)]).rank(snapshot, spec(), everyone(snapshot), seed=0)
+    assert [row for row, _ in ranking.best(3)] == [2, 1, 0]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), min_size=1, max_size=30), st.integers(1, 35), st.data()
+)
+def test_the_best_few_are_the_head_of_the_whole_order(
+    hosts: list[tuple[int, int]], count: int, data: st.DataObject
+) -> None:
+    weights = np.array([float(weight) for weight, _ in hosts])
+    # Distinct, as hashes are; equal ones would leave the order to chance.
+    ties = np.array([tie * 100 + row for row, (_, tie) in enumerate(hosts)], dtype=np.uint64)
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(hosts), max_size=len(hosts))))
+    whole = sorted(range(len(hosts)), key=lambda row: (-weights[row], ties[row]))
+    ranking = Ranking(np.arange(len(hosts)), weights, ties)
+    assert [row for row, _ in ranking.best(count)] == whole[:count]
+    assert [row for row, _ in ranking.best(count, among)] == [row for row in whole if among[row]][:count]
+
+
+def plan(request_id: str, hosts: int = 8, subset: int = 1, **more: Any) -> list[int]:
+    """The ids of the chosen hosts of a request, on hosts that are all alike."""
+    snapshot = picture([host_row(number) for number in range(hosts)]).snapshot()
+    planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), (), ())
+    assert isinstance(planned, Plan)
+    return [planned.view.hosts[row].id for row, _ in planned.chosen]
+
+
+def test_the_same_request_is_decided_alike_and_others_break_ties_otherwise() -> None:
+    assert plan("r1") == plan("r1")
+    assert len({plan(f"r{number}")[0] for number in range(100)}) == 8
+
+
+def test_ties_do_not_depend_on_the_order_in_which_hosts_were_read() -> None:
+    hosts = [host_row(number) for number in range(8)]
+    chosen = set()
+    for order in (hosts, hosts[::-1]):
+        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), (), ())
+        assert isinstance(planned, Plan)
+        chosen.add(planned.view.hosts[planned.chosen[0][0]].id)
+    assert len(chosen) == 1
+
+
+def test_among_the_best_few_one_is_picked_by_the_seed() -> None:
+    hosts = [host_row(number) for number in range(6)]
+    snapshot = picture(
+        hosts,
+        [
+            provider(host, VCPU=inventory(16), MEMORY_MB=inventory(4096 + host.id), DISK_GB=inventory(99))
+            for host in hosts
+        ],
+    ).snapshot()
+
+    def chosen(request_id: str, subset: int) -> int:
+        planned = Planner(funnel(), subset).plan(snapshot, select(request_id), (), ())
+        assert isinstance(planned, Plan)
+        return planned.view.hosts[planned.chosen[0][0]].id
+
+    assert {chosen(f"r{number}", 1) for number in range(50)} == {5}
+    assert {chosen(f"r{number}", 3) for number in range(50)} == {3, 4, 5}
+    assert chosen("r7", 3) == chosen("r7", 3)
+
+
+def test_several_instances_of_one_request_see_each_other() -> None:
+    # 16 VCPU and room for two of these on each host.
+    assert sorted(plan("r1", hosts=3, count=6, vcpus=8)) == [0, 0, 1, 1, 2, 2]
+
+
+@given(st.text(min_size=1, max_size=20), st.integers(0, 1000), st.integers(1, 50))
+def test_a_pick_is_one_of_those_there_are(request_id: str, number: int, count: int) -> None:
+    assert 0 <= pick(seed_of(request_id), number, count) < count
+
+
+# --- Broken plug-ins ------------------------------------------------------------------------------------------------
+
+
+class BrokenFilter(Filter):
+    """A filter whose mask is whatever a test says."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        raise NotImplementedError
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        answer: Callable[[HostView], BoolArray] = self.settings["answer"]
+        return answer(view)
+
+
+class BrokenWeigher(Weigher):
+    """A weigher whose scores are whatever a test says."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        raise NotImplementedError
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        answer: Callable[[HostView], FloatArray] = self.settings["answer"]
+        return answer(view)
+
+
+class RaisingFilter(Filter):
+    """A filter in its one-host form that raises."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        raise KeyError(host.service_host)
+
+
+def _write_into_the_view(view: HostView) -> FloatArray:
+    used = view.used("VCPU")
+    used += 1
+    return used
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda view: 1 / 0,
+        lambda view: [True] * len(view),
+        lambda view: None,
+        lambda view: np.ones(len(view)),
+        lambda view: np.ones(len(view) + 1, dtype=np.bool_),
+        _write_into_the_view,
+    ],
+)
+def test_a_broken_filter_is_named_and_is_no_refusal(answer: Callable[[HostView], Any]) -> None:
+    snapshot = picture([host_row(1)]).snapshot()
+    broken = Funnel([Named("operators_own", BrokenFilter({"answer": answer}))], [])
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        broken.filter(snapshot, spec(), everyone(snapshot))
+    assert (caught.value.plugin, caught.value.name) == ("filter", "operators_own")
+    assert not isinstance(caught.value, errors.PlacementRefused)
+
+
+def test_a_filter_that_raises_on_one_host_is_broken() -> None:
+    snapshot = picture([host_row(1)]).snapshot()
+    with pytest.raises(errors.BrokenPlugin, match="filter raising is broken: KeyError"):
+        Funnel([Named("raising", RaisingFilter({}))], []).filter(snapshot, spec(), everyone(snapshot))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda view: 1 / 0, lambda view: np.full(len(view), np.nan), lambda view: np.ones(1), lambda view: None],
+)
+def test_a_broken_weigher_is_named(answer: Callable[[HostView], Any]) -> None:
+    snapshot = picture([host_row(1), host_row(2)]).snapshot()
+    broken = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": answer}), 1.0)])
+    with pytest.raises(errors.BrokenPlugin, match="weigher operators_own"):
+        broken.rank(snapshot, spec(), everyone(snapshot), seed=0)
+
+
+def test_a_weigher_with_a_multiplier_of_nought_is_not_asked() -> None:
+    snapshot = picture([host_row(1), host_row(2)]).snapshot()
+    silent = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": lambda view: None}), 0.0)])
+    assert silent.rank(snapshot, spec(), everyone(snapshot), seed=0).weights.tolist() == [0.0, 0.0]

@@ -1,0 +1,167 @@
+"""The host view: snapshots that never change, and a picture that shows what was read and claimed, each once."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import CELLS, host_row, inventory, picture, provider
+
+from scheduler.columns import Column
+from scheduler.picture import UNSURE
+from scheduler.view import Snapshot
+
+RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+def used(snapshot: Snapshot, resource_class: str = "VCPU") -> list[float]:
+    return snapshot.used(resource_class).tolist()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "grow", "cut", "freeze"]), st.integers(0, 40), st.integers()), max_size=60
+    )
+)
+def test_what_a_column_has_handed_out_never_changes(steps: list[tuple[str, int, int]]) -> None:
+    column = Column(np.int64, 7)
+    truth: list[int] = []
+    handed_out: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], list[int]]] = []
+    for step, number, value in steps:
+        if step == "put" and truth:
+            column[number % len(truth)] = truth[number % len(truth)] = value % 1000
+        elif step == "grow":
+            truth += [7] * number
+            column.resize(len(truth))
+        elif step == "cut":
+            del truth[number:]
+            column.resize(len(truth))
+        elif step == "freeze":
+            handed_out.append((column.frozen(), list(truth)))
+        assert [column[row] for row in range(len(column))] == truth
+    for array, content in handed_out:
+        assert array.tolist() == content
+        assert not array.flags.writeable
+
+
+def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
+    host = host_row(1)
+    first = picture([host], [])
+    assert not first.snapshot().fits("VCPU", 1).any()
+    first.update(providers=[provider(host, VCPU=inventory(8, used=3))])
+    second = picture([], [provider(host, VCPU=inventory(8, used=3))])
+    second.update(hosts=[host])
+    for shown in (first, second):
+        assert shown.snapshot().host(0).inventories == {"VCPU": inventory(8, used=3)}
+        assert shown.snapshot().free("VCPU").tolist() == [5.0]
+
+
+def test_a_snapshot_stays_as_it_is_while_the_picture_goes_on() -> None:
+    hosts = [host_row(number) for number in range(3)]
+    shown = picture(hosts)
+    before = shown.snapshot()
+    assert shown.snapshot() is before
+    shown.claimed([(hosts[0].compute_node_uuid, RESOURCES)], shown.readings([hosts[0].compute_node_uuid]))
+    shown.update(hosts=[host_row(1, up=False), host_row(9)], gone_hosts=[2])
+    assert len(before) == 3
+    assert used(before) == [0.0, 0.0, 0.0]
+    assert before.up.tolist() == [True, True, True]
+    assert [host.id for host in shown.snapshot().hosts] == [0, 1, 9]
+    assert used(shown.snapshot()) == [2.0, 0.0, 0.0]
+    assert shown.snapshot().up.tolist() == [True, False, True]
+
+
+def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
+    hosts = [host_row(number, availability_zone=f"zone{number}") for number in range(4)]
+    shown = picture(hosts, [provider(host, VCPU=inventory(10 + host.id)) for host in hosts])
+    shown.update(gone_hosts=[1, 3, 77], gone_providers=[1, 3, 77])
+    snapshot = shown.snapshot()
+    assert len(snapshot) == 2
+    for row, host in enumerate(snapshot.hosts):
+        assert snapshot.host(row).availability_zone == f"zone{host.id}"
+        assert snapshot.capacity("VCPU")[row] == 10 + host.id
+        assert snapshot.in_zone(f"zone{host.id}").tolist() == [other is host for other in snapshot.hosts]
+        assert snapshot.named([f"HOST{host.id}"])[row]
+    assert shown.host_seqs() == {0: 0, 2: 0}
+    assert shown.provider_seqs() == {0: 0, 2: 0}
+
+
+def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_read() -> None:
+    host = host_row(1)
+    shown = picture([host])
+    shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
+    assert used(shown.snapshot()) == [2.0]
+    assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
+    assert shown.unsure() == {1}
+    assert shown.provider_seqs() == {1: UNSURE}
+    shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
+    assert used(shown.snapshot()) == [2.0]
+    assert shown.unsure() == set()
+    assert shown.provider_seqs() == {1: 1}
+
+
+def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> None:
+    host = host_row(1)
+    shown = picture([host])
+    readings = shown.readings([host.compute_node_uuid])
+    shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
+    shown.claimed([(host.compute_node_uuid, RESOURCES)], readings)
+    assert used(shown.snapshot()) == [2.0]
+    assert shown.unsure() == {1}
+
+
+def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
+    host = host_row(1)
+    shown = picture([host])
+    shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
+    shown.update(hosts=[host_row(1, seq=1, disabled=True)])
+    assert used(shown.snapshot()) == [2.0]
+    assert shown.snapshot().enabled.tolist() == [False]
+
+
+def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
+    shown = picture([host_row(1)], [])
+    shown.claimed([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})
+    assert used(shown.snapshot()) == [0.0]
+    assert shown.unsure() == set()
+
+
+def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
+    host = host_row(1)
+    shown = picture([host])
+    anew = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
+    shown.update(providers=[anew], gone_providers=[1])
+    assert shown.snapshot().host(0).inventories == {"VCPU": inventory(4)}
+    shown.update(gone_providers=[1])
+    assert shown.snapshot().host(0).inventories == {"VCPU": inventory(4)}
+
+
+def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_letter_by_letter() -> None:
+    hosts = [host_row(1, service_host="Straße", nodename="A"), host_row(2, cell_uuid=CELLS[1], availability_zone="B")]
+    shown = picture(hosts)
+    snapshot = shown.snapshot()
+    assert snapshot.named(["STRASSE", "nobody"]).tolist() == [True, False]
+    assert snapshot.nodes_named(["a"]).tolist() == [True, False]
+    assert snapshot.in_cell(CELLS[1]).tolist() == [False, True]
+    assert snapshot.in_cell("no cell").tolist() == [False, False]
+    assert snapshot.in_zone("b").tolist() == [False, False]
+    assert snapshot.in_zone("B").tolist() == [False, True]
+    shown.update(hosts=[host_row(1, seq=1, service_host="renamed")])
+    assert shown.snapshot().named(["STRASSE"]).tolist() == [False, False]
+    assert shown.snapshot().named(["Renamed"]).tolist() == [True, False]
+
+
+def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
+    shown = picture([host_row(1), host_row(2)])
+    snapshot = shown.snapshot()
+    planned = snapshot.planned(["VCPU", "CUSTOM_UNHEARD_OF"])
+    planned.claim(1, {"VCPU": 15})
+    assert planned.fits("VCPU", 2).tolist() == [True, False]
+    assert planned.host(1).inventories["VCPU"].used == 15
+    assert used(snapshot) == [0.0, 0.0]
+
+
+def test_a_picture_of_no_hosts_answers_every_question() -> None:
+    snapshot = picture([]).snapshot()
+    assert len(snapshot) == 0
+    for mask in (snapshot.up, snapshot.enabled, snapshot.fits("VCPU", 1), snapshot.named(["a"]), snapshot.in_zone("z")):
+        assert mask.shape == (0,)
+    assert snapshot.free("VCPU").shape == (0,)
