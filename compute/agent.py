@@ -118,20 +118,38 @@ class ComputeAgent:
         )
         if attempt.destroyed:
             return None
+        # An earlier life of this agent may have begun it; then its guest is somebody's, and only the cell can end it.
+        begun = any(known.attempt_id == message.attempt_id for known in self._driver.guests(message.host))
         try:
-            self._driver.admit(message.host, guest)
-        except errors.BuildFailed as refusal:
-            LOG.info("Host %s refuses the build: %s", message.host, refusal.reason)
-            return _failed(message, refusal.reason)
-        try:
+            if not begun:
+                self._driver.admit(message.host, guest)
             self._accept(attempt, message)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
+            self._end(attempt, message)
             return None
-        except errors.MoorageError as fault:
-            return _failed(message, f"the claim could not be accepted: {fault}")
+        except Interrupted:
+            raise
+        except Exception as fault:
+            if begun:
+                raise
+            return self._not_begun(attempt, message, fault)
         with attempt.driving:
             return self._spawn(attempt, message, guest)
+
+    def _not_begun(self, attempt: Attempt, message: BuildOnHost, fault: Exception) -> Report:
+        """Return the report that nothing was started, once the driver has seen to it that nothing ever will be."""
+        if isinstance(fault, errors.BuildFailed):
+            reason = fault.reason
+            LOG.info("Host %s refuses the build: %s", message.host, reason)
+        elif isinstance(fault, errors.MoorageError):
+            reason = f"the claim could not be accepted: {fault}"
+            LOG.warning("The build ends before it has begun: %s", reason)
+        else:
+            reason = _unexpected(fault)
+            LOG.exception("The build ends before it has begun")
+        self._end(attempt, message)
+        return _failed(message, reason)
 
     def _accept(self, attempt: Attempt, message: BuildOnHost) -> None:
         """Pass the first gate: nothing is started before the cell has said that the claim is this attempt's."""
@@ -154,7 +172,7 @@ class ComputeAgent:
             report: Report = _failed(message, failure.reason)
         except Exception as fault:  # a driver's own fault is a failed build like any other
             LOG.exception("The spawn has met an unexpected fault")
-            report = _failed(message, f"an unexpected fault of the driver: {type(fault).__name__}")
+            report = _failed(message, _unexpected(fault))
         else:
             report = _finished(message)
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
@@ -168,13 +186,20 @@ class ComputeAgent:
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             # A positive word that the guest is not wanted; any other refusal is none, and leaves it running.
             LOG.info("The guest is destroyed, the attempt is over for its cell: %s", refusal)
-            with attempt.driving:
-                self._destroy_guest(message)
+            self._end(attempt, message)
         else:
             LOG.info("The cell has taken the report: %s", report.method)
 
+    def _end(self, attempt: Attempt, message: BuildOnHost) -> None:
+        with attempt.driving:
+            self._destroy_guest(message)
+
     def _destroy_guest(self, named: BuildOnHost | DestroyOnHost) -> None:
         self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
+
+
+def _unexpected(fault: Exception) -> str:
+    return f"an unexpected fault of the driver: {type(fault).__name__}"
 
 
 def _finished(message: BuildOnHost) -> BuildFinished:

@@ -91,6 +91,7 @@ def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
 
 
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
+    """Connect to one host of a broker, and leave."""
     port = host.port or 5672
     group = getattr(url.conf, "oslo_messaging_rabbit", None)
     if url.query.get("ssl", "").lower() == "true" or (group is not None and group.ssl):

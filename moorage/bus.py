@@ -54,6 +54,7 @@ def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Ca
 
 
 def _handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
+    """Find what the services have marked."""
     for service in services:
         for name in dir(type(service)):
             # Looked up on the class: asking the object itself would run its properties.
@@ -83,6 +84,7 @@ class _Endpoint:
         setattr(self, message_type.method, oslo_messaging.expose(exposed))
 
     def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        """Turn arguments into a message, and have it handled under its sender's ids."""
         with context.bound(
             service=self._service_name,
             request_id=_short_text(ctxt.get("request_id")),
@@ -99,6 +101,7 @@ class _Endpoint:
                 return self._handle(message)
 
     def _handle(self, message: Message[Any]) -> Any:
+        """Have the message handled, and tell refusals from crashes."""
         try:
             return encode(self._handler(message))
         except errors.MoorageError as refusal:
@@ -255,6 +258,7 @@ class Client:
 
 
 def _outgoing(message: Message[Any]) -> dict[str, str]:
+    """Return what travels beside a message: the ids of the request it is sent for."""
     now = context.current()
     sent = {"request_id": now.request_id or _request_id_of(message), "attempt_id": now.attempt_id}
     return {name: value for name, value in sent.items() if value is not None}
@@ -346,6 +350,7 @@ class Bus:
 
 @contextmanager
 def _farewell() -> Iterator[None]:
+    """Leave the broker, and do not mind if it is gone already."""
     try:
         yield
     except CONNECTION_FAULTS as fault:
@@ -367,6 +372,7 @@ def _let_go(transport: oslo_messaging.Transport) -> None:
 
 
 def _parts(version: str) -> tuple[int, ...]:
+    """Return a version as numbers, which compare as they should."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -376,4 +382,5 @@ def _short_text(value: object) -> str | None:
 
 
 def _request_id_of(message: Message[Any]) -> str | None:
+    """Return the message's own request id, if it has one."""
     return message.request_id if isinstance(message, Mutation) else None

@@ -40,6 +40,7 @@ class _Envelope:
     expires: float | None
 
     def expired(self) -> bool:
+        """Say whether its sender has stopped waiting."""
         return self.expires is not None and self.expires <= time.monotonic()
 
 
@@ -75,6 +76,7 @@ class _Queue:
     backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
 
     def put(self, envelope: _Envelope) -> None:
+        """Give a message to the next in turn, or keep it."""
         if not self.takers:
             while self.backlog and self.backlog[0].expired():
                 self.backlog.popleft()
@@ -84,6 +86,7 @@ class _Queue:
         self.takers[-1].take(envelope)
 
     def subscribe(self, listener: "Listener") -> None:
+        """Let one more take part, and give it what waits."""
         self.takers.append(listener)
         while self.backlog:
             envelope = self.backlog.popleft()
@@ -170,6 +173,7 @@ _brokers_lock = threading.Lock()
 
 
 def _broker(url: oslo_messaging.TransportURL) -> Broker:
+    """Return the broker of that name, a new one if nobody is connected to it."""
     name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
     with _brokers_lock:
         return _brokers.setdefault(name, Broker())
@@ -211,6 +215,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         return None if box is None else self._wait(box, target, timeout)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
+        """Sleep until the reply is in its box, and unpack it."""
         try:
             text = box.get(timeout=timeout)
         except queue.Empty:

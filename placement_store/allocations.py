@@ -1,8 +1,8 @@
-"""The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held, and this does it.
+"""The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held; this does it.
 
 Rows are touched in one order everywhere: providers by id, their inventories, consumers, allocations, the feed. A
-provider's row is the lock on all that it has; what a consumer holds is read without a lock and made sure of by comparing
-and swapping its generation.
+provider's row is the lock on all that it has; what a consumer holds is read without a lock and made sure of by
+comparing and swapping its generation.
 """
 
 from collections import Counter
@@ -56,8 +56,8 @@ class Change:
     """What one write makes of one consumer.
 
     ``before`` is the consumer as it was read, nothing if it is to be created. ``columns`` of its row are set, together
-    with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host has
-    accepted the claim that stood; ``for_good`` buries the consumer.
+    with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host
+    has accepted the claim that stood; ``for_good`` buries the consumer.
     """
 
     uuid: str

@@ -49,8 +49,8 @@ class Demand:
 def take(connection: Connection, demands: Sequence[Demand], names: ResourceClassNames) -> None:
     """Raise or lower what is used of each inventory, or refuse the whole.
 
-    The providers' rows must be locked. Net growth must fit into the capacity; what shrinks or stays is never refused for
-    it. Each new amount must keep the unit rules.
+    The providers' rows must be locked. Net growth must fit into the capacity; what shrinks or stays is never refused
+    for it. Each new amount must keep the unit rules.
 
     :raises CapacityExceeded: naming every inventory that refuses; the transaction must then be rolled back.
     """
@@ -79,9 +79,7 @@ def _statement(pairs: int) -> Update:
     growth = [bindparam(f"n{i}", type_=table.used.type) for i in range(pairs)]
     allowed = [
         and_(
-            or_(
-                growth[i] <= 0, table.used + growth[i] <= (table.total - table.reserved) * table.allocation_ratio
-            ),
+            or_(growth[i] <= 0, table.used + growth[i] <= (table.total - table.reserved) * table.allocation_ratio),
             bindparam(f"smallest{i}", type_=table.used.type) >= table.min_unit,
             bindparam(f"largest{i}", type_=table.used.type) <= table.max_unit,
             bindparam(f"step{i}", type_=table.used.type) % table.step_size == 0,
@@ -128,9 +126,11 @@ def _explain(
         for provider_id, held in providers.inventories_of(connection, {demand.pair[0] for demand in demands}).items()
         for class_id, inventory in held.items()
     }
-    # The update may have raised a row that would seem too full now for the same once more: what was used before is asked
-    # of the allocations, which come later.
-    held = _held(connection, [d.pair for d in demands if d.pair in found and d.exceeds(found[d.pair].used, found[d.pair])])
+    # The update may have raised a row that would seem too full now for the same once more: what was used before is
+    # asked of the allocations, which come later.
+    held = _held(
+        connection, [d.pair for d in demands if d.pair in found and d.exceeds(found[d.pair].used, found[d.pair])]
+    )
     refusals = [refusal for demand in demands if (refusal := _refusal(demand, found.get(demand.pair), held))]
     missing = [demand.pair for demand in part if demand.pair not in found]
     if not refusals and missing:
@@ -139,7 +139,9 @@ def _explain(
     if not refusals:
         # `used` says more than the allocations do: nothing can be claimed there until that has been looked into.
         LOG.error("More is used than allocated on one of these, by provider and resource class id: %s", held)
-        refusals = [_Refusal(d, d.growth, 0.0, "what is used disagrees with the allocations") for d in part if d.growth > 0]
+        refusals = [
+            _Refusal(d, d.growth, 0.0, "what is used disagrees with the allocations") for d in part if d.growth > 0
+        ]
     raise _capacity_exceeded(connection, refusals, names)
 
 

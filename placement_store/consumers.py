@@ -1,6 +1,7 @@
 """Consumers as rows: read with all they hold, moved by compare and swap, and buried for good."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -84,9 +85,11 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
     found: dict[str, Holding] = {}
     held: dict[str, dict[Pair, HeldRow]] = {}
     for chunk in bulk.chunks(sorted(uuids)):
-        for id_, uuid, *columns, row_id, provider_id, class_id, amount in connection.execute(_HOLDINGS, {"uuids": chunk}):
+        for row in connection.execute(_HOLDINGS, {"uuids": chunk}):
+            id_, uuid, generation, claim_id, root_id, accepted_by, owner, row_id, provider_id, class_id, amount = row
             if uuid not in found:
-                found[uuid] = Holding(id_, uuid, *columns, held.setdefault(uuid, {}))
+                rows = held.setdefault(uuid, {})
+                found[uuid] = Holding(id_, uuid, generation, claim_id, root_id, accepted_by, owner, rows)
             if row_id is not None:
                 held[uuid][provider_id, class_id] = HeldRow(row_id, amount)
     return found
@@ -188,13 +191,15 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
     uuids = sorted(rows)
     try:
         for claimed in (False, True):
-            new = [{"uuid": uuid, "generation": 1, **rows[uuid].columns} for uuid in uuids if rows[uuid].claimed is claimed]
+            new = [
+                {"uuid": uuid, "generation": 1, **rows[uuid].columns} for uuid in uuids if rows[uuid].claimed is claimed
+            ]
             bulk.insert(connection, consumers, new, stamps=["created_at", "updated_at", *["claimed_at"] * claimed])
     except exc.IntegrityError as fault:
         raise Moved from fault
-    # Written first, then looked for, with a lock: whoever buries this consumer writes its tombstone first and then looks
-    # for the consumer, with a lock. Each waits for what the other has written, so one of the two sees the other, or the
-    # database ends one of them as a deadlock; both cannot win.
+    # Written first, then looked for, with a lock: whoever buries this consumer writes its tombstone first and then
+    # looks for the consumer, with a lock. Each waits for what the other has written, so one of the two sees the other,
+    # or the database ends one of them as a deadlock; both cannot win.
     #
     # SELECT ... FROM consumers c LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN (...)
     #   LOCK IN SHARE MODE
@@ -221,10 +226,8 @@ def bury(connection: Connection, uuid: str, holding: Holding | None) -> None:
     :raises Moved: it is no longer as it was read, or has appeared since.
     """
     # The order is what keeps a claim made at this moment from winning as well: see `create`.
-    try:
+    with suppress(exc.IntegrityError):  # buried before
         bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])
-    except exc.IntegrityError:
-        pass  # buried before
     if holding is None:
         if connection.execute(consumers.delete().where(consumers.c.uuid == uuid)).rowcount:
             raise Moved

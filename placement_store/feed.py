@@ -8,8 +8,8 @@ from moorage.columns import now
 from placement_store import bulk
 from placement_store.schema import changes
 
-#: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the very
-#: end of a transaction, so a writer that is still to commit is there within milliseconds; one that rolled back never is.
+#: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the
+#: very end of a transaction, so a writer still to commit is there within milliseconds; one that rolled back never is.
 SETTLED_AFTER = 0.25
 
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
@@ -56,6 +56,4 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
     if last is None:
         return 0
     # By number: deleting by time would lock the index that new changes are entered in.
-    return connection.execute(
-        changes.delete().where(changes.c.id <= min(last, first + PRUNED_AT_ONCE - 1))
-    ).rowcount
+    return connection.execute(changes.delete().where(changes.c.id <= min(last, first + PRUNED_AT_ONCE - 1))).rowcount

@@ -15,7 +15,6 @@ from moorage.model import Inventory, ProviderReport
 from placement_store import bulk, feed, providers
 from placement_store.names import ResourceClassNames
 from placement_store.providers import InventoryRow
-from placement_store.races import Moved
 from placement_store.schema import inventories, resource_providers
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +35,8 @@ def set_inventories(connection: Connection, message: SetInventories, names: Reso
     key = providers.keys_of(connection, [message.uuid])[message.uuid]
     wanted = _wanted(connection, message.uuid, message.inventories, names)
     providers.move_rows(connection, [key.id], generation=1)
-    generation = connection.scalar(select(resource_providers.c.generation).where(resource_providers.c.id == key.id))
+    query = select(resource_providers.c.generation).where(resource_providers.c.id == key.id)
+    generation: int = connection.scalars(query).one()
     if generation - 1 != message.generation:
         raise errors.ProviderGenerationConflict(
             provider_uuid=message.uuid, named=message.generation, found=generation - 1
@@ -62,24 +62,28 @@ def report(connection: Connection, reports: Sequence[ProviderReport], names: Res
     ids = {**{uuid: row.id for uuid, row in known.items()}, **new_ids}
     renamed = {new.uuid: new.name for new in reports if new.uuid in known and known[new.uuid].name != new.name}
     differing = _differing(connection, {ids[uuid]: inventories_ for uuid, inventories_ in wanted.items()})
-    _rename(connection, {ids[uuid]: name for uuid, name in renamed.items()})
-    if differing:
-        providers.move_rows(connection, differing, generation=1)
-        _replace(connection, differing, {ids[uuid]: uuid for uuid in ids}, names)
+    if renamed:
+        # All locks in one go, in their order.
+        providers.move_rows(connection, {*differing, *(ids[uuid] for uuid in renamed)}, generation=0)
+        _rename(connection, {ids[uuid]: name for uuid, name in renamed.items()})
+    providers.move_rows(connection, differing, generation=1)
+    _replace(connection, differing, {id_: uuid for uuid, id_ in ids.items()}, names)
     feed.record(connection, provider_ids={*new_ids.values(), *differing, *(ids[uuid] for uuid in renamed)})
 
 
 # --- What is wanted -------------------------------------------------------------------------------------------------
 
 
-def _wanted(
-    connection: Connection, uuid: str, described: Mapping[str, Inventory], names: ResourceClassNames
-) -> Wanted:
+def _wanted(connection: Connection, uuid: str, described: Mapping[str, Inventory], names: ResourceClassNames) -> Wanted:
     for name, inventory in described.items():
         if inventory.reserved > inventory.total:
-            raise errors.InvalidInventory(provider_uuid=uuid, resource_class=name, reason="more is reserved than there is")
+            raise errors.InvalidInventory(
+                provider_uuid=uuid, resource_class=name, reason="more is reserved than there is"
+            )
         if not math.isfinite(inventory.capacity):
-            raise errors.InvalidInventory(provider_uuid=uuid, resource_class=name, reason="allocation_ratio is too large")
+            raise errors.InvalidInventory(
+                provider_uuid=uuid, resource_class=name, reason="allocation_ratio is too large"
+            )
     return {names.id_of(name, connection): inventory for name, inventory in described.items()}
 
 
@@ -125,14 +129,10 @@ _FIELDS = [name for name in InventoryRow._fields if name != "used"]
 
 
 def _rename(connection: Connection, names: Mapping[int, str]) -> None:
-    if not names:
-        return
     table = resource_providers
     query = select(table.c.id, table.c.name)
     for row in bulk.select_in(connection, query, table.c.name, list(names.values())):
-        if row.id not in names:
-            raise errors.AlreadyExists(kind="resource provider", name=row.name)
-    providers.move_rows(connection, names, generation=0)
+        raise errors.AlreadyExists(kind="resource provider", name=row.name)
     for id_, name in sorted(names.items()):
         connection.execute(table.update().where(table.c.id == id_).values(name=name, updated_at=now()))
 

@@ -108,6 +108,8 @@ def _insert(connection: Connection, classes: Mapping[int, str]) -> None:
     if not classes:
         return
     try:
-        connection.execute(resource_classes.insert(), [{"id": number, "name": name} for number, name in classes.items()])
+        connection.execute(
+            resource_classes.insert(), [{"id": number, "name": name} for number, name in classes.items()]
+        )
     except exc.IntegrityError as fault:
         raise Moved from fault

@@ -112,7 +112,9 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
     return found
 
 
-def _select_by_id(connection: Connection, query: Select[Any], column: Any, ids: Collection[int] | None) -> Iterable[Any]:
+def _select_by_id(
+    connection: Connection, query: Select[Any], column: Any, ids: Collection[int] | None
+) -> Iterable[Any]:
     if ids is None:
         return connection.execute(query).all()
     return bulk.select_in(connection, query, column, sorted(ids))
@@ -198,7 +200,9 @@ def create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str
     except exc.IntegrityError as fault:
         # Somebody has just created one of them: begin again and say which.
         raise Moved from fault
-    created = {row.uuid: row.id for row in bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid))}
+    created = {
+        row.uuid: row.id for row in bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid))
+    }
     for chunk in bulk.chunks(sorted(created.values())):
         connection.execute(
             resource_providers.update()

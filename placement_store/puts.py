@@ -67,9 +67,7 @@ def _change(
     )
 
 
-def _leaves_its_host(
-    holding: Holding | None, after: Mapping[Pair, int], keys: Mapping[str, ProviderKey]
-) -> bool:
+def _leaves_its_host(holding: Holding | None, after: Mapping[Pair, int], keys: Mapping[str, ProviderKey]) -> bool:
     if holding is None or holding.claim_id is None:
         return False
     roots = {key.id: key.root_id for key in keys.values()}

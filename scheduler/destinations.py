@@ -91,7 +91,7 @@ class Destinations:
             outcome = self._attempt(message, plan)
             if isinstance(outcome, list):
                 return outcome
-            LOG.debug("The claim was refused by %s", outcome)
+            LOG.debug("The claim was refused by %s", outcome or "nobody in particular")
             self._follower.refresh(outcome)
             dropped |= outcome
             refused |= outcome
@@ -107,6 +107,9 @@ class Destinations:
             return {miss["provider_uuid"] for miss in refusal.refusals}
         except errors.ProviderNotFound as missing:
             return {missing.name}
+        except errors.ClaimContention:
+            # Something has changed between two statements of the claim; nobody has refused it.
+            return set()
         if answer.replayed:
             return self._replayed(message, answer.result)
         resources = message.request_spec.resources

@@ -76,7 +76,7 @@ def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:
 
 def _known(namespace: str) -> dict[str, set[str]]:
     """Return the classes that installed packages bring, by name; the same package may be found twice on the path."""
-    manager = NamedExtensionManager[Any](namespace, names=[], warn_on_missing_entrypoint=False)
+    manager = NamedExtensionManager[Any](namespace, names=[])
     known: dict[str, set[str]] = {}
     for entry_point in manager.list_entry_points():
         known.setdefault(entry_point.name, set()).add(entry_point.value)

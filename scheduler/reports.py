@@ -16,7 +16,7 @@ from sqlalchemy import Connection, and_, select
 from moorage.columns import now
 from moorage.messages import ReportHosts
 from moorage.model import HostReport
-from placement_store import feed
+from placement_store import bulk, feed
 from placement_store.schema import hosts
 from scheduler.hosts import REDESCRIBE, change, chunks, require_cell
 
@@ -140,23 +140,21 @@ def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -
     # In the order of a unique key, so that two reports of the same hosts at once wait for each other and no more.
     new.sort(key=lambda host: host.compute_node_uuid)
     for chunk in chunks(new):
-        connection.execute(
-            hosts.insert().values(heartbeat_at=now(), created_at=now(), updated_at=now()),
-            [
-                {
-                    "cell_uuid": host.cell_uuid,
-                    "service_host": host.service_host,
-                    "nodename": host.nodename,
-                    "compute_node_uuid": host.compute_node_uuid,
-                    "agent": host.agent,
-                    "availability_zone": host.availability_zone,
-                    "attributes": host.attributes,
-                    # A host counts as up once it is alive, which its description alone does not say.
-                    "up": host.service_host in alive,
-                }
-                for host in chunk
-            ],
-        )
+        rows = [
+            {
+                "cell_uuid": host.cell_uuid,
+                "service_host": host.service_host,
+                "nodename": host.nodename,
+                "compute_node_uuid": host.compute_node_uuid,
+                "agent": host.agent,
+                "availability_zone": host.availability_zone,
+                "attributes": host.attributes,
+                # A host counts as up once it is alive, which its description alone does not say.
+                "up": host.service_host in alive,
+            }
+            for host in chunk
+        ]
+        bulk.insert(connection, hosts, rows, stamps=("heartbeat_at", "created_at", "updated_at"))
         nodes = [host.compute_node_uuid for host in chunk]
         ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid.in_(nodes))).all()
         feed.record(connection, host_ids=list(ids))

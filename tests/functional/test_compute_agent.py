@@ -274,6 +274,82 @@ def test_a_guest_is_not_destroyed_because_its_cell_has_no_record_of_it(stage: Be
     assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
 
 
+def test_a_running_guest_is_kept_when_its_host_refuses_guests_by_now(stage: Begin) -> None:
+    now = stage()
+    now.start()
+    build = build_on(HOST)
+    now.build(build)
+    wait_until(lambda: now.cell.said(BuildFinished))
+    now.stop()
+
+    now.conf.set_override("refusing_hosts", [HOST], group="fake_driver")
+    now.start()
+    now.build(build)
+    wait_until(lambda: len(now.cell.said(BuildFinished)) == 2)
+
+    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+
+
+def test_a_running_guest_is_kept_when_the_first_gate_breaks(stage: Begin) -> None:
+    class Cell(FakeCell):
+        broken = False
+
+        def before_answer(self, message: Message[Any]) -> None:
+            if self.broken and isinstance(message, AcceptInCell):
+                raise errors.InvalidState(reason="the cell is not itself")
+
+    cell = Cell()
+    now = stage(cell)
+    now.start()
+    build = build_on(HOST)
+    now.build(build)
+    wait_until(lambda: cell.said(BuildFinished))
+    now.stop()
+
+    cell.broken = True
+    now.start()
+    now.build(build)
+    wait_until(lambda: len(cell.said(AcceptInCell)) == 2)
+    now.stop()
+
+    assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
+    assert cell.said(BuildFailedInCell) == []
+
+
+def test_a_guest_of_an_earlier_life_is_destroyed_when_its_attempt_is_over_for_the_cell(stage: Begin) -> None:
+    now = stage()
+    driver = now.start(SlowDriver)
+    build = build_on(HOST)
+    driver.go_on.set()
+    now.build(build)
+    wait_until(lambda: now.cell.said(BuildFinished))
+    now.stop()
+
+    now.cell.over.add(build.attempt_id)
+    now.start()
+    now.build(build)
+    wait_until(lambda: now.guests() == [])
+
+    assert now.cell.of_builds() == ["accept_claim", "build_finished", "accept_claim"]
+
+
+def test_an_attempt_reported_as_refused_is_not_started_by_a_later_life(stage: Begin) -> None:
+    now = stage(fake_driver={"refusing_hosts": [HOST]})
+    now.start()
+    build = build_on(HOST)
+    now.build(build)
+    wait_until(lambda: now.cell.said(BuildFailedInCell))
+    now.stop()
+
+    now.conf.set_override("refusing_hosts", [], group="fake_driver")
+    now.start()
+    now.build(build)
+    wait_until(lambda: len(now.cell.said(BuildFailedInCell)) == 2)
+
+    assert now.guests() == []
+    assert now.cell.said(BuildFinished) == []
+
+
 # --- Lost replies, duplicates and restarts ----------------------------------------------------------------------------
 
 
@@ -399,6 +475,20 @@ def test_a_stopping_agent_lets_a_spawn_end_and_reports_it(stage: Begin) -> None:
     assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
 
 
+def test_a_stopping_agent_begins_nothing_new(stage: Begin) -> None:
+    now = stage(compute={"workers": 1})
+    driver = now.start(SlowDriver)
+    first, second = build_on(HOST), build_on(HOST)
+    now.build(first)
+    assert driver.begun.wait(10)
+    now.build(second)
+
+    threading.Timer(0.3, driver.go_on.set).start()
+    now.stop()
+
+    assert [accepted.attempt_id for accepted in now.cell.said(AcceptInCell)] == [first.attempt_id]
+
+
 def test_a_stopping_agent_does_not_wait_for_a_cell_that_is_away(stage: Begin) -> None:
     class Cell(FakeCell):
         def before_answer(self, message: Message[Any]) -> None:
@@ -434,6 +524,7 @@ def test_a_destroyed_guest_is_gone_when_the_answer_comes_and_does_not_return(sta
     time.sleep(0.2)
 
     assert [guest.attempt_id for guest in now.guests()] == [other.attempt_id]
+    assert len(now.cell.said(BuildFinished)) == 2
 
 
 def test_an_attempt_that_was_destroyed_first_is_never_started_not_even_after_a_restart(stage: Begin) -> None:
@@ -450,6 +541,31 @@ def test_an_attempt_that_was_destroyed_first_is_never_started_not_even_after_a_r
     wait_until(lambda: now.cell.said(BuildFailedInCell))
 
     assert now.guests() == []
+
+
+def test_an_attempt_that_is_destroyed_while_it_stands_at_the_gate_is_not_started(stage: Begin) -> None:
+    class Cell(FakeCell):
+        asked = threading.Event()
+        go_on = threading.Event()
+
+        def before_answer(self, message: Message[Any]) -> None:
+            if isinstance(message, AcceptInCell):
+                self.asked.set()
+                assert self.go_on.wait(10)
+
+    cell = Cell()
+    now = stage(cell)
+    driver = now.start(SlowDriver)
+    build = build_on(HOST)
+    now.build(build)
+    assert cell.asked.wait(10)
+
+    now.destroy(build)
+    cell.go_on.set()
+    now.stop()
+
+    assert driver.spawns == 0
+    assert cell.of_builds() == ["accept_claim"]
 
 
 def test_a_destroy_during_a_spawn_is_answered_when_nothing_is_left(stage: Begin) -> None:

@@ -1,0 +1,215 @@
+"""The contract of filters and weighers, over each that an entry point names: ours, and whatever is installed."""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import CELLS, host_row, inventory, picture, provider, spec
+from stevedore import ExtensionManager
+
+from moorage import errors, options
+from moorage.model import Destination, RequestSpec
+from moorage.plugin import Filter, Weigher
+from scheduler.picture import Provider
+from scheduler.plugins import list_opts, load_filters, load_weighers
+from scheduler.view import Snapshot
+
+FILTERS = ExtensionManager[Any]("moorage.filters").names()
+WEIGHERS = ExtensionManager[Any]("moorage.weighers").names()
+
+NAMES = ["host0", "HOST1", "Host2", "elsewhere", "node0", "NODE1"]
+names = st.sampled_from(NAMES)
+several_names = st.lists(names, max_size=3).map(tuple)
+
+inventories = st.builds(
+    inventory,
+    total=st.integers(1, 64),
+    used=st.integers(0, 64),
+    reserved=st.integers(0, 8),
+    min_unit=st.integers(1, 4),
+    max_unit=st.integers(1, 64),
+    step_size=st.integers(1, 3),
+    allocation_ratio=st.sampled_from([0.5, 1.0, 1.5, 16.0]),
+)
+hosts = st.builds(
+    dict,
+    cell_uuid=st.sampled_from(CELLS),
+    availability_zone=st.sampled_from(["nova", "a", "A"]),
+    up=st.booleans(),
+    disabled=st.booleans(),
+    forced_down=st.booleans(),
+    held=st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB", "DISK_GB"]), inventories),
+)
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    rows, providers = [], []
+    for number, values in enumerate(draw(st.lists(hosts, max_size=5))):
+        held = values.pop("held")
+        row = host_row(number, **values)
+        rows.append(row)
+        # Without any inventory, a host may also be without a provider.
+        if held or number % 2:
+            providers.append(Provider(id=number, uuid=row.compute_node_uuid, seq=0, inventories=held))
+    return picture(rows, providers).snapshot()
+
+
+requests = st.builds(
+    spec,
+    vcpus=st.integers(1, 8),
+    memory_mb=st.integers(1, 64),
+    root_gb=st.integers(0, 16),
+    availability_zone=st.sampled_from([None, "nova", "a", "nowhere"]),
+    ignore_hosts=several_names,
+    force_hosts=several_names,
+    force_nodes=several_names,
+    requested_destination=st.none()
+    | st.builds(
+        Destination,
+        host=st.none() | names,
+        node=st.none() | names,
+        cell=st.none() | st.sampled_from([*CELLS, "00000000-0000-0000-0000-000000000000"]),
+    ),
+)
+
+
+@functools.cache
+def a_filter(name: str) -> Filter:
+    return load_filters(options.new(), [name])[0].plugin
+
+
+@functools.cache
+def a_weigher(name: str) -> Weigher:
+    return load_weighers(options.new(), [name])[0].plugin
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@given(view=snapshots(), request=requests)
+def test_a_filters_mask_says_of_each_host_what_it_says_of_that_host_alone(
+    name: str, view: Snapshot, request: RequestSpec
+) -> None:
+    plugin = a_filter(name)
+    mask = plugin.mask(view, request)
+    assert mask.dtype == np.bool_
+    assert mask.tolist() == [plugin.passes(view.host(row), request) for row in range(len(view))]
+
+
+@pytest.mark.parametrize("name", WEIGHERS)
+@given(view=snapshots(), request=requests)
+def test_a_weighers_scores_say_of_each_host_what_it_says_of_that_host_alone(
+    name: str, view: Snapshot, request: RequestSpec
+) -> None:
+    plugin = a_weigher(name)
+    scores = plugin.scores(view, request)
+    assert scores.dtype == np.float64
+    assert scores.tolist() == [plugin.weigh(view.host(row), request) for row in range(len(view))]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_says_why_in_words_that_follow_the_hosts_name(name: str) -> None:
+    reason = a_filter(name).reason
+    assert reason != Filter.reason
+    assert reason.split()[0] in {"is", "has", "was", "does"}
+
+
+# --- What each of ours is there for ---------------------------------------------------------------------------------
+
+
+def left(name: str, view: Snapshot, **request: Any) -> list[str]:
+    mask = a_filter(name).mask(view, spec(**request))
+    return [host.service_host for host, passes in zip(view.hosts, mask, strict=True) if passes]
+
+
+def test_compute_keeps_servers_off_hosts_that_are_down_or_disabled() -> None:
+    rows = [host_row(0), host_row(1, up=False), host_row(2, disabled=True), host_row(3, forced_down=True)]
+    assert left("compute", picture(rows).snapshot()) == ["host0"]
+
+
+def test_availability_zone_asks_for_the_zone_that_was_asked_for() -> None:
+    view = picture([host_row(0, availability_zone="a"), host_row(1, availability_zone="b")]).snapshot()
+    assert left("availability_zone", view) == ["host0", "host1"]
+    assert left("availability_zone", view, availability_zone="b") == ["host1"]
+    assert left("availability_zone", view, availability_zone="B") == []
+
+
+def test_destination_follows_the_requests_own_words() -> None:
+    view = picture([host_row(0), host_row(1, cell_uuid=CELLS[1]), host_row(2)]).snapshot()
+    assert left("destination", view) == ["host0", "host1", "host2"]
+    assert left("destination", view, ignore_hosts=("HOST0",)) == ["host1", "host2"]
+    assert left("destination", view, force_hosts=("Host0", "host2"), ignore_hosts=("host2",)) == ["host0"]
+    assert left("destination", view, force_hosts=("host0", "host1"), force_nodes=("NODE1",)) == ["host1"]
+    assert left("destination", view, requested_destination=Destination(host="HOST2")) == ["host2"]
+    assert left("destination", view, requested_destination=Destination(host="host2", node="node1")) == []
+    assert left("destination", view, requested_destination=Destination(cell=CELLS[1])) == ["host1"]
+    assert left("destination", view, requested_destination=Destination()) == ["host0", "host1", "host2"]
+
+
+def test_resources_keeps_to_capacity_units_and_steps() -> None:
+    rows = [host_row(number) for number in range(6)]
+    memory = {"MEMORY_MB": inventory(4096)}
+    providers = [
+        provider(rows[0], VCPU=inventory(4, used=2), **memory),
+        provider(rows[1], VCPU=inventory(4, used=3), **memory),
+        provider(rows[2], VCPU=inventory(4, used=4, reserved=2, allocation_ratio=3.0), **memory),
+        provider(rows[3], VCPU=inventory(4, max_unit=1), **memory),
+        provider(rows[4], VCPU=inventory(6, min_unit=3, step_size=3), **memory),
+        provider(rows[5], **memory),
+    ]
+    view = picture(rows, providers).snapshot()
+    assert left("resources", view, vcpus=2, root_gb=0) == ["host0", "host2"]
+    assert left("resources", view, vcpus=3, root_gb=0) == ["host4"]
+    assert left("resources", view, vcpus=2, root_gb=1) == []
+
+
+@pytest.mark.parametrize(("name", "resource_class"), [("ram", "MEMORY_MB"), ("cpu", "VCPU"), ("disk", "DISK_GB")])
+def test_each_weigher_prefers_what_is_free_of_its_own(name: str, resource_class: str) -> None:
+    rows = [host_row(number) for number in range(3)]
+    providers = [
+        provider(rows[0], **{resource_class: inventory(10, used=4, allocation_ratio=2.0)}),
+        provider(rows[1], **{resource_class: inventory(10, used=12)}),
+        provider(rows[2], CUSTOM_OTHER=inventory(99)),
+    ]
+    assert a_weigher(name).scores(picture(rows, providers).snapshot(), spec()).tolist() == [16.0, -2.0, 0.0]
+
+
+# --- Loading --------------------------------------------------------------------------------------------------------
+
+
+def test_plugins_are_loaded_in_the_order_in_which_they_are_configured() -> None:
+    assert [named.name for named in load_filters(options.new(), ["resources", "compute"])] == ["resources", "compute"]
+    assert [weighted.name for weighted in load_weighers(options.new(), ["disk", "ram"])] == ["disk", "ram"]
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(errors.UnknownPlugin) as caught:
+        load_filters(options.new(), ["compute", "phase_of_the_moon"])
+    assert caught.value.name == "phase_of_the_moon"
+    assert {"compute", "availability_zone", "destination", "resources"} <= set(caught.value.known.split(", "))
+    with pytest.raises(errors.UnknownPlugin, match=r"no weigher named phase_of_the_moon; the known ones are: .*cpu.*"):
+        load_weighers(options.new(), ["phase_of_the_moon"])
+
+
+def test_a_name_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(errors.ConfigurationError, match="enabled twice"):
+        load_filters(options.new(), ["compute", "compute"])
+
+
+def test_a_multiplier_is_an_option_of_its_own(tmp_path: Any) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[weighers]\nram_weight_multiplier = -2.5\n")
+    multipliers = {weigher.name: weigher.multiplier for weigher in load_weighers(options.new(files=[file]), WEIGHERS)}
+    assert multipliers["ram"] == -2.5
+    assert multipliers["cpu"] == 1.0
+    file.write_text("[weighers]\nram_weight_multiplier = much\n")
+    with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier"):
+        load_weighers(options.new(files=[file]), WEIGHERS)
+
+
+def test_the_options_of_all_plugins_are_listed_for_the_sample_configuration() -> None:
+    listed = dict(list_opts())
+    assert {f"{name}_weight_multiplier" for name in WEIGHERS} <= {option.name for option in listed["weighers"]}
+    assert "filters" in listed
