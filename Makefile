@@ -34,7 +34,7 @@ layers: $(VENV)/.check
 	$(BIN)/lint-imports
 
 docstrings: $(VENV)/.check
-	$(BIN)/interrogate -q -s .
+	$(BIN)/interrogate -q .
 
 packaging: $(VENV)/.test
 	$(BIN)/pytest -q tests/unit/test_packaging.py

@@ -147,7 +147,7 @@ class ComputeAgent:
             LOG.warning("The build ends before it has begun: %s", reason)
         else:
             reason = _unexpected(fault)
-            LOG.exception("The build ends before it has begun")
+            LOG.error("The build ends before it has begun", exc_info=fault)
         self._end(attempt, message)
         return _failed(message, reason)
 

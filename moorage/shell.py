@@ -33,12 +33,15 @@ class Shell(App):
     """Reads the options that stand before the sub-command, and closes what the sub-command has opened."""
 
     NAME = "moorage"
+    # Warnings and errors; each -v says more. A daemon's log follows the configuration instead.
+    DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self) -> None:
         super().__init__(
             description="Moorage: ask for a host, get one whose resources are already claimed.",
             version=metadata.version("moorage"),
             command_manager=WholeNames("moorage.cli"),
+            deferred_help=True,  # so that a sub-command's own help comes after its name
         )
         self.closing = contextlib.ExitStack()
 

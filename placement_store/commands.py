@@ -18,6 +18,7 @@ from moorage.model import Cell
 from placement_store import cells
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
+from placement_store.upgrade import cell_place, upgrade
 
 _COLUMNS = ("name", "uuid", "transport_url", "database_connection")
 
@@ -65,8 +66,11 @@ class CellCreate(Configured, ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
         """Create the cell and show it."""
+        database = _database(self)
+        # First the tables of its records, which may be created again: a cell that is listed can be served.
+        upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
         cell = cells.create(
-            _database(self),
+            database,
             name=parsed_args.name,
             uuid=parsed_args.uuid or ids.fresh(),
             transport_url=parsed_args.transport_url,

@@ -16,12 +16,11 @@ from moorage.database import Database
 from moorage.messages import Claimed, SelectDestinations
 from moorage.model import AllocationRequest, ProviderAmounts, Selection
 from moorage.requests import StoredRequests
-from placement_store import claims
+from placement_store import cells, claims
 from placement_store.claims import NewClaim
 from placement_store.names import ResourceClassNames
 from scheduler.explanation import explain, summarise
 from scheduler.follow import Follower
-from scheduler.hosts import require_cell
 from scheduler.picture import Picture
 from scheduler.planning import Choice, Plan, Planner, Shortfall
 
@@ -135,7 +134,7 @@ class Destinations:
         wanted = message.request_spec.requested_destination
         if wanted and wanted.cell and wanted.cell not in self._picture.snapshot().cells:
             cell = wanted.cell
-            self._database.read(lambda connection: require_cell(connection, cell))
+            self._database.read(lambda connection: cells.by_uuid(connection, cell))
 
     def _claim(self, message: SelectDestinations, plan: Plan, connection: Connection) -> Answer:
         """Claim all that was planned; part of the transaction that stores what it returns."""

@@ -12,7 +12,7 @@ from moorage.columns import now
 from moorage.messages import SetHost
 from moorage.model import HostState
 from placement_store import feed
-from placement_store.schema import cells, hosts
+from placement_store.schema import hosts
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
 CHUNK = 10_000
@@ -64,15 +64,6 @@ def states(connection: Connection, cell_uuid: str | None = None, service_host: s
         query = query.where(hosts.c.service_host == service_host)
     found = connection.execute(query.order_by(hosts.c.service_host, hosts.c.nodename, hosts.c.cell_uuid))
     return [_host_state(row) for row in found]
-
-
-def require_cell(connection: Connection, cell_uuid: str) -> None:
-    """Refuse to go on where there is no such cell.
-
-    :raises CellNotFound: there is none.
-    """
-    if connection.execute(select(cells.c.id).where(cells.c.uuid == cell_uuid)).one_or_none() is None:
-        raise errors.CellNotFound(kind="cell", name=cell_uuid)
 
 
 # --- What changes a host --------------------------------------------------------------------------------------------

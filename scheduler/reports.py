@@ -16,9 +16,9 @@ from sqlalchemy import Connection, and_, select
 from moorage.columns import now
 from moorage.messages import ReportHosts
 from moorage.model import HostReport
-from placement_store import bulk, feed
+from placement_store import bulk, cells, feed
 from placement_store.schema import hosts
-from scheduler.hosts import REDESCRIBE, change, chunks, require_cell
+from scheduler.hosts import REDESCRIBE, change, chunks
 
 LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def write(connection: Connection, message: ReportHosts) -> None:
 
     :raises CellNotFound: there is no such cell.
     """
-    require_cell(connection, message.cell_uuid)
+    cells.by_uuid(connection, message.cell_uuid)
     alive = frozenset(message.alive)
     if message.hosts:
         _describe(connection, message, alive)

@@ -11,7 +11,7 @@ from moorage.messages import Done, ListHosts, ReportHosts, SelectDestinations, S
 from moorage.model import HostState, Selection
 from moorage.requests import StoredRequests
 from moorage.service import Periodic, until_available
-from placement_store import feed, schema
+from placement_store import cells, feed, schema
 from placement_store.names import ResourceClassNames
 from placement_store.service import PlacementEndpoint
 from scheduler import hosts, reports
@@ -75,7 +75,7 @@ class SchedulerEndpoint:
 
         def work(connection: Connection) -> list[HostState]:
             if message.cell_uuid is not None:
-                hosts.require_cell(connection, message.cell_uuid)
+                cells.by_uuid(connection, message.cell_uuid)
             return hosts.states(connection, message.cell_uuid)
 
         return self._database.read(work)
@@ -150,6 +150,7 @@ class SchedulerService:
         bus = self._bus = Bus(conf)
         self._servers = [bus.server("scheduler", self._name, [endpoint], threads=conf.rpc.threads)]
         if conf.scheduler.serve_placement:
+            names.sync()
             placement = PlacementEndpoint(conf, database, names)
             self._servers.append(bus.server("placement", self._name, [placement], threads=conf.rpc.threads))
         for server in self._servers:

@@ -1,0 +1,94 @@
+"""`moorage db upgrade`: the tables of every schema, wherever they are, brought to this version."""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cliff.lister import Lister
+from oslo_config import cfg
+
+from moorage import errors
+from moorage.bus import mask_url
+from moorage.commands import Configured
+from moorage.database import Database
+from moorage.schemas import known_schemas
+from placement_store import cells
+from placement_store.schema import MAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a schema is: ``cell`` names the cell whose records they are."""
+
+    schema: str
+    url: str
+    cell: str | None = None
+
+
+def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None) -> Place:
+    """Return where a cell's records are; a URL of null means the main database."""
+    return Place("cell", database_connection or conf.database.connection, name)
+
+
+def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | None]:
+    """Bring one schema to the newest revision; return the revisions before and after.
+
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    schema = known_schemas()[place.schema]
+    database = Database(place.url, f"cell {place.cell}" if place.cell else place.schema, pool_size=1)
+    try:
+        if dry_run:
+            return schema.revision(database), schema.head()
+        return schema.upgrade(database)
+    finally:
+        database.close()
+
+
+class DbUpgrade(Configured, Lister):
+    """Create the tables, or bring them to this version: main, conductor, and those of every cell.
+
+    Repeating it changes nothing. Services refuse to start on tables of another version.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone")
+        parser.add_argument("--cell", metavar="NAME", help="the records of this cell alone")
+        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Upgrade, and return a row for each place."""
+        if parsed_args.cell and parsed_args.schema not in (None, "cell"):
+            raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
+        rows = []
+        for place in self._places(parsed_args):
+            before, after = upgrade(place, dry_run=parsed_args.dry_run)
+            rows.append((place.schema, place.cell or "", mask_url(place.url), before or "none", after or "none"))
+        return ("schema", "cell", "database", "before", "after"), rows
+
+    def _places(self, parsed_args: argparse.Namespace) -> Iterator[Place]:
+        """Yield the places in question: the main schema first, since it names the cells."""
+        wanted = {"cell"} if parsed_args.cell else {parsed_args.schema} if parsed_args.schema else set(known_schemas())
+        main = self.conf.database.connection
+        if "main" in wanted:
+            yield Place("main", main)
+        if "conductor" in wanted:
+            yield Place("conductor", self.conf.conductor.connection or main)
+        if "cell" in wanted:
+            yield from self._cells(parsed_args.cell)
+
+    def _cells(self, name: str | None) -> Iterator[Place]:
+        database = Database(self.conf.database.connection, MAIN.name, pool_size=1)
+        try:
+            known = cells.list_cells(database) if MAIN.revision(database) == MAIN.head() else []
+        finally:
+            database.close()
+        if name is not None and name not in {cell.name for cell in known}:
+            raise errors.CellNotFound(name=name)
+        for cell in known:
+            if name in (None, cell.name):
+                yield cell_place(self.conf, cell.name, cell.database_connection)

@@ -1,0 +1,331 @@
+"""The conductors' records, on SQLite and on MariaDB: operations and their leases, instances, hosts."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.cell_hosts import CellHosts
+from conductor.cell_records import CellRecords, NewInstance
+from conductor.operations import (
+    BUILD,
+    DELETE,
+    Again,
+    Backoff,
+    Ended,
+    NewOperation,
+    Next,
+    Nothing,
+    Operation,
+    Operations,
+    Superseded,
+    Wait,
+)
+from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
+from conductor.super_builds import Asking
+from conductor.worker import Worker
+from moorage import errors, ids, options
+from moorage.bus import Bus
+from moorage.database import Database
+from moorage.messages import InstanceBuild, ReportHostsInCell
+from moorage.model import AllocationRequest, Flavor, HostReport, ProviderAmounts, RequestSpec, Selection
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
+QUICK = Backoff(first=0.01, longest=0.05)
+NODE = ids.derived("node", "a")
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/records.sqlite"
+    if request.param == "mariadb":
+        url = request.getfixturevalue("mariadb_url")
+    database = Database(url, "test")
+    for schema in (CONDUCTOR, CELL):
+        schema.upgrade(database)
+    yield database
+    database.close()
+
+
+def of(database: Database, owner: str, cell: str | None = None) -> Operations:
+    if cell is None:
+        return Operations(database, conductor_operations, owner, {}, QUICK)
+    return Operations(database, cell_operations, owner, {"cell_uuid": cell}, QUICK)
+
+
+def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
+    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
+    [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    return begun
+
+
+def run_out(database: Database, operation: Operation) -> None:
+    table = conductor_operations
+    database.write(
+        lambda connection: connection.execute(
+            table.update().where(table.c.uuid == operation.uuid).values(lease_until=1.0)
+        )
+    )
+
+
+# --- Operations -------------------------------------------------------------------------------------------------------
+
+
+def test_an_operation_goes_from_step_to_step_and_ends(database: Database) -> None:
+    operations = of(database, "me")
+    first = begin(database, operations)
+
+    payload = Asking(number=2, instance_uuids=(ids.fresh(),))
+    second = operations.advance(first, lambda _connection: Next("two", payload))
+
+    assert second is not None
+    assert (second.step, second.step_number, second.read(Asking)) == ("two", 2, payload)
+    assert operations.advance(second, lambda _connection: Ended()) is None
+    assert operations.due((), 10) == []
+    with pytest.raises(Superseded):
+        operations.advance(second, lambda _connection: Ended())
+
+
+def test_a_step_that_is_tried_again_keeps_its_ids_and_waits_longer_each_time(database: Database) -> None:
+    operations = of(database, "me")
+    first = begin(database, operations)
+
+    again = operations.advance(first, lambda _connection: Again("nobody answers"))
+
+    assert again is not None
+    assert (again.step_number, again.tries, again.payload) == (1, 1, first.payload)
+    assert again.derived("one") == first.derived("one")
+    assert 0 < again.delay <= QUICK.longest
+    assert [Backoff().seconds(tries) <= limit for tries, limit in ((1, 1), (2, 3), (3, 9), (9, 30))] == [True] * 4
+
+
+def test_what_a_superseded_step_has_written_is_rolled_back(database: Database) -> None:
+    operations = of(database, "me")
+    first = begin(database, operations)
+    operations.advance(first, lambda _connection: Next("two", Nothing()))
+
+    def record(connection: Connection) -> Ended:
+        operations.begin(connection, [NewOperation(ids.fresh(), DELETE, "other", "one", Nothing())], "req")
+        return Ended()
+
+    with pytest.raises(Superseded):
+        operations.advance(first, record)
+    assert database.read(lambda connection: operations.pending(connection, "other", DELETE)) is None
+
+
+def test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    operation = begin(database, mine)
+    assert others.due((), 10) == []
+    assert others.take(operation.uuid) is None
+    assert mine.due({operation.uuid}, 10) == []
+    assert mine.due((), 10) == [operation.uuid]
+
+    run_out(database, operation)
+    taken = others.take(operation.uuid)
+
+    assert taken is not None
+    assert taken.resumed
+    with pytest.raises(Superseded):
+        mine.advance(operation, lambda _connection: Ended())
+    assert others.advance(taken, lambda _connection: Ended()) is None
+
+
+def test_of_many_conductors_one_takes_an_operation(database: Database) -> None:
+    operation = begin(database, of(database, "dead"))
+    run_out(database, operation)
+    taken: list[Operation | None] = []
+    threads = [
+        threading.Thread(target=lambda name=name: taken.append(of(database, name).take(operation.uuid)))
+        for name in "abcdefgh"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len([one for one in taken if one is not None]) == 1
+
+
+def test_a_conductor_that_stops_gives_back_what_it_has(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    operation = begin(database, mine)
+
+    mine.let_go()
+
+    assert others.due((), 10) == [operation.uuid]
+
+
+def test_an_operation_that_waits_is_nobodys_until_a_message_moves_it(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    operation = begin(database, mine)
+    assert mine.advance(operation, lambda _connection: Wait("wait", Nothing())) is None
+    assert mine.due((), 10) == []
+
+    def redirect(connection: Connection) -> Operation | None:
+        waiting = others.pending(connection, "s", BUILD)
+        assert waiting is not None
+        return others.redirect(connection, waiting, Next("two", Nothing()))
+
+    moved = database.write(redirect)
+
+    assert moved is not None
+    assert (moved.step, moved.lease_number) == ("two", 2)
+    assert mine.take(operation.uuid) is None
+
+
+def test_a_message_supersedes_the_step_under_way(database: Database) -> None:
+    operations = of(database, "me")
+    operation = begin(database, operations)
+
+    def end(connection: Connection) -> None:
+        found = operations.pending(connection, "s", BUILD)
+        assert found is not None
+        operations.redirect(connection, found, Ended("deleted"))
+
+    database.write(end)
+
+    with pytest.raises(Superseded):
+        operations.advance(operation, lambda _connection: Next("two", Nothing()))
+
+
+def test_cells_of_one_database_do_not_see_each_others_operations(database: Database) -> None:
+    one, two = of(database, "me", ids.fresh()), of(database, "me", ids.fresh())
+    operation = begin(database, one)
+
+    assert two.due((), 10) == []
+    assert two.take(operation.uuid) is None
+    assert database.read(lambda connection: two.pending(connection, "s", BUILD)) is None
+    assert one.due((), 10) == [operation.uuid]
+
+
+# --- The worker -------------------------------------------------------------------------------------------------------
+
+
+def test_the_worker_repeats_a_step_that_raises_and_takes_up_what_was_left(database: Database) -> None:
+    tries: list[bool] = []
+    ended = threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Next]:
+        tries.append(operation.resumed)
+        if len(tries) == 1:
+            raise errors.BusUnavailable(reason="it is away")
+        if len(tries) == 2:
+            raise ValueError("ours")
+        return lambda _connection: Next("two", Nothing())
+
+    def two(operation: Operation) -> Callable[[Connection], Ended]:
+        ended.set()
+        return lambda _connection: Ended()
+
+    operations = of(database, "me")
+    begin(database, operations)
+    worker = Worker(operations, {(BUILD, "one"): one, (BUILD, "two"): two}, 2, "test")
+    worker.start()
+    try:
+        assert ended.wait(10)
+    finally:
+        worker.stop()
+
+    assert tries == [True, True, True], "found in the records, a step may have been done before, also when repeated"
+    assert operations.due((), 10) == []
+
+
+# --- Instances --------------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_recorded_once(database: Database) -> None:
+    uuid = ids.fresh()
+    add: Callable[[Connection], None] = lambda connection: super_records.add(  # noqa: E731
+        connection, [uuid], SPEC, ids.fresh(), "req"
+    )
+    database.write(add)
+    with pytest.raises(errors.AlreadyExists):
+        database.write(add)
+    assert database.read(lambda connection: super_records.read(connection, uuid)).flavor == SPEC.flavor
+
+
+def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database) -> None:
+    uuids, operation = [ids.fresh() for _ in range(3)], ids.fresh()
+    cells = [ids.fresh(), ids.fresh()]
+
+    def work(connection: Connection) -> None:
+        super_records.add(connection, uuids, SPEC, operation, "req")
+        chosen = {uuid: [selected(cells[number % 2])] for number, uuid in enumerate(uuids)}
+        super_records.select_for(connection, chosen)
+
+    database.write(work)
+    before = database.read(lambda connection: super_records.to_hand_over(connection, operation))
+    database.write(lambda connection: super_records.set_state(connection, [uuids[0]], super_records.DELETING))
+    assert database.read(lambda connection: super_records.to_hand_over(connection, operation)) == before
+    assert [build.instance_uuid for build in before[cells[0]]] == [uuids[0], uuids[2]]
+
+    database.write(lambda connection: super_records.handed_over(connection, operation, cells[0]))
+
+    assert set(database.read(lambda connection: super_records.to_hand_over(connection, operation))) == {cells[1]}
+    assert database.read(lambda connection: super_records.read(connection, uuids[0])).state == "deleting"
+
+
+def selected(cell: str) -> Selection:
+    return Selection(
+        service_host="a",
+        nodename="a",
+        compute_node_uuid=NODE,
+        cell_uuid=cell,
+        agent="agent",
+        availability_zone="nova",
+        allocation_request=AllocationRequest(allocations={NODE: ProviderAmounts(resources=SPEC.resources)}),
+        claim_id=ids.fresh(),
+    )
+
+
+def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(database: Database) -> None:
+    uuid = ids.fresh()
+    for cell in (ids.fresh(), ids.fresh()):
+        records = CellRecords(cell)
+        build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selected(cell),))
+        new = [NewInstance(build, ids.fresh())]
+        database.write(lambda connection, records=records, new=new: records.add(connection, new, "req"))
+        with pytest.raises(errors.RequestInProgress):
+            database.write(lambda connection, records=records: records.add_deleting(connection, uuid, "req"))
+        [shown] = database.read(lambda connection, records=records: records.show(connection, [uuid]))
+        assert (shown.cell_uuid, shown.host, len(shown.attempts)) == (cell, "a", 1)
+
+
+# --- Hosts ------------------------------------------------------------------------------------------------------------
+
+
+def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Database) -> None:
+    conf = options.new(
+        {"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}, "scheduler": {"host_down_after": 0.1}}
+    )
+    bus = Bus(conf)
+    hosts = CellHosts(conf, database, ids.fresh(), bus.client("placement"))
+    reports = tuple(
+        HostReport(service_host=f"h{n}", nodename=f"h{n}", compute_node_uuid=ids.derived("n", n), agent="agent")
+        for n in range(2500)
+    )
+    names = tuple(host.service_host for host in reports)
+
+    def report(described: tuple[HostReport, ...] = (), alive: tuple[str, ...] = ()) -> None:
+        hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=described, alive=alive))
+
+    report(described=reports)
+    found = hosts.unacknowledged(5000)
+    assert len(found) == 2500
+    hosts.acknowledge(found)
+    assert hosts.unacknowledged(5000) == []
+    report(described=reports, alive=names)
+    assert hosts.unacknowledged(5000) == []
+    seen, clock = hosts.seen_since(None, 60.0)
+    assert len(seen) == 2500
+    threading.Event().wait(0.2)
+    assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
+    assert "not reported" in str(hosts.why_down("h7"))
+    assert hosts.why_down("unheard-of") is None
+    report(alive=("h7",))
+    assert hosts.why_down("h7") is None
+    bus.close()

@@ -1,0 +1,157 @@
+"""A main schema with cells and hosts, any number of schedulers on it, and writers behind their backs: no bus."""
+
+import itertools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from scheduler_builders import CELLS, funnel
+from sqlalchemy import select as sql_select
+
+from moorage import options
+from moorage.database import Database
+from moorage.ids import derived
+from moorage.messages import DeleteAllocations, PutAllocations, ReportHosts, ReportProviders, SetInventories
+from moorage.model import ConsumerAllocations, HostReport, Inventory, ProviderAmounts, ProviderReport
+from moorage.requests import StoredRequests
+from placement_store import cells
+from placement_store.audit import audit
+from placement_store.names import ResourceClassNames
+from placement_store.schema import MAIN, allocations, requests
+from placement_store.service import PlacementEndpoint
+from scheduler.destinations import Destinations
+from scheduler.follow import Follower
+from scheduler.funnel import Funnel
+from scheduler.picture import Picture
+from scheduler.planning import Planner
+from scheduler.service import SchedulerEndpoint
+
+
+def node_uuid(number: int) -> str:
+    return derived("rig", "node", number)
+
+
+class OneScheduler:
+    """A scheduler of its own: own connections, own picture, own endpoint."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_age: float = 0.0,
+        max_tries: int = 20,
+        subset: int = 1,
+        plugins: Funnel | None = None,
+    ) -> None:
+        self.database = Database(url, "main", pool_size=32)
+        names = ResourceClassNames(self.database)
+        self.picture = Picture()
+        self.follower = Follower(self.database, names, self.picture)
+        stored = StoredRequests(self.database, requests)
+        destinations = Destinations(
+            self.database,
+            stored,
+            names,
+            self.picture,
+            self.follower,
+            Planner(plugins or funnel(), subset),
+            max_age=max_age,
+            max_tries=max_tries,
+        )
+        self.endpoint = SchedulerEndpoint(self.database, destinations, stored)
+        self.select = self.endpoint.select_destinations
+        self.follower.catch_up(self.follower.now())
+
+    def used(self, number: int, resource_class: str = "VCPU") -> float:
+        """What this scheduler believes to be used of a host."""
+        snapshot = self.picture.snapshot()
+        row = [host.compute_node_uuid for host in snapshot.hosts].index(node_uuid(number))
+        return float(snapshot.used(resource_class)[row])
+
+
+class Rig:
+    """The store, and whoever writes to it behind the schedulers' backs."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.database = Database(url, "main", pool_size=32)
+        MAIN.upgrade(self.database)
+        self.names = ResourceClassNames(self.database)
+        self.placement = PlacementEndpoint(options.new(), self.database, self.names)
+        self._numbers = itertools.count()
+        self._schedulers: list[OneScheduler] = []
+        for number, uuid in enumerate(CELLS):
+            cells.create(self.database, name=f"cell{number}", uuid=uuid)
+        self.registry = self.scheduler().endpoint
+
+    def close(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler.database.close()
+        self.database.close()
+
+    def scheduler(self, **settings: Any) -> OneScheduler:
+        self._schedulers.append(OneScheduler(self.url, **settings))
+        return self._schedulers[-1]
+
+    def fresh(self) -> str:
+        return f"rig-{next(self._numbers)}"
+
+    def add_hosts(
+        self, numbers: Collection[int], cell: int = 0, vcpus: int = 16, memory_mb: int = 32768, **described: Any
+    ) -> None:
+        """Hosts with providers, reported and alive."""
+        held = {
+            "VCPU": Inventory(total=vcpus),
+            "MEMORY_MB": Inventory(total=memory_mb),
+            "DISK_GB": Inventory(total=500),
+        }
+        providers = tuple(
+            ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=held) for number in numbers
+        )
+        self.placement.report_providers(ReportProviders(request_id=self.fresh(), providers=providers))
+        self.report([report(number, **described) for number in numbers], [f"host{n}" for n in numbers], cell)
+
+    def report(self, hosts: Sequence[HostReport], alive: Sequence[str] = (), cell: int = 0) -> None:
+        self.registry.report_hosts(
+            ReportHosts(request_id=self.fresh(), cell_uuid=CELLS[cell], hosts=tuple(hosts), alive=tuple(alive))
+        )
+
+    def take(self, number: int, vcpus: int, memory_mb: int = 1, consumer: str | None = None) -> str:
+        """Let somebody else take what a host has; return who."""
+        uuid = consumer or derived(self.fresh(), "somebody")
+        wanted = ConsumerAllocations(
+            allocations={node_uuid(number): ProviderAmounts(resources={"VCPU": vcpus, "MEMORY_MB": memory_mb})},
+            project_id="other",
+            user_id="other",
+            consumer_generation=None,
+        )
+        self.placement.put_allocations(PutAllocations(request_id=self.fresh(), consumer_uuid=uuid, wanted=wanted))
+        return uuid
+
+    def release(self, consumer: str, *, for_good: bool = False) -> None:
+        self.placement.delete_allocations(
+            DeleteAllocations(request_id=self.fresh(), consumer_uuid=consumer, for_good=for_good)
+        )
+
+    def resize_host(self, number: int, generation: int, vcpus: int) -> None:
+        held = {"VCPU": Inventory(total=vcpus), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
+        self.placement.set_inventories(
+            SetInventories(
+                request_id=self.fresh(), uuid=node_uuid(number), generation=generation, inventories=held
+            )
+        )
+
+    def allocation_rows(self) -> int:
+        return len(self.database.read(lambda connection: connection.execute(sql_select(allocations.c.id)).all()))
+
+    def audit(self) -> Any:
+        return audit(self.database, self.names)
+
+
+def report(number: int, **described: Any) -> HostReport:
+    values: dict[str, Any] = {
+        "service_host": f"host{number}",
+        "nodename": f"host{number}",
+        "compute_node_uuid": node_uuid(number),
+        "agent": "agent",
+    }
+    return HostReport(**values | described)
