@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from conductor.cell_hosts import CellHosts
 from conductor.cell_records import BUILDING, ERROR, FAILED, STARTING, AttemptRecord, CellInstance, CellRecords
-from conductor.operations import BUILD, Ended, Next, Operation, Outcome, Record, Step, Superseded, Wait
+from conductor.steps import BUILD, Ended, Next, Operation, Outcome, Record, Step, Superseded, Wait
 from moorage import context, errors
 from moorage.bus import Bus, Client
 from moorage.database import Database

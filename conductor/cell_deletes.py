@@ -15,20 +15,8 @@ from conductor.cell_records import (
     CellInstance,
     CellRecords,
 )
-from conductor.operations import (
-    BUILD,
-    DELETE,
-    Again,
-    Ended,
-    NewOperation,
-    Next,
-    Nothing,
-    Operation,
-    Operations,
-    Outcome,
-    Record,
-    Step,
-)
+from conductor.operations import Operations
+from conductor.steps import BUILD, DELETE, Again, Ended, NewOperation, Next, Nothing, Operation, Outcome, Record, Step
 from moorage import context, errors, ids
 from moorage.bus import Bus, Client
 from moorage.database import Database

@@ -14,7 +14,8 @@ from conductor.cell_records import (
     CellInstance,
     CellRecords,
 )
-from conductor.operations import BUILD, Ended, Operation, Operations
+from conductor.operations import Operations
+from conductor.steps import BUILD, Ended, Operation
 from conductor.worker import Worker
 from moorage import errors
 from moorage.bus import Client, serves

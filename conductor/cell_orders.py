@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 from conductor.cell_builds import Starting
 from conductor.cell_deletes import CellDeletes
 from conductor.cell_records import CellRecords, NewInstance
-from conductor.operations import BUILD, NewOperation, Operation, Operations
+from conductor.operations import Operations
+from conductor.steps import BUILD, NewOperation, Operation
 from conductor.worker import Worker
 from moorage import context, errors, ids
 from moorage.bus import serves

@@ -48,7 +48,24 @@ class Conductor(Configured):
         return 0
 
 
-class InstanceBuild(Configured, Lister):
+class _Ordering(Configured, Lister):
+    """A command that orders something for instances, and may wait until it has come."""
+
+    def wait(self, given: argparse.Namespace, uuids: Sequence[str], state: str, what: str) -> list[tuple[Any, ...]]:
+        """Return the instances as rows, at once or when they are ``state`` or can no longer become so."""
+        ends = {state, "error"} if state == "active" else {state}
+        seconds = given.wait_timeout if given.wait else 0.0
+        instances = wait_for(self.client("conductor"), uuids, lambda seen: seen.state in ends, what, seconds)
+        self._failed = given.wait and any(instance.state != state for instance in instances)
+        return [_row(instance) for instance in instances]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Show the instances; tell by the exit status whether all that was waited for has come."""
+        self._failed = False
+        return super().run(parsed_args) or int(self._failed)
+
+
+class InstanceBuild(_Ordering):
     """Order instances to be built, all placed in one decision.
 
     Repeated with the same --request-id, it orders nothing new and shows the same instances.
@@ -87,15 +104,7 @@ class InstanceBuild(Configured, Lister):
             # It may be on record all the same; the same order once more finds out.
             LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", request_id)
             raise
-        seconds = parsed_args.wait_timeout if parsed_args.wait else 0.0
-        instances = wait_for(conductor, uuids, lambda seen: seen.state != "building", "building", seconds)
-        self._failed = parsed_args.wait and any(instance.state != "active" for instance in instances)
-        return _COLUMNS, [_row(instance) for instance in instances]
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show the instances; tell by the exit status whether all that was waited for has come."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
+        return _COLUMNS, self.wait(parsed_args, uuids, "active", "building")
 
 
 class InstanceList(Configured, Lister):
@@ -152,7 +161,7 @@ class InstanceShow(Configured, ShowOne):
         return tuple(fields), tuple(fields.values())
 
 
-class InstanceDelete(Configured, Lister):
+class InstanceDelete(_Ordering):
     """Order instances to be deleted: the guest first, then what it holds. Ordering it twice does no harm."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -167,15 +176,7 @@ class InstanceDelete(Configured, Lister):
         conductor = self.client("conductor")
         for uuid in parsed_args.uuid:
             conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
-        seconds = parsed_args.wait_timeout if parsed_args.wait else 0.0
-        instances = wait_for(conductor, parsed_args.uuid, lambda seen: seen.state == "deleted", "deleting", seconds)
-        self._failed = parsed_args.wait and any(instance.state != "deleted" for instance in instances)
-        return _COLUMNS, [_row(instance) for instance in instances]
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show the instances; tell by the exit status whether all that was waited for has come."""
-        self._failed = False
-        return super().run(parsed_args) or int(self._failed)
+        return _COLUMNS, self.wait(parsed_args, parsed_args.uuid, "deleted", "deleting")
 
 
 def _add_wait(parser: argparse.ArgumentParser, what: str) -> None:

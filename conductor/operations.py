@@ -1,159 +1,49 @@
-"""Operations as records: the next step is written down with all that it needs, and only then done.
+"""Operations as records: the next step is written down with all that it needs, and only then done."""
 
-A step is a function of its operation. It may be done again by anyone, and names the same ids each time: they follow
-from the operation's uuid (:func:`moorage.ids.derived`). What it found out is recorded together with the step that
-comes next, in one transaction that counts only if nobody else has moved the operation meanwhile.
-"""
-
-import random
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select
 
+from conductor.steps import (
+    DONE,
+    FAILED,
+    LEASE_SECONDS,
+    PENDING,
+    Again,
+    Backoff,
+    Ended,
+    NewOperation,
+    Next,
+    Operation,
+    Outcome,
+    Record,
+    Superseded,
+    Wait,
+)
 from moorage import ids
 from moorage.columns import now
 from moorage.database import Database
-from moorage.model import Value
 
-T = TypeVar("T")
-
-BUILD = "build"
-DELETE = "delete"
-
-PENDING = "pending"
-DONE = "done"
-FAILED = "failed"
-
-#: Seconds after which another conductor may take an operation whose owner has recorded nothing. Arbitrary: longer than
-#: a step waits for one answer, short enough that nobody waits long for the work of a conductor that has died.
-LEASE_SECONDS = 120.0
-
-
-class Superseded(Exception):
-    """Somebody else has moved the operation; whatever this one has found out no longer counts."""
-
-
-class Nothing(Value, frozen=True):
-    """The payload of a step that needs only its operation."""
-
-
-@dataclass(frozen=True)
-class Backoff:
-    """How long to wait before a step is tried again: ``first`` seconds, then three times as long, up to ``longest``."""
-
-    first: float = 1.0
-    longest: float = 30.0
-
-    def seconds(self, tries: int) -> float:
-        """Return the wait after so many tries in vain, with a quarter of it at random, so that many do not march."""
-        wait = min(self.first * 3.0 ** min(tries - 1, 20), self.longest)
-        return wait * random.uniform(0.75, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation in the hands of this conductor, about to do a step."""
-
-    uuid: str
-    kind: str
-    subject: str
-    request_id: str
-    step: str
-    step_number: int
-    payload: bytes
-    tries: int
-    lease_number: int
-    #: Found in the records rather than begun or moved just now: the step may have been done before, in part or whole.
-    resumed: bool = False
-    #: Seconds to wait before the step is done.
-    delay: float = 0.0
-    taken_at: float = field(default_factory=time.monotonic)
-
-    def read(self, kind: type[T]) -> T:
-        """Return what was written down for this step."""
-        return msgspec.json.decode(self.payload, type=kind)
-
-    def derived(self, *words: object) -> str:
-        """Return the id that this operation uses for ``words``: the same whoever asks, and whenever."""
-        return ids.derived(self.uuid, *words)
-
-    @property
-    def lease_is_old(self) -> bool:
-        """Whether it must be taken again before the step is done, because others may soon take it or have done so."""
-        return time.monotonic() - self.taken_at > LEASE_SECONDS / 3
-
-
-# --- What may come of a step ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """Go on with another step, after ``delay`` seconds."""
-
-    step: str
-    payload: Value
-    delay: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Go on with another step when a message says so."""
-
-    step: str
-    payload: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """Do the same step again later, for this reason."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Nothing is left to do; with a reason, what was asked for could not be had."""
-
-    reason: str | None = None
-
-
-Outcome = Next | Wait | Again | Ended
-#: What a step hands back: called in the transaction that records the outcome, it writes what the step has found out.
-Record = Callable[[Connection], Outcome]
-Step = Callable[[Operation], Record]
-
-
-# --- The records ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NewOperation:
-    """An operation to be begun."""
-
-    uuid: str
-    kind: str
-    subject: str
-    step: str
-    payload: Value
+#: Seconds after which this conductor takes an operation of its own that it has not in hand: its order or its last step
+#: was committed and the connection lost before that was known. Longer than from a commit to the worker's queue.
+_OWN_GRACE_SECONDS = 1.0
 
 
 class Operations:
     """The operations of one schema, as one conductor sees them.
 
-    :param owner: the name under which this conductor takes operations.
+    :param name: the conductor's. It takes operations under an owner of its own in each of its lives, so that two
+        conductors which were given one name do not take each other's work.
     :param scope: columns that narrow the table down, with their values: the cell.
     """
 
-    def __init__(
-        self, database: Database, table: Table, owner: str, scope: Mapping[str, str], backoff: Backoff
-    ) -> None:
+    def __init__(self, database: Database, table: Table, name: str, scope: Mapping[str, str], backoff: Backoff) -> None:
         self._database = database
         self._table = table
-        self._owner = owner
+        self._lives = f"{name}/"
+        self._owner = self._lives + ids.fresh()
         self._scope = dict(scope)
         self.backoff = backoff
 
@@ -257,13 +147,23 @@ class Operations:
         )
         return [uuid for uuid in found if uuid not in held][:limit]
 
+    def adopt(self) -> None:
+        """Free what a conductor of this name has left when it died: nobody need wait for those leases to run out.
+
+        One that lives and was given the same name loses nothing but its leases.
+        """
+        self._free_all(self._table.c.lease_owner.startswith(self._lives, autoescape=True))
+
     def let_go(self) -> None:
         """Give back all that this conductor has taken: another one need not wait for the leases to run out."""
+        self._free_all(self._table.c.lease_owner == self._owner)
+
+    def _free_all(self, owned: ColumnElement[bool]) -> None:
         table = self._table
         self._database.write(
             lambda connection: connection.execute(
                 table.update()
-                .where(*self._mine(), table.c.state == PENDING, table.c.lease_owner == self._owner)
+                .where(*self._mine(), table.c.state == PENDING, owned)
                 .values(lease_owner=None, lease_until=None)
             )
         )
@@ -273,10 +173,8 @@ class Operations:
 
     def _free(self) -> ColumnElement[bool]:
         lease = self._table.c
-        return and_(
-            lease.state == PENDING,
-            or_(lease.lease_owner.is_(None), lease.lease_owner == self._owner, lease.lease_until < now()),
-        )
+        left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
+        return and_(lease.state == PENDING, or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
 
     # UPDATE operations SET step = :next, step_number = :n + 1, payload = …, tries = 0, due_at = …, lease_… = …
     #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease

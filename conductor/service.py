@@ -11,7 +11,7 @@ from conductor.cell_hosts import CellHosts, HostForwarder
 from conductor.cell_orders import CellOrders
 from conductor.cell_records import CellRecords
 from conductor.cells import Cells
-from conductor.operations import Backoff, Operations
+from conductor.operations import Operations
 from conductor.schema import (
     CELL,
     CONDUCTOR,
@@ -20,6 +20,7 @@ from conductor.schema import (
     conductor_operations,
     conductor_requests,
 )
+from conductor.steps import Backoff
 from conductor.super_builds import SuperBuilds
 from conductor.super_deletes import SuperDeletes
 from conductor.super_orders import SuperOrders

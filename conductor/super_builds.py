@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from conductor import super_records
 from conductor.cells import Cells
-from conductor.operations import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
+from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
 from moorage import errors
 from moorage.bus import Client
 from moorage.database import Database

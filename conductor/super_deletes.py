@@ -4,7 +4,8 @@ from sqlalchemy import Connection
 
 from conductor import super_records
 from conductor.cells import Cells
-from conductor.operations import DELETE, Ended, NewOperation, Nothing, Operation, Operations, Outcome, Record, Step
+from conductor.operations import Operations
+from conductor.steps import DELETE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
 from moorage import context, errors, ids
 from moorage.bus import Client
 from moorage.database import Database

@@ -3,7 +3,8 @@
 from sqlalchemy import Connection
 
 from conductor import super_records
-from conductor.operations import BUILD, NewOperation, Operation, Operations
+from conductor.operations import Operations
+from conductor.steps import BUILD, NewOperation, Operation
 from conductor.super_builds import Asking
 from conductor.super_deletes import SuperDeletes
 from conductor.worker import Worker

@@ -54,7 +54,7 @@ class SuperView:
         """Return the instances, each with what its cell says; record those that a cell has deleted."""
         asked: dict[str, list[Instance]] = {}
         for instance in known:
-            if instance.cell_uuid is not None and instance.state != super_records.DELETED:
+            if instance.cell_uuid is not None:
                 asked.setdefault(instance.cell_uuid, []).append(instance)
         merged: dict[str, Instance] = {}
         if len(asked) == 1:
@@ -105,7 +105,7 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     if in_cell is None:
         return msgspec.structs.replace(known, cell=cell)
     # Ordered here and not yet known there.
-    ordered = known.state == super_records.DELETING and in_cell.state != super_records.DELETED
+    ordered = known.state in (super_records.DELETING, super_records.DELETED) and in_cell.state != super_records.DELETED
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,

@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from conductor.operations import Again, Operation, Operations, Record, Step, Superseded
+from conductor.operations import Operations
+from conductor.steps import Again, Operation, Record, Step, Superseded
 from moorage import context, errors
 from moorage.service import Periodic
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds between two looks at the records for operations that nobody has in hand. Arbitrary: what is begun here is
-#: handed over in memory, so this finds only what a stopped or dead conductor has left.
+#: handed over in memory, so this finds only what a stopped or dead conductor has left, or a lost connection.
 SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
 
@@ -47,7 +48,11 @@ class Worker:
         self._sweep = Periodic("operations", self.sweep, SWEEP_SECONDS)
 
     def start(self) -> None:
-        """Begin to work, first on what the records say is due."""
+        """Begin to work, first on what the records say is due.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        self._operations.adopt()
         for thread in self._threads:
             thread.start()
         self._sweep.start()

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from cliff.columns import FormattableColumn
 from cliff.lister import Lister
 from cliff.show import ShowOne
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.progress import Progress
 from harness import bench, demo
 from harness.cloud import Cloud, Plan
 from moorage import errors
-from moorage.commands import Configured
+from moorage.commands import Configured, shown
 
 
 def _count(least: int) -> Any:
@@ -35,16 +34,6 @@ def _rate(text: str) -> float:
     if not 0 <= rate <= 1:
         raise argparse.ArgumentTypeError("must be between 0 and 1")
     return rate
-
-
-class _OrBlank(FormattableColumn[Any]):
-    """A value that a table shows as nothing where it is null, and as one line where it is a list."""
-
-    def human_readable(self) -> str:
-        """Return what the table shows."""
-        if isinstance(self._value, list):
-            return ", ".join(self._value)
-        return "" if self._value is None else str(self._value)
 
 
 @contextlib.contextmanager
@@ -142,7 +131,7 @@ class Demo(_OnServers, Lister):
         sys.stderr.write(f"{self._verdict}\n")
         return (
             ("instance", "state", "cell", "host", "attempts", "reason"),
-            [tuple(_OrBlank(value) for value in row) for row in rows],
+            [shown(row) for row in rows],
         )
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 import functools
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
 
+from cliff.columns import FormattableColumn
 from cliff.command import Command
 from oslo_config import cfg
 
@@ -40,3 +42,18 @@ class Configured(Command):
         bus = Bus(self.conf)
         cast("Shell", self.app).closing.callback(bus.close)
         return bus
+
+
+class ShownValue(FormattableColumn[Any]):
+    """A value for people and machines: a table shows null as nothing, and a list as one line."""
+
+    def human_readable(self) -> str:
+        """Return what a table shows."""
+        if isinstance(self._value, list | tuple):
+            return ", ".join(str(part) for part in self._value)
+        return "" if self._value is None else str(self._value)
+
+
+def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:
+    """Return a row, or the values of one thing, as they are to be shown."""
+    return tuple(ShownValue(value) for value in values)

@@ -1,9 +1,10 @@
 """Many rows or many values in few statements, whatever the driver makes of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, Table, select
+from sqlalchemy import Connection, Insert, Select, Table, select
 
 from moorage.columns import now
 
@@ -35,9 +36,13 @@ def insert(
     if not rows:
         return None
     if len(rows) == 1:
-        statement = table.insert().values(dict.fromkeys(stamps, now())) if stamps else table.insert()
-        number: int | None = connection.execute(statement, dict(rows[0])).lastrowid
+        number: int | None = connection.execute(_insert(table, tuple(stamps)), dict(rows[0])).lastrowid
         return number
     moment = dict.fromkeys(stamps, connection.scalar(select(now()))) if stamps else {}
-    connection.execute(table.insert(), [{**row, **moment} for row in rows])
+    connection.execute(_insert(table, ()), [{**row, **moment} for row in rows])
     return None
+
+
+@lru_cache
+def _insert(table: Table, stamps: tuple[str, ...]) -> Insert:
+    return table.insert().values(dict.fromkeys(stamps, now())) if stamps else table.insert()

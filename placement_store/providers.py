@@ -212,7 +212,7 @@ def create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str
     return created
 
 
-def move_rows(connection: Connection, ids: Collection[int], *, generation: int, **values: Any) -> None:
+def move_rows(connection: Connection, ids: Collection[int], *, generation: int) -> None:
     """Lock providers in the order of their ids and raise ``seq`` by one and ``generation`` by ``generation``.
 
     Whoever changes an inventory or an allocation does this first: a provider's row is the lock on all that it has.
@@ -222,8 +222,7 @@ def move_rows(connection: Connection, ids: Collection[int], *, generation: int, 
     # UPDATE resource_providers SET generation = generation + :generation, seq = seq + 1, updated_at = :now
     #  WHERE id IN (...)
     for chunk in bulk.chunks(sorted(ids)):
-        statement = _MOVE.values(**values) if values else _MOVE
-        moved = connection.execute(statement, {"ids": chunk, "moved_by": generation}).rowcount
+        moved = connection.execute(_MOVE, {"ids": chunk, "moved_by": generation}).rowcount
         if moved != len(chunk):
             raise Moved
 
@@ -253,7 +252,10 @@ def delete(connection: Connection, uuid: str) -> None:
         raise errors.ProviderInUse(provider_uuid=uuid)
     for table in (inventories, provider_traits, provider_aggregates):
         connection.execute(table.delete().where(table.c.resource_provider_id == key.id))
-    connection.execute(resource_providers.delete().where(resource_providers.c.id == key.id))
+    # InnoDB lets no row go that refers to itself, as a root does.
+    this = resource_providers.c.id == key.id
+    connection.execute(resource_providers.update().where(this).values(root_provider_id=None, parent_provider_id=None))
+    connection.execute(resource_providers.delete().where(this))
     feed.record(connection, provider_ids=[key.id])
 
 

@@ -64,7 +64,7 @@ class DbUpgrade(Configured, Lister):
         """Upgrade, and return a row for each place."""
         if parsed_args.cell and parsed_args.schema not in (None, "cell"):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
-        rows = []
+        rows: list[Sequence[Any]] = []
         for place in self._places(parsed_args):
             before, after = upgrade(place, dry_run=parsed_args.dry_run)
             rows.append((place.schema, place.cell or "", mask_url(place.url), before or "none", after or "none"))

@@ -5,18 +5,25 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from scheduler_builders import CELLS, funnel
-from sqlalchemy import select as sql_select
 
 from moorage import options
 from moorage.database import Database
 from moorage.ids import derived
-from moorage.messages import DeleteAllocations, PutAllocations, ReportHosts, ReportProviders, SetInventories
+from moorage.messages import (
+    DeleteAllocations,
+    GetResourceProvider,
+    PutAllocations,
+    ReportHosts,
+    ReportProviders,
+    SetInventories,
+)
 from moorage.model import ConsumerAllocations, HostReport, Inventory, ProviderAmounts, ProviderReport
 from moorage.requests import StoredRequests
 from placement_store import cells
-from placement_store.audit import audit
+from placement_store.audit import Report
+from placement_store.audit import report as audit_report
 from placement_store.names import ResourceClassNames
-from placement_store.schema import MAIN, allocations, requests
+from placement_store.schema import MAIN, requests
 from placement_store.service import PlacementEndpoint
 from scheduler.destinations import Destinations
 from scheduler.follow import Follower
@@ -132,19 +139,19 @@ class Rig:
             DeleteAllocations(request_id=self.fresh(), consumer_uuid=consumer, for_good=for_good)
         )
 
-    def resize_host(self, number: int, generation: int, vcpus: int) -> None:
-        held = {"VCPU": Inventory(total=vcpus), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
+    def resize_host(self, number: int, vcpus: int) -> None:
+        provider = self.placement.get_resource_provider(GetResourceProvider(uuid=node_uuid(number)))
         self.placement.set_inventories(
             SetInventories(
-                request_id=self.fresh(), uuid=node_uuid(number), generation=generation, inventories=held
+                request_id=self.fresh(),
+                uuid=provider.uuid,
+                generation=provider.generation,
+                inventories={**provider.inventories, "VCPU": Inventory(total=vcpus)},
             )
         )
 
-    def allocation_rows(self) -> int:
-        return len(self.database.read(lambda connection: connection.execute(sql_select(allocations.c.id)).all()))
-
-    def audit(self) -> Any:
-        return audit(self.database, self.names)
+    def audit(self) -> Report:
+        return self.database.read(audit_report)
 
 
 def report(number: int, **described: Any) -> HostReport:

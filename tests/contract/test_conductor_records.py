@@ -10,7 +10,9 @@ from sqlalchemy import Connection
 from conductor import super_records
 from conductor.cell_hosts import CellHosts
 from conductor.cell_records import CellRecords, NewInstance
-from conductor.operations import (
+from conductor.operations import Operations
+from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
+from conductor.steps import (
     BUILD,
     DELETE,
     Again,
@@ -20,11 +22,9 @@ from conductor.operations import (
     Next,
     Nothing,
     Operation,
-    Operations,
     Superseded,
     Wait,
 )
-from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
 from conductor.super_builds import Asking
 from conductor.worker import Worker
 from moorage import errors, ids, options
@@ -121,8 +121,7 @@ def test_what_another_conductor_has_is_left_alone_until_its_lease_has_run_out(da
     operation = begin(database, mine)
     assert others.due((), 10) == []
     assert others.take(operation.uuid) is None
-    assert mine.due({operation.uuid}, 10) == []
-    assert mine.due((), 10) == [operation.uuid]
+    assert mine.due((), 10) == [], "it is on its way to the worker"
 
     run_out(database, operation)
     taken = others.take(operation.uuid)
@@ -157,6 +156,30 @@ def test_a_conductor_that_stops_gives_back_what_it_has(database: Database) -> No
     mine.let_go()
 
     assert others.due((), 10) == [operation.uuid]
+
+
+def test_a_conductor_that_is_started_again_goes_on_with_what_its_last_life_has_left_and_nobody_elses(
+    database: Database,
+) -> None:
+    left, others = begin(database, of(database, "me")), begin(database, of(database, "me-too"))
+    again = of(database, "me")
+    assert again.due((), 10) == []
+
+    again.adopt()
+
+    assert again.due((), 10) == [left.uuid]
+    assert again.take(others.uuid) is None
+
+
+def test_what_a_lost_connection_has_hidden_is_found_again_by_its_own_conductor(database: Database) -> None:
+    mine = of(database, "me")
+    operation = begin(database, mine)
+    table = conductor_operations
+    database.write(lambda connection: connection.execute(table.update().values(updated_at=1.0)))
+
+    assert mine.due({operation.uuid}, 10) == []
+    assert mine.due((), 10) == [operation.uuid]
+    assert of(database, "other").due((), 10) == []
 
 
 def test_an_operation_that_waits_is_nobodys_until_a_message_moves_it(database: Database) -> None:
@@ -195,6 +218,8 @@ def test_a_message_supersedes_the_step_under_way(database: Database) -> None:
 def test_cells_of_one_database_do_not_see_each_others_operations(database: Database) -> None:
     one, two = of(database, "me", ids.fresh()), of(database, "me", ids.fresh())
     operation = begin(database, one)
+
+    one.let_go()
 
     assert two.due((), 10) == []
     assert two.take(operation.uuid) is None

@@ -1,5 +1,6 @@
 """Both conductors as whole services on an in-process bus, between peers that keep the real promises."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 from oslo_config import cfg
 
-from conductor.operations import Backoff
 from conductor.schema import CELL, CONDUCTOR
 from conductor.service import CellConductor, SuperConductor
+from conductor.steps import Backoff
 from moorage import context, errors, ids, options
 from moorage.bus import Bus, BusServer, serves
 from moorage.database import Database
@@ -55,6 +56,7 @@ from moorage.model import (
     RequestSpec,
     Selection,
 )
+from moorage.shell import main
 from moorage.wire import Mutation
 
 CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
@@ -823,7 +825,8 @@ def test_a_deleted_instance_loses_its_guest_then_its_claim_and_is_listed_only_on
     assert uuid in world.placement.deleted
     conductor = world.bus.client("conductor")
     assert conductor.call(ListInstances()) == []
-    assert [instance.state for instance in conductor.call(ListInstances(deleted=True))] == ["deleted"]
+    [instance] = conductor.call(ListInstances(deleted=True))
+    assert (instance.state, instance.attempts[0].state) == ("deleted", "ended")
     world.delete(uuid)
     with pytest.raises(errors.InstanceNotFound):
         world.delete(ids.fresh())
@@ -988,3 +991,51 @@ def test_a_conductor_refuses_to_start_without_its_tables_or_its_cell(tmp_path: P
     with pytest.raises(errors.CellNotFound):
         CellConductor(conf, "cell", "nowhere").start()
     bus.close()
+
+
+# --- The commands -----------------------------------------------------------------------------------------------------
+
+
+def moorage(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
+    capsys.readouterr()
+    status = main(["--config-file", str(file), *words, "-f", "json"])
+    printed = capsys.readouterr().out
+    return status, json.loads(printed) if printed else None
+
+
+def test_instances_are_built_listed_shown_and_deleted_by_command(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.agent.failing = {"a"}
+    size = ("--vcpus", "1", "--memory-mb", "1024", "--request-id", "r")
+
+    status, rows = moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2", "--wait")
+    assert status == 0
+    assert [(row["state"], row["host"], row["attempts"]) for row in rows] == [("active", "b", "a, b")] * 2
+    assert moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2")[1] == rows
+    assert moorage(world, tmp_path, capsys, "instance", "list") == (0, rows)
+    uuid = rows[0]["uuid"]
+    _status, shown = moorage(world, tmp_path, capsys, "instance", "show", uuid)
+    assert shown["attempt_1"] == "a, failed: a is broken"
+    assert shown["attempt_2"] == "b, active"
+    status, rows = moorage(world, tmp_path, capsys, "instance", "delete", uuid, "--wait")
+    assert (status, rows[0]["state"]) == (0, "deleted")
+    assert len(moorage(world, tmp_path, capsys, "instance", "list")[1]) == 1
+
+
+def test_a_command_that_waits_for_a_build_in_error_says_why_and_fails(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    size = ("--vcpus", "1", "--memory-mb", "1024")
+
+    status, rows = moorage(world, tmp_path, capsys, "instance", "build", *size, "--wait")
+
+    assert status == 1
+    assert rows[0]["state"] == "error"
+    assert "c: c is broken" in rows[0]["reason"]
+    assert moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "0")[0] == 1
+    assert moorage(world, tmp_path, capsys, "instance", "build", "--vcpus", "0", "--memory-mb", "1")[0] == 1
+    assert moorage(world, tmp_path, capsys, "instance", "show", ids.fresh())[0] == 1

@@ -1,0 +1,422 @@
+"""The promises of select_destinations, on SQLite and on MariaDB: claimed, all or nothing, same id same answer."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from scheduler_builders import CELLS, funnel, select
+from scheduler_rig import OneScheduler, Rig, node_uuid
+
+from moorage import errors
+from moorage.messages import DeleteResourceProvider, SelectDestinations
+from moorage.model import Destination, Explanation, Selection
+from moorage.plugin import Host, Weigher
+from moorage.wire import decode
+from placement_store.schema import changes
+from scheduler.funnel import Funnel
+from scheduler.plugins import Weighted
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    started = Rig(url)
+    yield started
+    report = started.audit()
+    assert not report.overcommitted
+    assert not report.drifted
+    started.close()
+
+
+def hosts_of(selections: list[Selection]) -> list[str]:
+    return [selection.service_host for selection in selections]
+
+
+class LowestNumberFirst(Weigher):
+    """Makes it plain which host is best."""
+
+    def weigh(self, host: Host, request: Any) -> float:
+        return -float(host.service_host.removeprefix("host"))
+
+
+def by_number() -> Funnel:
+    whole = funnel()
+    whole._weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
+    return whole
+
+
+# --- What an answer is ----------------------------------------------------------------------------------------------
+
+
+def test_the_first_selection_is_claimed_and_says_how(rig: Rig) -> None:
+    rig.add_hosts([1], availability_zone="a")
+    message = select("r1", num_alternates=2)
+    [[claimed]] = rig.scheduler().select(message)
+    assert claimed.service_host == "host1"
+    assert (claimed.cell_uuid, claimed.agent, claimed.availability_zone) == (CELLS[0], "agent", "a")
+    request = claimed.allocation_request
+    assert request.allocations[node_uuid(1)].resources == {"VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 20}
+    assert request.mappings == {"": (node_uuid(1),)}
+    assert claimed.limits == {"VCPU": 16.0, "MEMORY_MB": 32768.0, "DISK_GB": 500.0}
+    [holder] = rig.audit().holders
+    assert (holder.uuid, holder.claim_id) == (message.instance_uuids[0], claimed.claim_id)
+    assert claimed.consumer_generation == 1
+
+
+def test_alternates_are_distinct_in_the_claimed_hosts_cell_and_claimed_by_nobody(rig: Rig) -> None:
+    rig.add_hosts(range(5), cell=0)
+    rig.add_hosts(range(5, 10), cell=1)
+    scheduler = rig.scheduler()
+    for number in range(6):
+        [[claimed, *alternates]] = scheduler.select(select(f"r{number}", num_alternates=3))
+        assert len(alternates) == 3
+        assert len({claimed.service_host, *hosts_of(alternates)}) == 4
+        assert {alternate.cell_uuid for alternate in alternates} == {claimed.cell_uuid}
+        assert all(a.claim_id is None and a.consumer_generation is None for a in alternates)
+        assert all(list(a.allocation_request.allocations) == [a.compute_node_uuid] for a in alternates)
+    assert len(rig.audit().holders) == 6
+
+
+def test_there_are_at_most_as_many_alternates_as_asked_for_and_as_the_cell_has(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    rig.add_hosts([3, 4, 5, 6], cell=1)
+    scheduler = rig.scheduler(plugins=by_number())
+    assert hosts_of(scheduler.select(select("r1", num_alternates=0))[0]) == ["host1"]
+    assert hosts_of(scheduler.select(select("r2", num_alternates=5))[0]) == ["host1", "host2"]
+
+
+def test_forced_hosts_cut_the_list_pass_the_filters_and_get_no_alternates(rig: Rig) -> None:
+    rig.add_hosts(range(4))
+    scheduler = rig.scheduler()
+    [[claimed]] = scheduler.select(select("r1", num_alternates=2, force_hosts=("HOST2",)))
+    assert claimed.service_host == "host2"
+    [[claimed]] = scheduler.select(select("r2", num_alternates=2, force_nodes=("host3", "host1")))
+    assert claimed.service_host in {"host1", "host3"}
+    rig.take(2, vcpus=14)
+    with pytest.raises(errors.NoValidHost) as caught:
+        scheduler.select(select("r3", force_hosts=("host2",)))
+    assert explanation(caught.value).named_hosts == {"host2": "has not enough room"}
+
+
+# --- Refused claims -------------------------------------------------------------------------------------------------
+
+
+def test_a_host_that_filled_up_meanwhile_is_passed_over_and_not_offered(rig: Rig) -> None:
+    rig.add_hosts(range(5))
+    scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
+    rig.take(0, vcpus=15)
+    rig.take(1, vcpus=15)
+    [selections] = scheduler.select(select("r1", num_alternates=4))
+    assert hosts_of(selections) == ["host2", "host3", "host4"]
+    assert scheduler.used(0) == 15
+    assert scheduler.used(1) == 15
+
+
+def test_a_host_that_has_refused_is_no_alternate_even_if_it_has_room_again(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
+    taker = rig.take(0, vcpus=15)
+    released: list[str] = []
+    refresh = scheduler.follower.refresh
+
+    def refresh_late(nodes: Any) -> None:
+        if not released:
+            rig.release(taker)
+            released.append(taker)
+        refresh(nodes)
+
+    scheduler.follower.refresh = refresh_late  # type: ignore[method-assign]
+    [selections] = scheduler.select(select("r1", num_alternates=4))
+    assert released
+    assert scheduler.used(0) == 0
+    assert hosts_of(selections) == ["host1", "host2"]
+
+
+def test_one_refused_member_rolls_all_back_and_the_whole_is_planned_anew(rig: Rig) -> None:
+    rig.add_hosts(range(3), vcpus=4)
+    scheduler = rig.scheduler(max_age=3600.0)
+    rig.take(1, vcpus=3)
+    answer = scheduler.select(select("r1", count=4))
+    assert sorted(selection[0].service_host for selection in answer) == ["host0", "host0", "host2", "host2"]
+    assert len(rig.audit().holders) == 5
+
+
+def test_others_being_faster_again_and_again_is_contention(rig: Rig) -> None:
+    rig.add_hosts(range(6))
+    scheduler = rig.scheduler(max_age=3600.0, max_tries=3, plugins=by_number())
+    for number in range(6):
+        rig.take(number, vcpus=15)
+    with pytest.raises(errors.ClaimContention) as caught:
+        scheduler.select(select("r1"))
+    assert caught.value.tries == 3
+    assert len(rig.audit().holders) == 6
+
+
+def test_a_host_whose_provider_was_deleted_meanwhile_is_passed_over(rig: Rig) -> None:
+    rig.add_hosts(range(2))
+    scheduler = rig.scheduler(max_age=3600.0, plugins=by_number())
+    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(0)))
+    [[claimed]] = scheduler.select(select("r1"))
+    assert claimed.service_host == "host1"
+
+
+# --- Several instances ----------------------------------------------------------------------------------------------
+
+
+def test_fifty_instances_are_claimed_at_once(rig: Rig) -> None:
+    rig.add_hosts(range(5), vcpus=20, memory_mb=10 * 2048)
+    message = select("r1", count=50, num_alternates=2)
+    answer = rig.scheduler().select(message)
+    assert len(answer) == 50
+    assert {holder.uuid for holder in rig.audit().holders} == set(message.instance_uuids)
+    assert sorted({selections[0].service_host for selections in answer}) == [f"host{number}" for number in range(5)]
+    # The cloud is full now, so nothing is left to fall back on.
+    assert all(len(selections) == 1 for selections in answer)
+
+
+def test_fifty_instances_are_not_claimed_at_all_where_one_has_no_room(rig: Rig) -> None:
+    rig.add_hosts(range(5), vcpus=20, memory_mb=10 * 2048)
+    rig.take(0, vcpus=1)
+    with pytest.raises(errors.NoValidHost, match="49 of 50 would fit"):
+        rig.scheduler().select(select("r1", count=50))
+    assert len(rig.audit().holders) == 1
+
+
+def test_alternates_are_feasible_after_all_claims_of_the_request(rig: Rig) -> None:
+    rig.add_hosts(range(3), vcpus=4)
+    answer = rig.scheduler(plugins=by_number()).select(select("r1", count=3, num_alternates=3))
+    assert [hosts_of(selections) for selections in answer] == [
+        ["host0", "host1", "host2"],
+        ["host0", "host1", "host2"],
+        ["host1", "host2"],
+    ]
+
+
+def test_an_instance_that_is_named_twice_is_refused(rig: Rig) -> None:
+    message = select("r1", count=2)
+    with pytest.raises(errors.InvalidRequest) as caught:
+        rig.scheduler().select(msgspec.structs.replace(message, instance_uuids=message.instance_uuids[:1] * 2))
+    assert caught.value.path == "$.instance_uuids"
+
+
+def test_an_answer_that_could_not_be_stored_is_refused_before_anything_is_done(rig: Rig) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        rig.scheduler().select(select("r1", count=1000, num_alternates=100))
+    assert caught.value.path == "$.num_alternates"
+
+
+# --- The same request once more -------------------------------------------------------------------------------------
+
+
+def test_a_repeated_request_is_answered_alike_by_any_scheduler_and_claims_once(rig: Rig) -> None:
+    rig.add_hosts(range(5))
+    message = select("r1", count=2, num_alternates=2)
+    answer = rig.scheduler().select(message)
+    assert rig.scheduler().select(message) == answer
+    assert len(rig.audit().holders) == 2
+
+
+def test_a_repeated_request_is_answered_alike_though_the_cloud_is_full(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    scheduler = rig.scheduler()
+    answer = scheduler.select(select("r1"))
+    assert scheduler.select(select("r1")) == answer
+    with pytest.raises(errors.NoValidHost):
+        scheduler.select(select("r2"))
+
+
+def test_the_same_request_at_many_schedulers_at_once_is_one_claim(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    schedulers = [rig.scheduler() for _ in range(4)]
+    for number in range(5):
+        message = select(f"r{number}", num_alternates=1)
+        with ThreadPoolExecutor(len(schedulers)) as pool:
+            answers = list(pool.map(lambda scheduler, sent=message: scheduler.select(sent), schedulers))
+        assert all(answer == answers[0] for answer in answers)
+    assert len(rig.audit().holders) == 5
+
+
+def test_the_same_request_for_the_last_slot_at_many_schedulers_at_once_is_never_refused(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=10)
+    schedulers = [rig.scheduler() for _ in range(4)]
+    for number in range(5):
+        message = select(f"r{number}")
+        with ThreadPoolExecutor(len(schedulers)) as pool:
+            answers = list(pool.map(lambda scheduler, sent=message: scheduler.select(sent), schedulers))
+        assert all(answer == answers[0] for answer in answers)
+
+
+def test_an_id_that_was_used_for_other_content_is_refused(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    scheduler = rig.scheduler()
+    scheduler.select(select("r1"))
+    for other in (select("r1", vcpus=1), select("r1", num_alternates=1), select("r1", vcpus=900)):
+        with pytest.raises(errors.RequestIdReused):
+            scheduler.select(other)
+
+
+def test_a_repeated_request_marks_what_was_released_since(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    scheduler = rig.scheduler()
+    message = select("r1", count=3, num_alternates=1)
+    answer = scheduler.select(message)
+    rig.release(message.instance_uuids[0])
+    rig.release(message.instance_uuids[1], for_good=True)
+    again = scheduler.select(message)
+    assert again[2] == answer[2]
+    assert [selections[0].released for selections in again] == [True, True, False]
+    assert [hosts_of(selections) for selections in again] == [hosts_of(selections) for selections in answer]
+    # The first one's row is still there, at a later generation; the second is gone for good.
+    assert again[0][0].consumer_generation == 2
+    assert again[1][0].consumer_generation is None
+    rig.release(message.instance_uuids[2])
+    with pytest.raises(errors.ClaimReleased) as caught:
+        scheduler.select(message)
+    assert caught.value.claim_id == answer[0][0].claim_id
+    assert not rig.audit().holders
+
+
+def test_a_refusal_is_not_stored_so_the_request_may_be_repeated(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler()
+    with pytest.raises(errors.NoValidHost):
+        scheduler.select(select("r1"))
+    rig.release(taker)
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+
+
+def test_what_was_deleted_for_good_or_holds_something_is_not_claimed_for(rig: Rig) -> None:
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    deleted = select("r1")
+    rig.release(deleted.instance_uuids[0], for_good=True)
+    with pytest.raises(errors.ConsumerDeleted):
+        scheduler.select(deleted)
+    holding = select("r2")
+    rig.take(1, vcpus=1, consumer=holding.instance_uuids[0])
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        scheduler.select(holding)
+
+
+# --- No valid host --------------------------------------------------------------------------------------------------
+
+
+def explanation(fault: errors.NoValidHost) -> Explanation:
+    return decode(Explanation, fault.explanation)
+
+
+def refusal(scheduler: OneScheduler, message: SelectDestinations) -> errors.NoValidHost:
+    with pytest.raises(errors.NoValidHost) as caught:
+        scheduler.select(message)
+    return caught.value
+
+
+def test_a_cloud_without_hosts_says_so(rig: Rig) -> None:
+    fault = refusal(rig.scheduler(), select("r1"))
+    assert fault.summary == "the cloud has no hosts"
+    assert explanation(fault).hosts == 0
+
+
+def test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses(rig: Rig) -> None:
+    rig.add_hosts(range(3), vcpus=4)
+    rig.add_hosts([3], vcpus=64, availability_zone="b")
+    rig.report([], ["host0"])
+    rig.take(0, vcpus=3)
+    rig.take(1, vcpus=4, memory_mb=32000)
+    fault = refusal(rig.scheduler(), select("r1", vcpus=5, availability_zone="nova"))
+    told = explanation(fault)
+    assert told.hosts == 4
+    assert [(count.name, count.hosts, count.removed) for count in told.filters] == [
+        ("compute", 4, 0),
+        ("availability_zone", 4, 1),
+        ("destination", 3, 0),
+        ("resources", 3, 3),
+    ]
+    nearest = told.nearest_misses[0]
+    assert (nearest.host, nearest.resource_class, nearest.asked, nearest.free) == ("host2", "VCPU", 5, 4.0)
+    assert {miss.host for miss in told.nearest_misses} == {"host0", "host1", "host2"}
+    assert {miss.resource_class for miss in told.nearest_misses if miss.host == "host1"} == {"VCPU", "MEMORY_MB"}
+    assert "availability_zone removed 1 of 4; resources removed 3 of 3" in fault.summary
+
+
+def test_a_refusal_says_of_each_named_host_why_not_that_one(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    scheduler = rig.scheduler()
+    wanted = Destination(host="Host1", node="nothing")
+    named = explanation(refusal(scheduler, select("r1", requested_destination=wanted))).named_hosts
+    assert named == {"Host1": "is not where the request wants to go", "nothing": "is not known"}
+
+
+def test_a_refusal_names_the_hosts_that_refused_the_claim_itself(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    scheduler = rig.scheduler(max_age=3600.0)
+    rig.take(1, vcpus=1)
+    assert explanation(refusal(scheduler, select("r1"))).refused_claims == ("host1",)
+
+
+def test_room_that_was_made_behind_the_views_back_is_found_before_it_is_said_that_there_is_none(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler(max_age=3600.0)
+    scheduler.follower.follow(scheduler.follower.now())
+    rig.release(taker)
+    assert scheduler.used(1) == 2
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+
+
+def test_hosts_that_came_or_grew_or_woke_behind_the_views_back_are_found_too(rig: Rig) -> None:
+    scheduler = rig.scheduler(max_age=3600.0)
+    scheduler.follower.follow(scheduler.follower.now())
+    rig.add_hosts([1], vcpus=2)
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+    rig.resize_host(1, vcpus=4)
+    assert scheduler.select(select("r2"))[0][0].service_host == "host1"
+
+
+def test_a_change_that_the_feed_has_missed_is_found_by_comparing(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler(max_age=0.0)
+    rig.release(taker)
+    rig.database.write(lambda connection: connection.execute(changes.delete()))
+    scheduler.follower.follow(scheduler.follower.now())
+    assert scheduler.used(1) == 2
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+
+
+def test_a_claim_made_by_another_scheduler_shows_with_the_next_decision(rig: Rig) -> None:
+    rig.add_hosts([1])
+    one, other = rig.scheduler(), rig.scheduler()
+    one.select(select("r1"))
+    other.select(select("r2"))
+    assert other.used(1) == 4
+    one.follower.follow(one.follower.now())
+    assert one.used(1) == 4
+    assert not one.picture.unsure()
+
+
+def test_a_cell_that_does_not_exist_is_not_a_lack_of_room(rig: Rig) -> None:
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    nowhere = "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(errors.CellNotFound) as caught:
+        scheduler.select(select("r1", requested_destination=Destination(cell=nowhere)))
+    assert caught.value.name == nowhere
+    # One that exists and has no hosts is.
+    refusal(scheduler, select("r2", requested_destination=Destination(cell=CELLS[1])))
+
+
+def test_a_database_that_is_away_is_never_no_valid_host(tmp_path: Path) -> None:
+    file = tmp_path / "main.sqlite"
+    rig = Rig(f"sqlite:///{file}")
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    rig.close()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(errors.StoreUnavailable):
+        scheduler.select(select("r1"))

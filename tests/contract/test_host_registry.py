@@ -1,0 +1,231 @@
+"""The registry of hosts, on SQLite and on MariaDB: who is there, who is alive, and what the view is told of it."""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduler_builders import CELLS
+from scheduler_rig import Rig, report
+
+from moorage import errors
+from moorage.messages import ListHosts, ReportHosts, SetHost
+from moorage.model import HostState
+from placement_store import feed
+from placement_store.schema import hosts as host_table
+from scheduler import hosts
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    started = Rig(url)
+    yield started
+    started.close()
+
+
+def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:
+    listed = rig.registry.list_hosts(ListHosts(cell_uuid=None if cell is None else CELLS[cell]))
+    return {host.service_host: host for host in listed}
+
+
+def seqs(rig: Rig) -> dict[int, int]:
+    return rig.database.read(hosts.pairs)
+
+
+def told(rig: Rig, since: int = 0) -> set[int]:
+    """Which hosts the feed has named since."""
+    return rig.database.read(lambda connection: feed.changes_since(connection, since))[2]
+
+
+def newest(rig: Rig) -> int:
+    return rig.database.read(feed.newest)
+
+
+def age(rig: Rig, seconds: float) -> None:
+    """Let the last heartbeats be so much older."""
+    older = host_table.update().values(heartbeat_at=host_table.c.heartbeat_at - seconds)
+    rig.database.write(lambda connection: connection.execute(older))
+
+
+def sweep(rig: Rig) -> list[str]:
+    return rig.database.write(lambda connection: hosts.sweep(connection, 60.0))
+
+
+def set_host(rig: Rig, name: str, **wanted: Any) -> HostState:
+    return rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, **wanted))
+
+
+# --- Reports --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_host_is_known_and_counts_as_up_only_once_it_is_alive(rig: Rig) -> None:
+    rig.report([report(1, availability_zone="a", attributes={"rack": 7}), report(2)], ["host2", "never heard of"])
+    assert [state.up for state in states(rig).values()] == [False, True]
+    first = states(rig)["host1"]
+    assert (first.cell_uuid, first.availability_zone, first.attributes) == (CELLS[0], "a", {"rack": 7})
+    assert 0 <= first.heartbeat_age < 30
+    assert len(told(rig)) == 2
+    rig.report([], ["host1"])
+    assert states(rig)["host1"].up
+
+
+def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> None:
+    rig.report([report(1), report(2)], ["host1", "host2"])
+    age(rig, 50)
+    before, mark = seqs(rig), newest(rig)
+    rig.report([report(1), report(2)], ["host1", "host2"])
+    assert (seqs(rig), newest(rig)) == (before, mark)
+    assert all(state.heartbeat_age < 30 for state in states(rig).values())
+    rig.report([report(1, attributes={"rack": 8}, agent="another"), report(2)], ["host1", "host2"])
+    changed = {id_ for id_, seq in seqs(rig).items() if seq != before[id_]}
+    assert len(changed) == 1
+    assert told(rig, mark) == changed
+    assert (states(rig)["host1"].attributes, states(rig)["host1"].agent) == ({"rack": 8}, "another")
+
+
+def test_a_report_of_a_cell_that_does_not_exist_writes_nothing(rig: Rig) -> None:
+    nowhere = "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(errors.CellNotFound):
+        rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=nowhere, hosts=(report(1),)))
+    with pytest.raises(errors.CellNotFound):
+        rig.registry.list_hosts(ListHosts(cell_uuid=nowhere))
+    assert not states(rig)
+
+
+def test_a_report_that_comes_late_once_more_changes_nothing(rig: Rig) -> None:
+    message = ReportHosts(request_id="once", cell_uuid=CELLS[0], hosts=(report(1),), alive=("host1",))
+    rig.registry.report_hosts(message)
+    age(rig, 100)
+    assert sweep(rig) == ["host1"]
+    rig.registry.report_hosts(message)
+    assert not states(rig)["host1"].up
+
+
+def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.report([report(1)], ["host1"])
+    before = states(rig)["host1"]
+    with caplog.at_level(logging.ERROR):
+        # From another cell, under another name in the same cell, and twice in one report.
+        rig.report([report(1)], ["host1"], cell=1)
+        rig.report([report(1, service_host="impostor"), report(2)], ["impostor", "host2", "host1"])
+        rig.report([report(3), report(3, service_host="twin")], ["host3", "twin"])
+    assert list(states(rig)) == ["host1", "host2", "host3"]
+    assert states(rig)["host1"].compute_node_uuid == before.compute_node_uuid
+    assert states(rig)["host2"].up
+    assert [record.args[0] for record in caplog.records if record.args] == ["host1", "impostor", "twin"]  # type: ignore[index]
+
+
+def test_a_host_that_comes_back_with_another_compute_node_keeps_the_one_it_had(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.report([report(1)], ["host1"])
+    before = states(rig)["host1"]
+    other = report(2).compute_node_uuid
+    with caplog.at_level(logging.ERROR):
+        rig.report([report(1, compute_node_uuid=other, agent="new")], ["host1"])
+    assert states(rig)["host1"].compute_node_uuid == before.compute_node_uuid
+    assert states(rig)["host1"].agent == "agent"
+    assert other in caplog.text
+
+
+def test_hosts_of_one_name_in_two_cells_are_two_and_names_are_told_apart_by_case(rig: Rig) -> None:
+    rig.report([report(1), report(2, service_host="HOST1")], ["host1"])
+    rig.report([report(3, service_host="host1")], [], cell=1)
+    assert [(state.service_host, state.up) for state in states(rig, cell=0).values()] == [
+        ("HOST1", False),
+        ("host1", True),
+    ]
+    assert [state.up for state in states(rig, cell=1).values()] == [False]
+
+
+def test_the_same_new_hosts_reported_by_many_at_once_are_there_once(rig: Rig) -> None:
+    reported = [report(number) for number in range(50)]
+    endpoints = [rig.scheduler().endpoint for _ in range(4)]
+
+    def bring(number: int) -> None:
+        endpoints[number].report_hosts(
+            ReportHosts(request_id=f"r{number}", cell_uuid=CELLS[0], hosts=tuple(reported), alive=("host1",))
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(bring, range(4)))
+    assert len(states(rig)) == 50
+
+
+def test_ten_thousand_hosts_are_reported_at_once_and_stay_alive_by_one_report(rig: Rig) -> None:
+    names = [f"host{number}" for number in range(10_001)]
+    rig.report([report(number) for number in range(10_001)], names)
+    assert len(told(rig)) == 10_001
+    age(rig, 100)
+    rig.report([], names)
+    assert sweep(rig) == []
+
+
+# --- Up and down ----------------------------------------------------------------------------------------------------
+
+
+def test_a_silent_host_goes_down_once_and_comes_back_with_its_next_heartbeat(rig: Rig) -> None:
+    rig.report([report(1), report(2)], ["host1", "host2"])
+    before, mark = seqs(rig), newest(rig)
+    assert sweep(rig) == []
+    age(rig, 61)
+    rig.report([], ["host2"])
+    assert sweep(rig) == ["host1"]
+    assert sweep(rig) == []
+    assert [state.up for state in states(rig).values()] == [False, True]
+    assert len(told(rig, mark)) == 1
+    rig.report([], ["host1"])
+    assert states(rig)["host1"].up
+    assert sorted(seqs(rig)[id_] - seq for id_, seq in before.items()) == [0, 2]
+
+
+# --- What the operator says -----------------------------------------------------------------------------------------
+
+
+def test_a_host_is_disabled_with_a_reason_and_enabled_again(rig: Rig) -> None:
+    rig.report([report(1)], ["host1"])
+    mark = newest(rig)
+    disabled = set_host(rig, "host1", disabled=True, disabled_reason="new disks: ü")
+    assert (disabled.disabled, disabled.disabled_reason, disabled.up) == (True, "new disks: ü", True)
+    assert len(told(rig, mark)) == 1
+    # What is not named stays as it is.
+    assert set_host(rig, "host1", forced_down=True).disabled_reason == "new disks: ü"
+    assert set_host(rig, "host1", disabled=True).disabled_reason == "new disks: ü"
+    assert set_host(rig, "host1", disabled_reason="another").disabled_reason == "another"
+    enabled = set_host(rig, "host1", disabled=False)
+    assert (enabled.disabled, enabled.disabled_reason, enabled.forced_down) == (False, None, True)
+    assert not set_host(rig, "host1", forced_down=False).forced_down
+
+
+def test_setting_what_is_set_already_changes_nothing(rig: Rig) -> None:
+    rig.report([report(1)], ["host1"])
+    set_host(rig, "host1", disabled=True, disabled_reason="why")
+    before, mark = seqs(rig), newest(rig)
+    set_host(rig, "host1", disabled=True, disabled_reason="why", forced_down=False)
+    assert (seqs(rig), newest(rig)) == (before, mark)
+
+
+def test_a_report_leaves_what_the_operator_has_said(rig: Rig) -> None:
+    rig.report([report(1)], ["host1"])
+    set_host(rig, "host1", disabled=True, forced_down=True)
+    rig.report([report(1, agent="restarted")], ["host1"])
+    state = states(rig)["host1"]
+    assert (state.disabled, state.forced_down, state.agent) == (True, True, "restarted")
+
+
+def test_a_host_that_cannot_be_told_or_found_is_not_set(rig: Rig) -> None:
+    rig.report([report(1)])
+    rig.report([report(2, service_host="host1")], cell=1)
+    with pytest.raises(errors.HostNotFound):
+        set_host(rig, "nobody", disabled=True)
+    with pytest.raises(errors.InvalidRequest) as caught:
+        set_host(rig, "host1", disabled=True)
+    assert caught.value.path == "$.cell_uuid"
+    with pytest.raises(errors.InvalidRequest) as caught:
+        set_host(rig, "host1", cell_uuid=CELLS[0], disabled_reason="of what?")
+    assert caught.value.path == "$.disabled_reason"
+    assert set_host(rig, "host1", cell_uuid=CELLS[1], disabled=True).disabled
+    assert [state.disabled for state in states(rig, cell=0).values()] == [False]

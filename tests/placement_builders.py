@@ -1,0 +1,182 @@
+"""What the tests of the placement store build: a store of their own, providers, consumers, and short words for messages."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from sqlalchemy import func, select
+
+from moorage import ids, options
+from moorage.database import Database
+from moorage.messages import (
+    AcceptClaim,
+    Claimed,
+    CreateResourceProvider,
+    DeleteAllocations,
+    GetAllocations,
+    GetResourceProvider,
+    PostAllocations,
+    PutAllocations,
+    SetInventories,
+    SwapClaim,
+)
+from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inventory, ProviderAmounts, ResourceProvider
+from moorage.requests import StoredRequests
+from moorage.wire import Mutation
+from placement_store import audit, claims
+from placement_store.claims import NewClaim
+from placement_store.names import ResourceClassNames
+from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
+from placement_store.service import PlacementEndpoint
+
+R = TypeVar("R")
+Amounts = Mapping[str, Mapping[str, int]]
+
+
+class Store:
+    """A placement store on a database whose schema is there, and everything its tests ask of it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.names = ResourceClassNames(database)
+        self.endpoint = PlacementEndpoint(options.new(), database, self.names)
+        self.requests = StoredRequests(database, requests)
+
+    def empty(self) -> None:
+        """Forget everything but the schema."""
+        with self.database.engine.connect() as connection, connection.begin():
+            for table in METADATA.sorted_tables:
+                if table.name == resource_providers.name:
+                    connection.execute(table.update().values(root_provider_id=None, parent_provider_id=None))
+                connection.execute(table.delete())
+
+    # --- Providers ------------------------------------------------------------------------------------------------
+
+    def provider(self, name: str | None = None, **inventories: int | Inventory) -> str:
+        """Create a provider, with inventories given as a total or in full; return its uuid."""
+        uuid = ids.fresh()
+        self.endpoint.create_resource_provider(
+            CreateResourceProvider(request_id=ids.fresh(), uuid=uuid, name=name or f"provider {uuid}")
+        )
+        if inventories:
+            self.set_inventories(uuid, 0, **inventories)
+        return uuid
+
+    def set_inventories(self, uuid: str, generation: int, **inventories: int | Inventory) -> ResourceProvider:
+        described = {n: Inventory(total=i) if isinstance(i, int) else i for n, i in inventories.items()}
+        return self.endpoint.set_inventories(
+            SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=described)
+        )
+
+    def get(self, uuid: str) -> ResourceProvider:
+        return self.endpoint.get_resource_provider(GetResourceProvider(uuid=uuid))
+
+    def used(self, uuid: str) -> dict[str, int]:
+        return self.get(uuid).used
+
+    def generation(self, uuid: str) -> int:
+        return self.get(uuid).generation
+
+    def seq(self, uuid: str) -> int:
+        return self.scalar(select(resource_providers.c.seq).where(resource_providers.c.uuid == uuid))
+
+    # --- Consumers ------------------------------------------------------------------------------------------------
+
+    def consumer(self, uuid: str) -> Consumer:
+        return self.endpoint.get_allocations(GetAllocations(consumer_uuid=uuid))
+
+    def held(self, uuid: str) -> dict[str, dict[str, int]]:
+        return {provider: dict(part.resources) for provider, part in self.consumer(uuid).allocations.items()}
+
+    def put(self, uuid: str, amounts: Amounts, generation: int | None = None, **more: Any) -> int:
+        """Put allocations and return the consumer's generation."""
+        message = PutAllocations(
+            request_id=ids.fresh(), consumer_uuid=uuid, wanted=self.wanted(amounts, generation, **more)
+        )
+        return self.endpoint.put_allocations(message).consumer_generation
+
+    def post(self, consumers: Mapping[str, ConsumerAllocations]) -> dict[str, int]:
+        answer = self.endpoint.post_allocations(PostAllocations(request_id=ids.fresh(), consumers=dict(consumers)))
+        return {uuid: written.consumer_generation for uuid, written in answer.items()}
+
+    @staticmethod
+    def wanted(
+        amounts: Amounts, generation: int | None = None, relied_on: Mapping[str, int] | None = None, **more: Any
+    ) -> ConsumerAllocations:
+        return ConsumerAllocations(
+            allocations={
+                provider: ProviderAmounts(resources=dict(resources), generation=(relied_on or {}).get(provider))
+                for provider, resources in amounts.items()
+            },
+            **{"project_id": "project", "user_id": "user", **more},
+            consumer_generation=generation,
+        )
+
+    def delete(self, uuid: str, **more: Any) -> None:
+        self.endpoint.delete_allocations(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid, **more))
+
+    # --- Claims ---------------------------------------------------------------------------------------------------
+
+    def claim(self, uuid: str, amounts: Amounts, **more: Any) -> Claimed:
+        """Claim for one consumer; the first provider is the host's."""
+        return self.claim_all([self.new_claim(uuid, amounts, **more)])[0]
+
+    def claim_all(self, new: list[NewClaim]) -> list[Claimed]:
+        return self.database.write(lambda connection: claims.claim(connection, new, self.names))
+
+    @staticmethod
+    def new_claim(uuid: str, amounts: Amounts, **more: Any) -> NewClaim:
+        given = {"project_id": "project", "user_id": "user", "owner": "conductor"} | more
+        root = given.pop("root", next(iter(amounts)))
+        return NewClaim(consumer_uuid=uuid, root_provider_uuid=root, allocations=amounts, **given)
+
+    def swap(self, uuid: str, claim_id: str, released: Amounts, claimed: Amounts, **more: Any) -> Claimed:
+        return self.endpoint.swap_claim(self.swap_message(uuid, claim_id, released, claimed, **more))
+
+    @staticmethod
+    def swap_message(uuid: str, claim_id: str, released: Amounts, claimed: Amounts, **more: Any) -> SwapClaim:
+        return SwapClaim(
+            **{"request_id": ids.fresh(), "root_provider_uuid": next(iter(claimed))} | more,
+            consumer_uuid=uuid,
+            claim_id=claim_id,
+            released=request(released),
+            claimed=request(claimed),
+        )
+
+    def accept(self, uuid: str, claim_id: str, attempt_id: str, host: str = "host") -> None:
+        self.endpoint.accept_claim(
+            AcceptClaim(
+                request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host
+            )
+        )
+
+    # --- Underneath -----------------------------------------------------------------------------------------------
+
+    def scalar(self, query: Any) -> Any:
+        return self.database.read(lambda connection: connection.scalar(query))
+
+    def rows(self) -> dict[int, tuple[int, int, int, int]]:
+        """All allocations by the id of their row."""
+        query = select(allocations).order_by(allocations.c.id)
+        found = self.database.read(lambda connection: connection.execute(query).all())
+        return {row.id: (row.consumer_id, row.resource_provider_id, row.resource_class_id, row.used) for row in found}
+
+    def changes(self) -> int:
+        """How many changes the feed has told of."""
+        return self.scalar(select(func.count()).select_from(changes))
+
+    def audit(self) -> audit.Report:
+        return self.database.read(audit.report)
+
+    def is_sound(self) -> bool:
+        report = self.audit()
+        return not report.overcommitted and not report.drifted
+
+
+def request(amounts: Amounts) -> AllocationRequest:
+    return AllocationRequest(
+        allocations={provider: ProviderAmounts(resources=dict(resources)) for provider, resources in amounts.items()}
+    )
+
+
+def once(store: Store, message: Mutation[R], work: Any) -> R:
+    return store.requests.once(message, work).result
