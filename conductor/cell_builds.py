@@ -95,6 +95,7 @@ class CellBuilds:
         )
         agents = self._cell_bus.client(f"compute.{self._records.cell_uuid}", server=selection.agent)
         with context.bound(attempt_id=attempt_id):
+            LOG.info("Attempt %d of instance %s, on host %s", starting.number, instance.uuid, selection.service_host)
             try:
                 agents.call(message)
             except errors.BusUnavailable:

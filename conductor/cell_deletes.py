@@ -112,6 +112,8 @@ class CellDeletes:
             DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=uuid, for_good=True)
         )
 
+        LOG.info("Instance %s is deleted, and holds nothing", uuid)
+
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
             self._records.change(connection, uuid, state=DELETED, host=None, claim_id=None)

@@ -80,6 +80,7 @@ class CellGates:
             build = self._operations.pending(connection, instance.uuid, BUILD)
             if build is not None:
                 self._operations.redirect(connection, build, Ended())
+            LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)
             return Done()
 
         return self._database.write(work)
@@ -121,14 +122,16 @@ class CellGates:
     ) -> tuple[CellInstance, AttemptRecord]:
         """Return the instance and the attempt that a message speaks of.
 
+        :raises InstanceNotFound: this cell has no record of the instance, which is no proof that nobody wants it.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         read = self._records.lock if lock else self._records.read
         instance = read(connection, message.instance_uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=message.instance_uuid)
         attempt = self._records.attempt(connection, message.instance_uuid, message.attempt_id)
         if (
-            instance is None
-            or attempt is None
+            attempt is None
             or instance.state not in (BUILDING, ACTIVE)
             or instance.attempt_number != attempt.number
             or attempt.state not in (STARTING, BUILDING, ACTIVE)

@@ -47,16 +47,18 @@ class CellHosts:
 
     @serves(ReportHostsInCell)
     def report_hosts(self, message: ReportHostsInCell) -> Done:
-        """Record descriptions that are new or have changed, and which hosts are alive."""
+        """Record descriptions that are new or have changed, and which hosts are alive.
+
+        :raises HostNotFound: one that is alive has never been described to this cell, or by another agent; what is said
+            of the others is recorded, and the agent is to describe its hosts.
+        """
+        unknown: list[str] = []
 
         def work(connection: Connection) -> bool:
+            unknown.clear()
             changed = [self._describe(connection, part) for part in _parts(message.hosts, _BATCH)]
             for names in _parts(message.alive, _BATCH):
-                connection.execute(
-                    cell_hosts.update()
-                    .where(self._here(), cell_hosts.c.agent == message.agent, cell_hosts.c.service_host.in_(names))
-                    .values(last_seen=now())
-                )
+                unknown.extend(self._alive(connection, message.agent, names))
             return any(changed)
 
         try:
@@ -65,6 +67,8 @@ class CellHosts:
         except exc.IntegrityError as fault:
             # Another report of the same host has come first: repeated, this one finds it there.
             raise errors.RequestInProgress(request_id=message.request_id) from fault
+        if unknown:
+            raise errors.HostNotFound(name=unknown[0])
         return Done()
 
     @serves(ReportProviderTree)
@@ -123,6 +127,15 @@ class CellHosts:
             return list(names), clock
 
         return self._database.read(work)
+
+    def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
+        """Record that these hosts of an agent are alive; return those that are not known as its own."""
+        here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+        seen = connection.execute(cell_hosts.update().where(*here).values(last_seen=now())).rowcount
+        if seen >= len(names):
+            return []
+        known = set(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
+        return [name for name in names if name not in known]
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport]) -> bool:
         """Record descriptions; tell whether any was new or has changed."""

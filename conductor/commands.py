@@ -13,7 +13,7 @@ from cliff.show import ShowOne
 from conductor.service import CellConductor, SuperConductor
 from conductor.waiting import wait_for
 from moorage import errors, ids, logs, service
-from moorage.commands import Configured
+from moorage.commands import Configured, shown
 from moorage.messages import MAX_INSTANCES, BuildInstances, DeleteInstance, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 
@@ -158,7 +158,7 @@ class InstanceShow(Configured, ShowOne):
                 fields[f"miss_{number}"] = (
                     f"{miss.host}: {miss.resource_class}, {miss.asked} asked, {miss.free:g} free ({miss.reason})"
                 )
-        return tuple(fields), tuple(fields.values())
+        return tuple(fields), shown(fields.values())
 
 
 class InstanceDelete(_Ordering):
@@ -207,5 +207,5 @@ def _spec(given: argparse.Namespace) -> RequestSpec:
 
 
 def _row(instance: Instance) -> tuple[Any, ...]:
-    attempts = ", ".join(attempt.host for attempt in instance.attempts)
-    return instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason
+    attempts = [attempt.host for attempt in instance.attempts]
+    return shown((instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason))

@@ -80,6 +80,14 @@ class SuperBuilds:
             answer = self._scheduler.call(message)
         except errors.MoorageError as fault:
             return self._not_selected(operation, asking, fault)
+        for uuid, (claimed, *alternates) in zip(asking.instance_uuids, answer, strict=True):
+            if not claimed.released:
+                LOG.info(
+                    "Instance %s is placed on host %s, with %d alternate(s)",
+                    uuid,
+                    claimed.service_host,
+                    len(alternates),
+                )
         return partial(self._selected, self._doubt(operation, asking), answer)
 
     def _doubt(self, operation: Operation, asking: Asking) -> Asking:
@@ -175,6 +183,8 @@ class SuperBuilds:
             except errors.MoorageError as fault:
                 LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(of_cell), fault)
                 faults[cell_uuid] = fault
+            else:
+                LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(of_cell))
         return lambda connection: self._handed_over(connection, operation, builds, faults)
 
     def _handed_over(

@@ -42,6 +42,8 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     for option in ("logging_context_format_string", "logging_default_format_string"):
         conf.set_default(option, _LINE)
     conf.set_default("logging_exception_prefix", _TRACEBACK_LINE)
+    # Alembic says at level INFO what it is about to look at.
+    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
 
 
 def setup(conf: cfg.ConfigOpts, service: str) -> None:

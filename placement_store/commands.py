@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 
 from moorage import ids, logs, service
 from moorage.bus import mask_url
-from moorage.commands import Configured
+from moorage.commands import Configured, shown
 from moorage.database import Database
 from moorage.model import Cell
 from placement_store import cells
@@ -23,8 +23,8 @@ from placement_store.upgrade import cell_place, upgrade
 _COLUMNS = ("name", "uuid", "transport_url", "database_connection")
 
 
-def _row(cell: Cell) -> tuple[str | None, ...]:
-    return cell.name, cell.uuid, _masked(cell.transport_url), _masked(cell.database_connection)
+def _row(cell: Cell) -> tuple[Any, ...]:
+    return shown((cell.name, cell.uuid, _masked(cell.transport_url), _masked(cell.database_connection)))
 
 
 def _masked(url: str | None) -> str | None:
@@ -64,7 +64,7 @@ class CellCreate(Configured, ShowOne):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str | None, ...]]:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         """Create the cell and show it."""
         database = _database(self)
         # First the tables of its records, which may be created again: a cell that is listed can be served.
@@ -82,7 +82,7 @@ class CellCreate(Configured, ShowOne):
 class CellList(Configured, Lister):
     """Show all cells."""
 
-    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[str | None, ...]]]:
+    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """List the cells by name."""
         return _COLUMNS, [_row(cell) for cell in cells.list_cells(_database(self))]
 

@@ -1,5 +1,6 @@
 """The placement role: topic `placement` of the main bus, served on its own or in a scheduler's process."""
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -33,6 +34,8 @@ from placement_store import cells, claims, consumers, inventories, providers, pu
 from placement_store.names import ResourceClassNames
 from placement_store.races import until_settled
 from placement_store.schema import MAIN, requests
+
+LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -148,7 +151,9 @@ class PlacementEndpoint:
     @serves(SwapClaim)
     def swap_claim(self, message: SwapClaim) -> Claimed:
         """Move a claim to the next host; see :func:`placement_store.claims.swap`."""
-        return self._once(message, lambda connection: claims.swap(connection, message, self._names))
+        claimed = self._once(message, lambda connection: claims.swap(connection, message, self._names))
+        LOG.info("The claim of consumer %s is now on %s", message.consumer_uuid, message.root_provider_uuid)
+        return claimed
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:
@@ -161,7 +166,9 @@ class PlacementEndpoint:
             consumers.accept(connection, message)
             return Done()
 
-        return self._database.write(work)
+        done = self._database.write(work)
+        LOG.info("Host %s has accepted the claim of consumer %s", message.host, message.consumer_uuid)
+        return done
 
 
 class PlacementService:

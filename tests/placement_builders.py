@@ -1,7 +1,7 @@
-"""What the tests of the placement store build: a store of their own, providers, consumers, and short words for messages."""
+"""What the tests of the placement store build: a store, providers, consumers, and short words for messages."""
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import func, select
 
@@ -21,14 +21,12 @@ from moorage.messages import (
 )
 from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inventory, ProviderAmounts, ResourceProvider
 from moorage.requests import StoredRequests
-from moorage.wire import Mutation
 from placement_store import audit, claims
 from placement_store.claims import NewClaim
 from placement_store.names import ResourceClassNames
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
 from placement_store.service import PlacementEndpoint
 
-R = TypeVar("R")
 Amounts = Mapping[str, Mapping[str, int]]
 
 
@@ -51,9 +49,9 @@ class Store:
 
     # --- Providers ------------------------------------------------------------------------------------------------
 
-    def provider(self, name: str | None = None, **inventories: int | Inventory) -> str:
+    def provider(self, name: str | None = None, uuid: str | None = None, **inventories: int | Inventory) -> str:
         """Create a provider, with inventories given as a total or in full; return its uuid."""
-        uuid = ids.fresh()
+        uuid = uuid or ids.fresh()
         self.endpoint.create_resource_provider(
             CreateResourceProvider(request_id=ids.fresh(), uuid=uuid, name=name or f"provider {uuid}")
         )
@@ -144,9 +142,7 @@ class Store:
 
     def accept(self, uuid: str, claim_id: str, attempt_id: str, host: str = "host") -> None:
         self.endpoint.accept_claim(
-            AcceptClaim(
-                request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host
-            )
+            AcceptClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host)
         )
 
     # --- Underneath -----------------------------------------------------------------------------------------------
@@ -176,7 +172,3 @@ def request(amounts: Amounts) -> AllocationRequest:
     return AllocationRequest(
         allocations={provider: ProviderAmounts(resources=dict(resources)) for provider, resources in amounts.items()}
     )
-
-
-def once(store: Store, message: Mutation[R], work: Any) -> R:
-    return store.requests.once(message, work).result

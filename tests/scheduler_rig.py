@@ -1,9 +1,11 @@
 """A main schema with cells and hosts, any number of schedulers on it, and writers behind their backs: no bus."""
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import pytest
 from scheduler_builders import CELLS, funnel
 
 from moorage import options
@@ -162,3 +164,15 @@ def report(number: int, **described: Any) -> HostReport:
         "agent": "agent",
     }
     return HostReport(**values | described)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def rig_on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """A rig on SQLite and on MariaDB; afterwards nothing is over-committed, and all sums agree."""
+    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    rig = Rig(url)
+    yield rig
+    found = rig.audit()
+    assert not found.overcommitted
+    assert not found.drifted
+    rig.close()

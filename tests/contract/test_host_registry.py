@@ -1,14 +1,12 @@
 """The registry of hosts, on SQLite and on MariaDB: who is there, who is alive, and what the view is told of it."""
 
 import logging
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from scheduler_builders import CELLS
-from scheduler_rig import Rig, report
+from scheduler_rig import Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import ListHosts, ReportHosts, SetHost
@@ -17,13 +15,7 @@ from placement_store import feed
 from placement_store.schema import hosts as host_table
 from scheduler import hosts
 
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
-    started = Rig(url)
-    yield started
-    started.close()
+rig = rig_on_each_store
 
 
 def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:

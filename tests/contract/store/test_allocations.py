@@ -1,0 +1,346 @@
+"""Raw allocation writes: consumers and their generations, what fits, and what a write touches."""
+
+from typing import Any
+
+import pytest
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.messages import (
+    ReportProviders,
+)
+from moorage.model import Inventory, ProviderReport
+from placement_store import feed, providers
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+def report(store: Store, *reports: ProviderReport) -> None:
+    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+
+
+def described(number: int, **totals: int) -> ProviderReport:
+    return ProviderReport(
+        uuid=ids.derived("node", number),
+        name=f"node{number:04}",
+        inventories={name: Inventory(total=total) for name, total in totals.items()},
+    )
+
+
+# --- Raw allocations: consumers and their generations -----------------------------------------------------------------
+
+
+def test_a_new_consumers_first_write_leaves_it_at_generation_one(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+
+    assert store.put(uuid, {host: SMALL}, consumer_type="MIGRATION") == 1
+
+    found = store.consumer(uuid)
+    assert (found.generation, found.consumer_type, found.project_id, found.user_id) == (
+        1,
+        "MIGRATION",
+        "project",
+        "user",
+    )
+    assert found.claim_id is None
+    assert store.held(uuid) == {host: SMALL}
+    assert store.used(host) == SMALL
+
+
+@pytest.mark.parametrize(("present", "named"), [(False, 0), (False, 3), (True, None), (True, 2), (True, 0)])
+def test_a_generation_that_is_not_the_consumers_is_a_conflict_that_says_what_was_found(
+    store: Store, host: str, present: bool, named: int | None
+) -> None:
+    uuid = ids.fresh()
+    if present:
+        store.put(uuid, {host: SMALL})
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        store.put(uuid, {host: {"VCPU": 1}}, named)
+    assert (caught.value.named, caught.value.found) == (named, 1 if present else None)
+    assert store.used(host)["VCPU"] == (2 if present else 0)
+
+
+def test_every_write_moves_the_consumers_generation_by_one_and_sets_whose_it_is(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+
+    assert store.put(uuid, {host: SMALL}, 1, project_id="other", user_id="one", consumer_type="X") == 2
+
+    found = store.consumer(uuid)
+    assert (found.generation, found.project_id, found.user_id, found.consumer_type) == (2, "other", "one", "X")
+
+
+def test_putting_nothing_releases_everything_and_keeps_the_consumer(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+
+    assert store.put(uuid, {}, 1) == 2
+
+    assert store.consumer(uuid).allocations == {}
+    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.put(uuid, {host: SMALL}, 2) == 3
+
+
+def test_what_does_not_exist_is_not_found(store: Store, host: str) -> None:
+    with pytest.raises(errors.ConsumerNotFound):
+        store.consumer(ids.fresh())
+    with pytest.raises(errors.ConsumerNotFound):
+        store.delete(ids.fresh())
+    with pytest.raises(errors.ProviderNotFound):
+        store.put(ids.fresh(), {host: SMALL, ids.fresh(): SMALL})
+    with pytest.raises(errors.ResourceClassNotFound):
+        store.put(ids.fresh(), {host: {"CUSTOM_NONE": 1}})
+    assert store.rows() == {}
+
+
+def test_a_write_of_several_consumers_is_one_or_none(store: Store, host: str) -> None:
+    small, large = ids.fresh(), ids.fresh()
+    with pytest.raises(errors.CapacityExceeded):
+        store.post({small: store.wanted({host: SMALL}), large: store.wanted({host: {"VCPU": 7}})})
+    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+
+    assert store.post({small: store.wanted({host: SMALL}), large: store.wanted({host: {"VCPU": 6}})}) == {
+        small: 1,
+        large: 1,
+    }
+    assert store.used(host)["VCPU"] == 8
+
+
+def test_consumers_exchange_amounts_on_a_full_provider(store: Store) -> None:
+    host = store.provider(VCPU=8)
+    first, second = ids.fresh(), ids.fresh()
+    store.post({first: store.wanted({host: {"VCPU": 6}}), second: store.wanted({host: {"VCPU": 2}})})
+
+    store.post({first: store.wanted({host: {"VCPU": 2}}, 1), second: store.wanted({host: {"VCPU": 6}}, 1)})
+
+    assert (store.held(first), store.held(second)) == ({host: {"VCPU": 2}}, {host: {"VCPU": 6}})
+    assert store.is_sound()
+
+
+# --- Raw allocations: what fits ---------------------------------------------------------------------------------------
+
+
+def refusals(caught: pytest.ExceptionInfo[errors.CapacityExceeded]) -> list[tuple[str, str, int, float]]:
+    return [(r["provider_uuid"], r["resource_class"], r["asked"], r["free"]) for r in caught.value.refusals]
+
+
+def test_what_does_not_fit_is_refused_with_each_inventory_and_what_is_free(store: Store, host: str) -> None:
+    roomy = store.provider(VCPU=100)
+    store.put(ids.fresh(), {host: {"VCPU": 5, "MEMORY_MB": 8000}})
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.put(ids.fresh(), {host: {"VCPU": 4, "MEMORY_MB": 200}, roomy: {"VCPU": 1}})
+    assert sorted(refusals(caught)) == [(host, "MEMORY_MB", 200, 192.0), (host, "VCPU", 4, 3.0)]
+    assert {r["reason"] for r in caught.value.refusals} == {"not enough room"}
+    assert (caught.value.count, caught.value.provider_uuid) == (2, host)
+
+
+def test_a_refusal_does_not_name_what_had_just_enough_room(store: Store) -> None:
+    # After the guarded update this inventory is full, and looks as if it had no room for the same once more.
+    filled, full = store.provider(VCPU=4), store.provider(VCPU=4)
+    store.put(ids.fresh(), {filled: {"VCPU": 2}, full: {"VCPU": 3}})
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.put(ids.fresh(), {filled: {"VCPU": 2}, full: {"VCPU": 2}})
+    assert refusals(caught) == [(full, "VCPU", 2, 1.0)]
+
+
+def test_capacity_is_what_is_not_reserved_times_the_ratio(store: Store) -> None:
+    host = store.provider(
+        VCPU=Inventory(total=5, reserved=1, allocation_ratio=1.5), DISK_GB=Inventory(total=9, reserved=9)
+    )
+    store.put(ids.fresh(), {host: {"VCPU": 6}})
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(ids.fresh(), {host: {"VCPU": 1}})
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(ids.fresh(), {host: {"DISK_GB": 1}})
+
+
+def test_a_fraction_of_a_capacity_is_not_rounded_away_nor_up(store: Store) -> None:
+    host = store.provider(VCPU=Inventory(total=3, allocation_ratio=1.1))
+    store.put(ids.fresh(), {host: {"VCPU": 3}})
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.put(ids.fresh(), {host: {"VCPU": 1}})
+    assert caught.value.refusals[0]["free"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("amount", "reason"),
+    [
+        (1, "not between min_unit 2 and max_unit 6"),
+        (8, "not between min_unit 2 and max_unit 6"),
+        (3, "not a multiple of step_size 2"),
+    ],
+)
+def test_each_amount_keeps_the_unit_rules(store: Store, amount: int, reason: str) -> None:
+    host = store.provider(VCPU=Inventory(total=100, min_unit=2, max_unit=6, step_size=2))
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.post({ids.fresh(): store.wanted({host: {"VCPU": n}}) for n in (amount, 4)})
+    assert caught.value.refusals == [
+        {"provider_uuid": host, "resource_class": "VCPU", "asked": max(amount, 4), "free": 100.0, "reason": reason}
+    ]
+
+
+def test_unit_rules_hold_for_each_amount_and_not_for_their_sum(store: Store) -> None:
+    host = store.provider(VCPU=Inventory(total=100, min_unit=2, max_unit=6, step_size=2))
+    store.post({ids.fresh(): store.wanted({host: {"VCPU": amount}}) for amount in (2, 4, 6)})
+    assert store.used(host) == {"VCPU": 12}
+
+
+def test_a_provider_without_such_an_inventory_has_no_room(store: Store, host: str) -> None:
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.put(ids.fresh(), {host: {"VCPU": 1, "DISK_GB": 1}})
+    assert refusals(caught) == [(host, "DISK_GB", 1, 0.0)]
+    assert caught.value.refusals[0]["reason"] == "no inventory"
+
+
+def test_an_over_full_inventory_blocks_growth_and_nothing_else(store: Store) -> None:
+    host = store.provider(VCPU=8)
+    first, second = ids.fresh(), ids.fresh()
+    store.put(first, {host: {"VCPU": 4}})
+    store.put(second, {host: {"VCPU": 4}})
+    store.set_inventories(host, 3, VCPU=5)
+
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(first, {host: {"VCPU": 5}}, 1)
+    assert store.put(first, {host: {"VCPU": 4}}, 1) == 2
+    assert store.put(first, {host: {"VCPU": 3}}, 2) == 3
+    store.post({first: store.wanted({host: {"VCPU": 4}}, 3), second: store.wanted({host: {"VCPU": 3}}, 1)})
+    store.delete(first)
+
+    assert store.used(host) == {"VCPU": 3}
+
+
+def test_what_stays_is_not_measured_by_rules_that_came_later(store: Store) -> None:
+    host, other = store.provider(VCPU=8), store.provider(VCPU=8)
+    uuid = ids.fresh()
+    store.put(uuid, {host: {"VCPU": 4}})
+    store.set_inventories(host, 2, VCPU=Inventory(total=8, max_unit=2))
+
+    store.put(uuid, {host: {"VCPU": 4}, other: {"VCPU": 1}}, 1)
+
+    assert store.held(uuid) == {host: {"VCPU": 4}, other: {"VCPU": 1}}
+
+
+def test_many_inventories_in_one_write_are_all_judged(store: Store) -> None:
+    report(store, *(described(number, VCPU=2) for number in range(150)))
+    nodes = [ids.derived("node", number) for number in range(150)]
+    store.put(ids.fresh(), {nodes[70]: {"VCPU": 1}, nodes[140]: {"VCPU": 1}})
+    amounts = {ids.fresh(): store.wanted({node: {"VCPU": 2}}) for node in nodes}
+
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.post(amounts)
+
+    assert sorted(refusals(caught)) == sorted([(nodes[70], "VCPU", 2, 1.0), (nodes[140], "VCPU", 2, 1.0)])
+    assert store.is_sound()
+    del amounts[list(amounts)[140]], amounts[list(amounts)[70]]
+    store.post(amounts)
+    assert store.is_sound()
+
+
+# --- Raw allocations: what a write touches ----------------------------------------------------------------------------
+
+
+def test_a_move_touches_only_the_rows_that_differ_and_fails_whole_on_a_stale_provider(store: Store) -> None:
+    rp_a, rp_b = (store.provider(VCPU=4, MEMORY_MB=4096) for _ in range(2))
+    rp_c = store.provider("pool", DISK_GB=1000)
+    i1, disk = ids.fresh(), {rp_c: {"DISK_GB": 50}}
+    store.put(i1, {rp_a: SMALL, **disk})
+    before, generations = store.rows(), {uuid: store.generation(uuid) for uuid in (rp_a, rp_b, rp_c)}
+
+    with pytest.raises(errors.ProviderGenerationConflict) as caught:
+        store.put(i1, {rp_b: SMALL, **disk}, 1, relied_on={rp_b: generations[rp_b] + 1})
+    assert (caught.value.provider_uuid, caught.value.found) == (rp_b, generations[rp_b])
+    assert store.rows() == before
+    store.put(i1, {rp_b: SMALL, **disk}, 1, relied_on={rp_b: generations[rp_b], rp_c: generations[rp_c]})
+
+    after = store.rows()
+    assert len(before.keys() - after.keys()) == 2
+    assert len(after.keys() - before.keys()) == 2
+    assert [before[row_id] for row_id in before.keys() & after.keys()] == [
+        row for row in before.values() if row[3] == 50
+    ]
+    assert {uuid: store.generation(uuid) - generations[uuid] for uuid in (rp_a, rp_b)} == {rp_a: 1, rp_b: 1}
+    assert store.held(i1) == {rp_b: SMALL, **disk}
+    assert store.is_sound()
+
+
+def test_a_resize_changes_amounts_in_place(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+    before = store.rows()
+
+    store.put(uuid, {host: {"VCPU": 4, "MEMORY_MB": 2048}}, 1)
+
+    after = store.rows()
+    assert after.keys() == before.keys()
+    assert sorted(row[3] for row in after.values()) == [4, 2048]
+    assert store.used(host) == {"VCPU": 4, "MEMORY_MB": 2048}
+
+
+def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_whereas_seq_always_does(
+    store: Store,
+) -> None:
+    first, second, other = (store.provider(VCPU=8) for _ in range(3))
+    uuid = ids.fresh()
+
+    def moved(write: Any) -> list[tuple[int, int]]:
+        before = [(store.generation(p), store.seq(p)) for p in (first, second, other)]
+        write()
+        after = [(store.generation(p), store.seq(p)) for p in (first, second, other)]
+        return [(a[0] - b[0], a[1] - b[1]) for a, b in zip(after, before, strict=True)]
+
+    assert moved(lambda: store.put(uuid, {first: {"VCPU": 1}})) == [(1, 1), (0, 0), (0, 0)]
+    assert moved(lambda: store.put(uuid, {first: {"VCPU": 1}, second: {"VCPU": 1}}, 1)) == [(1, 1), (1, 1), (0, 0)]
+    assert moved(lambda: store.put(uuid, {second: {"VCPU": 1}}, 2)) == [(1, 1), (1, 1), (0, 0)]
+    assert moved(lambda: store.put(uuid, {}, 3)) == [(0, 0), (1, 1), (0, 0)]
+    store.put(uuid, {first: {"VCPU": 1}}, 4)
+    assert moved(lambda: store.delete(uuid)) == [(0, 1), (0, 0), (0, 0)]
+
+
+def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> None:
+    first, second = store.provider(VCPU=8), store.provider(VCPU=8)
+    uuid = ids.fresh()
+    start = store.database.read(feed.newest)
+
+    def told(write: Any) -> set[str]:
+        since = store.database.read(feed.newest)
+        write()
+        _, found, hosts = store.database.read(lambda connection: feed.changes_since(connection, since))
+        assert not hosts
+        uuids = store.database.read(lambda connection: providers.uuids_of(connection, found))
+        return set(uuids.values())
+
+    assert told(lambda: store.put(uuid, {first: {"VCPU": 1}})) == {first}
+    assert told(lambda: store.put(uuid, {second: {"VCPU": 1}}, 1)) == {first, second}
+    assert told(lambda: store.delete(uuid)) == {second}
+    assert told(lambda: store.set_inventories(first, 3, VCPU=9)) == {first}
+    assert store.database.write(lambda connection: feed.prune(connection, 3600)) == 0
+    assert store.database.write(lambda connection: feed.prune(connection, -1)) >= 5
+    assert store.database.read(lambda connection: feed.changes_since(connection, start)) == (start, set(), set())
+
+
+def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
+    # Given three changes of which the second is not there yet
+    store.database.write(lambda connection: feed.record(connection, provider_ids=[1, 2, 3]))
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
+    last = store.database.read(feed.newest)
+
+    # When the feed is read, Then what came after the gap is told, and will be once more
+    go_on_from, found, _ = store.database.read(lambda connection: feed.changes_since(connection, last - 3))
+    assert (go_on_from, found) == (last - 2, {1, 3})
+
+    # Until the gap is old enough to stay one
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 10")
+    assert store.database.read(lambda connection: feed.changes_since(connection, go_on_from)) == (last, {3}, set())
+
+
+def test_pairs_and_rows_tell_what_the_host_view_compares(store: Store, host: str) -> None:
+    store.put(ids.fresh(), {host: SMALL})
+
+    [row] = store.database.read(lambda connection: providers.rows(connection, None))
+
+    assert store.database.read(providers.pairs) == {row.id: row.seq}
+    assert (row.uuid, row.root_id, row.seq) == (host, row.id, store.seq(host))
+    assert (row.inventories[0].total, row.inventories[0].used, row.inventories[0].capacity) == (8, 2, 8.0)
+    assert store.database.read(lambda connection: providers.rows(connection, [row.id, row.id + 1])) == [row]

@@ -1,0 +1,73 @@
+"""The cells of the cloud, and what an audit finds."""
+
+import pytest
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.messages import (
+    ListCells,
+)
+from moorage.model import Cell
+from placement_store import cells
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+# --- Cells and audit --------------------------------------------------------------------------------------------------
+
+
+def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:
+    uuids = [ids.fresh(), ids.fresh()]
+    url = "rabbit://user:password@127.0.0.1/cell"
+    for _ in range(2):
+        cells.create(store.database, name="b", uuid=uuids[0])
+    cells.create(store.database, name="a", uuid=uuids[1], transport_url=url, database_connection="sqlite:///x")
+    with pytest.raises(errors.AlreadyExists):
+        cells.create(store.database, name="a", uuid=ids.fresh())
+
+    assert store.endpoint.list_cells(ListCells()) == [
+        Cell(name="a", uuid=uuids[1], transport_url=url, database_connection="sqlite:///x"),
+        Cell(name="b", uuid=uuids[0]),
+    ]
+    assert store.database.read(lambda connection: cells.by_uuid(connection, uuids[0])).name == "b"
+    with pytest.raises(errors.CellNotFound):
+        store.database.read(lambda connection: cells.by_uuid(connection, ids.fresh()))
+
+
+def test_an_audit_names_who_holds_what_and_where_sums_disagree(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+    assert store.is_sound()
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE inventories SET used = 5 WHERE resource_class_id = 0")
+        connection.exec_driver_sql("UPDATE inventories SET total = 1024 WHERE resource_class_id = 1")
+
+    found = store.audit()
+
+    assert [(f.provider_uuid, f.resource_class, f.used, f.allocated) for f in found.drifted] == [(host, "VCPU", 5, 2)]
+    assert [(f.resource_class, f.capacity, f.allocated) for f in found.overcommitted] == [("MEMORY_MB", 1024.0, 2048)]
+    assert [(h.uuid, h.consumer_type, h.claim_id, h.allocations) for h in found.holders] == [
+        (uuid, "INSTANCE", claim_id, 2)
+    ]
+
+
+def test_an_audit_finds_allocations_whose_consumer_or_inventory_is_gone(store: Store, host: str) -> None:
+    store.claim(ids.fresh(), {host: SMALL})
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("DELETE FROM consumers")
+        connection.exec_driver_sql("DELETE FROM inventories WHERE resource_class_id = 0")
+
+    found = store.audit()
+
+    assert [(holder.uuid, holder.allocations) for holder in found.holders] == [(None, 2)]
+    assert [(f.resource_class, f.capacity, f.allocated) for f in found.overcommitted] == [("VCPU", 0.0, 2)]
+
+
+def test_a_claim_is_refused_where_more_is_used_than_allocated(store: Store, host: str) -> None:
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE inventories SET used = 8 WHERE resource_class_id = 0")
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        store.claim(ids.fresh(), {host: SMALL})
+    assert [r["reason"] for r in caught.value.refusals if r["resource_class"] == "VCPU"] == [
+        "what is used disagrees with the allocations"
+    ]

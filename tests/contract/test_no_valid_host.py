@@ -1,0 +1,132 @@
+"""What is said when there is nowhere to put it: the truth, with its reasons; on SQLite and on MariaDB."""
+
+from pathlib import Path
+
+import pytest
+from scheduler_builders import CELLS, select
+from scheduler_rig import OneScheduler, Rig, rig_on_each_store
+
+from moorage import errors
+from moorage.messages import SelectDestinations
+from moorage.model import Destination, Explanation
+from moorage.wire import decode
+from placement_store.schema import changes
+
+rig = rig_on_each_store
+
+
+def explanation(fault: errors.NoValidHost) -> Explanation:
+    return decode(Explanation, fault.explanation)
+
+
+def refusal(scheduler: OneScheduler, message: SelectDestinations) -> errors.NoValidHost:
+    with pytest.raises(errors.NoValidHost) as caught:
+        scheduler.select(message)
+    return caught.value
+
+
+def test_a_cloud_without_hosts_says_so(rig: Rig) -> None:
+    fault = refusal(rig.scheduler(), select("r1"))
+    assert fault.summary == "the cloud has no hosts"
+    assert explanation(fault).hosts == 0
+
+
+def test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses(rig: Rig) -> None:
+    rig.add_hosts(range(3), vcpus=4)
+    rig.add_hosts([3], vcpus=64, availability_zone="b")
+    rig.report([], ["host0"])
+    rig.take(0, vcpus=3)
+    rig.take(1, vcpus=4, memory_mb=32000)
+    fault = refusal(rig.scheduler(), select("r1", vcpus=5, availability_zone="nova"))
+    told = explanation(fault)
+    assert told.hosts == 4
+    assert [(count.name, count.hosts, count.removed) for count in told.filters] == [
+        ("compute", 4, 0),
+        ("availability_zone", 4, 1),
+        ("destination", 3, 0),
+        ("resources", 3, 3),
+    ]
+    nearest = told.nearest_misses[0]
+    assert (nearest.host, nearest.resource_class, nearest.asked, nearest.free) == ("host2", "VCPU", 5, 4.0)
+    assert {miss.host for miss in told.nearest_misses} == {"host0", "host1", "host2"}
+    assert {miss.resource_class for miss in told.nearest_misses if miss.host == "host1"} == {"VCPU", "MEMORY_MB"}
+    assert "availability_zone removed 1 of 4; resources removed 3 of 3" in fault.summary
+
+
+def test_a_refusal_says_of_each_named_host_why_not_that_one(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    scheduler = rig.scheduler()
+    wanted = Destination(host="Host1", node="nothing")
+    named = explanation(refusal(scheduler, select("r1", requested_destination=wanted))).named_hosts
+    assert named == {"Host1": "is not where the request wants to go", "nothing": "is not known"}
+
+
+def test_a_refusal_names_the_hosts_that_refused_the_claim_itself(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    scheduler = rig.scheduler(max_age=3600.0)
+    rig.take(1, vcpus=1)
+    assert explanation(refusal(scheduler, select("r1"))).refused_claims == ("host1",)
+
+
+def test_room_that_was_made_behind_the_views_back_is_found_before_it_is_said_that_there_is_none(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler(max_age=3600.0)
+    scheduler.follower.follow(scheduler.follower.now())
+    rig.release(taker)
+    assert scheduler.used(1) == 2
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+
+
+def test_hosts_that_came_or_grew_or_woke_behind_the_views_back_are_found_too(rig: Rig) -> None:
+    scheduler = rig.scheduler(max_age=3600.0)
+    scheduler.follower.follow(scheduler.follower.now())
+    rig.add_hosts([1], vcpus=2)
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+    rig.resize_host(1, vcpus=4)
+    assert scheduler.select(select("r2"))[0][0].service_host == "host1"
+
+
+def test_a_change_that_the_feed_has_missed_is_found_by_comparing(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler(max_age=0.0)
+    rig.release(taker)
+    rig.database.write(lambda connection: connection.execute(changes.delete()))
+    scheduler.follower.follow(scheduler.follower.now())
+    assert scheduler.used(1) == 2
+    assert scheduler.select(select("r1"))[0][0].service_host == "host1"
+
+
+def test_a_claim_made_by_another_scheduler_shows_with_the_next_decision(rig: Rig) -> None:
+    rig.add_hosts([1])
+    one, other = rig.scheduler(), rig.scheduler()
+    one.select(select("r1"))
+    other.select(select("r2"))
+    assert other.used(1) == 4
+    one.follower.follow(one.follower.now())
+    assert one.used(1) == 4
+    assert not one.picture.unsure()
+
+
+def test_a_cell_that_does_not_exist_is_not_a_lack_of_room(rig: Rig) -> None:
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    nowhere = "00000000-0000-0000-0000-000000000000"
+    with pytest.raises(errors.CellNotFound) as caught:
+        scheduler.select(select("r1", requested_destination=Destination(cell=nowhere)))
+    assert caught.value.name == nowhere
+    # One that exists and has no hosts is.
+    refusal(scheduler, select("r2", requested_destination=Destination(cell=CELLS[1])))
+
+
+def test_a_database_that_is_away_is_never_no_valid_host(tmp_path: Path) -> None:
+    file = tmp_path / "main.sqlite"
+    rig = Rig(f"sqlite:///{file}")
+    rig.add_hosts([1])
+    scheduler = rig.scheduler()
+    rig.close()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(errors.StoreUnavailable):
+        scheduler.select(select("r1"))
