@@ -1,8 +1,8 @@
 """The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held; this does it.
 
-Rows are touched in one order everywhere: providers by id, their inventories, consumers, allocations, the feed. A
-provider's row is the lock on all that it has; what a consumer holds is read without a lock and made sure of by
-comparing and swapping its generation.
+Rows are touched in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
+allocations, the feed. A provider's row is the lock on all that it has; what a consumer holds is read without a lock and
+made sure of by comparing and swapping its generation.
 """
 
 from collections import Counter
@@ -103,8 +103,12 @@ def write(
     providers.move_rows(connection, touched, generation=int(moves_generations))
     if relied_on:
         _compare_generations(connection, relied_on, moved_by=int(moves_generations))
+    # Consumers that are there come before the inventories: whether these amounts are still what is to be given back is
+    # known only now that the providers are locked and the consumer is found as it was read. New ones come after, so that
+    # a claim which does not fit costs little.
+    ids = _move_consumers(connection, changes)
     capacity.take(connection, _demands(changes), names)
-    ids = _write_consumers(connection, changes)
+    ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
     feed.record(connection, provider_ids=touched)
 
@@ -135,28 +139,28 @@ def _demands(changes: Sequence[Change]) -> list[Demand]:
     return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
 
 
-def _write_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
-    """Move, bury and create consumers, those that are there before those that are not; return their ids by uuid."""
+def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
+    """Move or bury the consumers that are there, in the order of their ids, which are returned by uuid."""
     ids: dict[str, int] = {}
-    for change in sorted((c for c in changes if c.before is not None), key=lambda c: c.before.id if c.before else 0):
-        if change.before is None:
-            continue
-        ids[change.uuid] = change.before.id
+    present = [(change.before.id, change, change.before) for change in changes if change.before is not None]
+    for id_, change, before in sorted(present, key=lambda one: one[0]):
+        ids[change.uuid] = id_
         if change.for_good:
-            consumers.bury(connection, change.uuid, change.before)
+            consumers.bury(connection, change.uuid, before)
         else:
-            consumers.move(
-                connection, change.before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted
-            )
-    new = {change.uuid: change for change in changes if change.before is None}
-    for uuid in sorted(uuid for uuid, change in new.items() if change.for_good):
-        consumers.bury(connection, uuid, None)
-        del new[uuid]
-    if new:
-        ids |= consumers.create(
-            connection, {uuid: NewConsumer(change.columns, change.claimed) for uuid, change in new.items()}
-        )
+            consumers.move(connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted)
     return ids
+
+
+def _create_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
+    """Create the consumers that are not there, or bury them unseen; return the ids of the new ones by uuid."""
+    new: dict[str, NewConsumer] = {}
+    for change in sorted((change for change in changes if change.before is None), key=lambda change: change.uuid):
+        if change.for_good:
+            consumers.bury(connection, change.uuid, None)
+        else:
+            new[change.uuid] = NewConsumer(change.columns, change.claimed)
+    return consumers.create(connection, new) if new else {}
 
 
 def _write_rows(connection: Connection, changes: Sequence[Change], ids: Mapping[str, int]) -> None:

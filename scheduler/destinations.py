@@ -28,6 +28,8 @@ LOG = logging.getLogger(__name__)
 
 #: An answer is stored as one document of at most 16 MiB; a selection is about 600 bytes.
 MAX_SELECTIONS = 10_000
+#: A log line names no more hosts than this.
+_NAMED = 5
 
 Answer = list[list[Selection]]
 
@@ -113,6 +115,8 @@ class Destinations:
             return self._replayed(message, answer.result)
         resources = message.request_spec.resources
         self._picture.claimed([(node, resources) for node in nodes], readings)
+        hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
+        LOG.info("Claimed for %d instance(s) on %d host(s): %s", len(nodes), len(hosts), ", ".join(hosts[:_NAMED]))
         return answer.result
 
     def _refuse(self, message: SelectDestinations, shortfall: Shortfall, refused: set[str]) -> Answer:

@@ -7,6 +7,7 @@ A :class:`Snapshot` never changes and is shared by all decisions that begin befo
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from moorage.model import Resources
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView
 from scheduler.hosts import HostRow
+
+S = TypeVar("S", bound=np.generic)
 
 IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.int32]
@@ -195,6 +198,6 @@ class PlannedView(Snapshot):
             self.planned_use[name][row] += amount
 
 
-def _frozen(array: NDArray[np.generic]) -> NDArray:  # type: ignore[type-arg]
+def _frozen(array: NDArray[S]) -> NDArray[S]:
     array.flags.writeable = False
     return array

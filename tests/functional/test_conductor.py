@@ -1013,7 +1013,7 @@ def test_instances_are_built_listed_shown_and_deleted_by_command(
 
     status, rows = moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2", "--wait")
     assert status == 0
-    assert [(row["state"], row["host"], row["attempts"]) for row in rows] == [("active", "b", "a, b")] * 2
+    assert [(row["state"], row["host"], row["attempts"]) for row in rows] == [("active", "b", ["a", "b"])] * 2
     assert moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2")[1] == rows
     assert moorage(world, tmp_path, capsys, "instance", "list") == (0, rows)
     uuid = rows[0]["uuid"]

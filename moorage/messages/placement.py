@@ -1,0 +1,164 @@
+"""Topic `placement` of the main bus: providers, what is held of them, and claims."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from moorage.messages.basis import MAX_INSTANCES, Done
+from moorage.model import (
+    AllocationRequest,
+    Cell,
+    Consumer,
+    ConsumerAllocations,
+    Generation,
+    Inventories,
+    Name,
+    ProviderReport,
+    ResourceProvider,
+    Uuid,
+    Value,
+)
+from moorage.wire import Message, Mutation
+
+
+class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
+    """The cells of the cloud, by name."""
+
+    topic = "placement"
+    method = "list_cells"
+
+
+class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
+    """Create a root provider without inventory."""
+
+    topic = "placement"
+    method = "create_resource_provider"
+    uuid: Uuid
+    name: Name
+
+
+class DeleteResourceProvider(Mutation[Done], frozen=True, kw_only=True):
+    """Delete a provider that nobody holds anything of, with its inventories."""
+
+    topic = "placement"
+    method = "delete_resource_provider"
+    uuid: Uuid
+
+
+class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
+    """One provider with its inventories and what is used of them."""
+
+    topic = "placement"
+    method = "get_resource_provider"
+    uuid: Uuid
+
+
+class ListResourceProviders(Message[list[ResourceProvider]], frozen=True, kw_only=True):
+    """All providers by name, or the one of that name."""
+
+    topic = "placement"
+    method = "list_resource_providers"
+    name: Name | None = None
+
+
+class SetInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
+    """Replace all inventories of a provider; ``generation`` is compared and moves."""
+
+    topic = "placement"
+    method = "set_inventories"
+    uuid: Uuid
+    generation: Generation
+    inventories: Inventories
+
+
+ProviderReports = Annotated[tuple[ProviderReport, ...], Meta(max_length=1000)]
+
+
+class ReportProviders(Mutation[Done], frozen=True, kw_only=True):
+    """Make the providers what their hosts say they are: create what is missing, change what differs."""
+
+    topic = "placement"
+    method = "report_providers"
+    providers: ProviderReports
+
+
+class GetAllocations(Message[Consumer], frozen=True, kw_only=True):
+    """One consumer with all that it holds."""
+
+    topic = "placement"
+    method = "get_allocations"
+    consumer_uuid: Uuid
+
+
+class ConsumerWritten(Value, frozen=True, kw_only=True):
+    """The generation that a consumer has after a write."""
+
+    consumer_generation: Generation
+
+
+class PutAllocations(Mutation[ConsumerWritten], frozen=True, kw_only=True):
+    """Replace all allocations of one consumer."""
+
+    topic = "placement"
+    method = "put_allocations"
+    consumer_uuid: Uuid
+    wanted: ConsumerAllocations
+
+
+class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], frozen=True, kw_only=True):
+    """Replace all allocations of several consumers at once, or of none."""
+
+    topic = "placement"
+    method = "post_allocations"
+    consumers: Annotated[dict[Uuid, ConsumerAllocations], Meta(min_length=1, max_length=MAX_INSTANCES)]
+
+
+class DeleteAllocations(Mutation[Done], frozen=True, kw_only=True):
+    """Release all that a consumer holds.
+
+    With ``claim_id``, only if that claim still stands (``ClaimReleased`` otherwise). ``for_good`` sets the tombstone:
+    nothing can be claimed for this consumer any more, whether or not it existed.
+    """
+
+    topic = "placement"
+    method = "delete_allocations"
+    consumer_uuid: Uuid
+    claim_id: Uuid | None = None
+    for_good: bool = False
+
+
+class Claimed(Value, frozen=True, kw_only=True):
+    """A claim that now stands."""
+
+    claim_id: Uuid
+    consumer_generation: Generation
+
+
+class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
+    """Release what a claim holds on its host and claim the next host, in one transaction.
+
+    Whatever the consumer holds beyond ``released`` on providers that are not ``released``'s stays. ``guest_gone`` says
+    that the host has reported the guest gone; without it a claim that a host has accepted is not released
+    (``InvalidState``).
+    """
+
+    topic = "placement"
+    method = "swap_claim"
+    consumer_uuid: Uuid
+    claim_id: Uuid
+    released: AllocationRequest
+    claimed: AllocationRequest
+    #: The provider of the next host itself.
+    root_provider_uuid: Uuid
+    guest_gone: bool = False
+
+
+class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
+    """The first gate: the attempt's host takes the claim, unless it was released or another attempt has it."""
+
+    topic = "placement"
+    method = "accept_claim"
+    consumer_uuid: Uuid
+    claim_id: Uuid
+    attempt_id: Uuid
+    host: Name

@@ -1,0 +1,50 @@
+"""Topic `scheduler` of the main bus: destinations, and the hosts that they are chosen from."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from moorage.messages.basis import Done, InstanceUuids
+from moorage.model import HostReport, HostState, Name, RequestSpec, Selection, Text, Uuid
+from moorage.wire import Message, Mutation
+
+
+class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=True):
+    """A claimed host for each instance, in order, each followed by its alternates. All or nothing."""
+
+    topic = "scheduler"
+    method = "select_destinations"
+    request_spec: RequestSpec
+    instance_uuids: InstanceUuids
+    num_alternates: Annotated[int, Meta(ge=0, le=100)]
+    owner: Name | None = None
+
+
+class ReportHosts(Mutation[Done], frozen=True, kw_only=True):
+    """What a cell knows of its hosts: descriptions that are new or have changed, and who is alive."""
+
+    topic = "scheduler"
+    method = "report_hosts"
+    cell_uuid: Uuid
+    hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
+    alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+
+
+class ListHosts(Message[list[HostState]], frozen=True, kw_only=True):
+    """The hosts of the cloud, or of one cell, by name."""
+
+    topic = "scheduler"
+    method = "list_hosts"
+    cell_uuid: Uuid | None = None
+
+
+class SetHost(Mutation[HostState], frozen=True, kw_only=True):
+    """Disable or enable a host, or declare it down or no longer so; what is null stays as it is."""
+
+    topic = "scheduler"
+    method = "set_host"
+    service_host: Name
+    cell_uuid: Uuid | None = None
+    disabled: bool | None = None
+    disabled_reason: Text | None = None
+    forced_down: bool | None = None
