@@ -7,12 +7,12 @@ that no scheduler meets a host without inventory.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
 from moorage import context, errors, ids
-from moorage.messages import Done, ReportHostsInCell, ReportProviderTree
+from moorage.messages import ReportHostsInCell, ReportProviderTree
 from moorage.model import HostReport, ProviderReport
 from moorage.wire import Mutation
 
@@ -86,7 +86,7 @@ class Reporter:
     def _deliver(
         self,
         batch: Sequence[T],
-        message_of: Callable[[Sequence[T]], Mutation[Done]],
+        message_of: Callable[[Sequence[T]], Mutation[Any]],
         told: Callable[[Sequence[T]], None],
     ) -> None:
         """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""

@@ -15,7 +15,7 @@ from moorage import context, errors, ids
 from moorage.bus import Client, serves
 from moorage.columns import now
 from moorage.database import Database
-from moorage.messages import Done, ReportHosts, ReportHostsInCell, ReportProviders, ReportProviderTree
+from moorage.messages import Done, HostsReported, ReportHosts, ReportHostsInCell, ReportProviders, ReportProviderTree
 from moorage.model import HostReport
 from moorage.service import Periodic
 
@@ -46,7 +46,7 @@ class CellHosts:
         self.changed = threading.Event()
 
     @serves(ReportHostsInCell)
-    def report_hosts(self, message: ReportHostsInCell) -> Done:
+    def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
         """Record descriptions that are new or have changed, and which hosts are alive.
 
         :raises HostNotFound: one that is alive has never been described to this cell, or by another agent; what is said
@@ -69,7 +69,7 @@ class CellHosts:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if unknown:
             raise errors.HostNotFound(name=unknown[0])
-        return Done()
+        return HostsReported()
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> Done:

@@ -335,3 +335,12 @@ class Guest(Value, frozen=True, kw_only=True):
     attempt_id: Uuid
     claim_id: Uuid
     resources: Resources = {}
+
+
+class EndedAttempt(Value, frozen=True, kw_only=True):
+    """An attempt that has ended, of which its host may still have the guest: the positive record to destroy it by."""
+
+    host: Name
+    instance_uuid: Uuid
+    attempt_id: Uuid
+    claim_id: Uuid

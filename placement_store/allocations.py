@@ -104,8 +104,8 @@ def write(
     if relied_on:
         _compare_generations(connection, relied_on, moved_by=int(moves_generations))
     # Consumers that are there come before the inventories: whether these amounts are still what is to be given back is
-    # known only now that the providers are locked and the consumer is found as it was read. New ones come after, so that
-    # a claim which does not fit costs little.
+    # known only now that the providers are locked and the consumer is found as it was read. New ones come after, so
+    # that a claim which does not fit costs little.
     ids = _move_consumers(connection, changes)
     capacity.take(connection, _demands(changes), names)
     ids |= _create_consumers(connection, changes)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from moorage import errors, ids
-from moorage.messages import Claimed, DeleteAllocations, Done, SwapClaim
+from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 from placement_store import allocations, bulk, consumers, providers
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
@@ -128,7 +128,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1)
 
 
-def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Done:
+def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
     """Release all that a consumer holds; with ``for_good``, also bury it, whether or not it existed.
 
     As in Placement the generations of the providers do not move; their ``seq`` does.
@@ -141,15 +141,15 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     holding = consumers.holdings(connection, [uuid]).get(uuid)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
         if holding is None and message.for_good and consumers.buried(connection, [uuid]):
-            return Done()
+            return Released()
         raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
     if holding is None and not message.for_good:
         raise consumers.not_found(uuid)
     if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
-        return Done()
+        return Released()
     change = Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=message.for_good)
     allocations.write(connection, [change], names, moves_generations=False)
-    return Done()
+    return Released()
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------

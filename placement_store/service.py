@@ -23,6 +23,7 @@ from moorage.messages import (
     ListResourceProviders,
     PostAllocations,
     PutAllocations,
+    Released,
     ReportProviders,
     SetInventories,
     SwapClaim,
@@ -144,7 +145,7 @@ class PlacementEndpoint:
         return self._once(message, lambda connection: puts.put(connection, message.consumers, self._names))
 
     @serves(DeleteAllocations)
-    def delete_allocations(self, message: DeleteAllocations) -> Done:
+    def delete_allocations(self, message: DeleteAllocations) -> Released:
         """Release all that a consumer holds; see :func:`placement_store.claims.delete`."""
         return self._once(message, lambda connection: claims.delete(connection, message, self._names))
 

@@ -151,6 +151,7 @@ class Destinations:
                 root_provider_uuid=node_uuid,
                 allocations={node_uuid: spec.resources},
                 owner=message.owner,
+                consumer_generation=message.consumer_generations.get(instance_uuid),
             )
             for instance_uuid, node_uuid in zip(message.instance_uuids, plan.chosen_nodes(), strict=True)
         ]

@@ -1,12 +1,14 @@
 """Topic `conductor.<cell uuid>` of the cell bus, served by the cell conductor: its half of everything, and reports."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import MAX_INSTANCES, Done
+from moorage.messages.conductor import Ownership
 from moorage.messages.placement import ProviderReports
-from moorage.model import HostReport, Instance, Name, RequestSpec, Selection, Text, Uuid, Value
+from moorage.model import EndedAttempt, Guest, HostReport, Instance, Name, RequestSpec, Selection, Text, Uuid, Value
 from moorage.wire import Message, Mutation
 
 
@@ -74,14 +76,26 @@ class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
     reason: Text
 
 
-class ReportHostsInCell(Mutation[Done], frozen=True, kw_only=True):
-    """What an agent knows of its hosts: descriptions that are new or have changed, and who is alive."""
+class HostsReported(Value, frozen=True, kw_only=True):
+    """What a cell makes of a report."""
+
+    #: Hosts that this cell has missed, or that have started anew: they do not count as up before `return_hosts`.
+    returning: tuple[Name, ...] = ()
+
+
+class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
+    """What an agent knows of its hosts: descriptions that are new or have changed, and who is alive.
+
+    ``started`` names hosts whose agent has just started: what it left unfinished is not known to it any more.
+    """
 
     topic = "conductor.cell"
     method = "report_hosts"
+    since: ClassVar = {"started": "1.1"}
     agent: Name
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+    started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
 
 
 class ReportProviderTree(Mutation[Done], frozen=True, kw_only=True):
@@ -91,3 +105,67 @@ class ReportProviderTree(Mutation[Done], frozen=True, kw_only=True):
     method = "report_provider_tree"
     agent: Name
     providers: ProviderReports
+
+
+class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):
+    """The ended attempts of these hosts whose guests are not known to be gone."""
+
+    topic = "conductor.cell"
+    method = "list_ended_attempts"
+    version = "1.1"
+    agent: Name
+    hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
+
+
+class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
+    """The host has nothing of these attempts, and nothing of them will come."""
+
+    topic = "conductor.cell"
+    method = "attempts_gone"
+    version = "1.1"
+    agent: Name
+    attempts: Annotated[tuple[EndedAttempt, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
+
+
+class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
+    """Hosts have worked through their ended attempts, and have these guests: from now on they count as up.
+
+    A guest that the cell knows nothing of is recorded as a stranger and left running. An attempt that is current here
+    and whose guest is not among them has failed with its host.
+    """
+
+    topic = "conductor.cell"
+    method = "return_hosts"
+    version = "1.1"
+    agent: Name
+    hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
+    guests: Annotated[tuple[Guest, ...], Meta(max_length=20_000)] = ()
+
+
+class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):
+    """The cell's half of `owns_claim`: it alone may say "not mine", and then refuses what comes late."""
+
+    topic = "conductor.cell"
+    method = "owns_claim"
+    version = "1.1"
+    consumer_uuid: Uuid
+    claim_id: Uuid
+
+
+class ListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=True):
+    """The cell's half of `list_operations` and `show_operation`."""
+
+    topic = "conductor.cell"
+    method = "list_operations"
+    version = "1.1"
+    ended: bool = False
+    instance_uuid: Uuid | None = None
+    uuid: Uuid | None = None
+
+
+class ListStrangersInCell(Message[list[StrangerGuest]], frozen=True, kw_only=True):
+    """The cell's half of `list_strangers`."""
+
+    topic = "conductor.cell"
+    method = "list_strangers"
+    version = "1.1"

@@ -1,9 +1,10 @@
 """Topic `placement` of the main bus: providers, what is held of them, and claims."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
+from moorage.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
 from moorage.messages.basis import MAX_INSTANCES, Done
 from moorage.model import (
     AllocationRequest,
@@ -14,6 +15,7 @@ from moorage.model import (
     Inventories,
     Name,
     ProviderReport,
+    RequestId,
     ResourceProvider,
     Uuid,
     Value,
@@ -113,7 +115,14 @@ class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], frozen=True, kw_onl
     consumers: Annotated[dict[Uuid, ConsumerAllocations], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
-class DeleteAllocations(Mutation[Done], frozen=True, kw_only=True):
+class Released(Value, frozen=True, kw_only=True):
+    """What a release has left."""
+
+    #: The residue that was left, if any.
+    residue_uuid: Uuid | None = None
+
+
+class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     """Release all that a consumer holds.
 
     With ``claim_id``, only if that claim still stands (``ClaimReleased`` otherwise). ``for_good`` sets the tombstone:
@@ -122,9 +131,14 @@ class DeleteAllocations(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "delete_allocations"
+    since: ClassVar = {"leave_residue": "1.1", "unaccepted": "1.1"}
     consumer_uuid: Uuid
     claim_id: Uuid | None = None
     for_good: bool = False
+    #: An accepted claim leaves a residue, under the attempt's id, of what it holds on its host.
+    leave_residue: bool = False
+    #: Only if no host has accepted the claim (``InvalidState`` otherwise); needs ``claim_id``.
+    unaccepted: bool = False
 
 
 class Claimed(Value, frozen=True, kw_only=True):
@@ -132,10 +146,15 @@ class Claimed(Value, frozen=True, kw_only=True):
 
     claim_id: Uuid
     consumer_generation: Generation
+    #: The residue that was left, if any.
+    residue_uuid: Uuid | None = None
 
 
 class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     """Release what a claim holds on its host and claim the next host, in one transaction.
+
+    ``leave_residue`` lets an accepted claim go all the same: what it holds on its host is then kept by a residue, a
+    consumer of its own under the attempt's id, until that is deleted for good.
 
     Whatever the consumer holds beyond ``released`` on providers that are not ``released``'s stays. ``guest_gone`` says
     that the host has reported the guest gone; without it a claim that a host has accepted is not released
@@ -144,6 +163,7 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "swap_claim"
+    since: ClassVar = {"leave_residue": "1.1"}
     consumer_uuid: Uuid
     claim_id: Uuid
     released: AllocationRequest
@@ -151,6 +171,7 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     #: The provider of the next host itself.
     root_provider_uuid: Uuid
     guest_gone: bool = False
+    leave_residue: bool = False
 
 
 class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
@@ -162,3 +183,59 @@ class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
     claim_id: Uuid
     attempt_id: Uuid
     host: Name
+
+
+class ListClaims(Message[list[ClaimState]], frozen=True, kw_only=True):
+    """The consumers that a claim places, and on request residues, the oldest first."""
+
+    topic = "placement"
+    method = "list_claims"
+    version = "1.1"
+    #: Only those that no host has accepted.
+    unaccepted: bool = False
+    #: Only those made at least so many seconds ago.
+    older_than: Annotated[float, Meta(ge=0)] = 0.0
+    residues: bool = False
+    consumer_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)] = ()
+
+
+class ListReconciled(Message[list[ReconcilerAction]], frozen=True, kw_only=True):
+    """What the reconciler found, the newest first."""
+
+    topic = "placement"
+    method = "list_reconciled"
+    version = "1.1"
+
+
+class AcknowledgeRequests(Mutation[Done], frozen=True, kw_only=True):
+    """The owner has what it asked for on record: the stored answers of these requests may go in due time."""
+
+    topic = "placement"
+    method = "acknowledge_requests"
+    version = "1.1"
+    request_ids: Annotated[tuple[RequestId, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
+
+
+class AuditStore(Message[StoreAudit], frozen=True, kw_only=True):
+    """What the store says of itself: read-only, safe on a live cloud."""
+
+    topic = "placement"
+    method = "audit_store"
+    version = "1.1"
+
+
+class ReportService(Mutation[Done], frozen=True, kw_only=True):
+    """A service says that it is running, and which version of it."""
+
+    topic = "placement"
+    method = "report_service"
+    version = "1.1"
+    service: ServiceReport
+
+
+class ListServices(Message[list[ServiceState]], frozen=True, kw_only=True):
+    """The services that have reported, by kind and name."""
+
+    topic = "placement"
+    method = "list_services"
+    version = "1.1"

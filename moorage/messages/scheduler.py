@@ -1,11 +1,12 @@
 """Topic `scheduler` of the main bus: destinations, and the hosts that they are chosen from."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.messages.basis import Done, InstanceUuids
-from moorage.model import HostReport, HostState, Name, RequestSpec, Selection, Text, Uuid
+from moorage.inspection import ViewDrift
+from moorage.messages.basis import MAX_INSTANCES, Done, InstanceUuids
+from moorage.model import Generation, HostReport, HostState, Name, RequestSpec, Selection, Text, Uuid
 from moorage.wire import Message, Mutation
 
 
@@ -14,10 +15,14 @@ class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=T
 
     topic = "scheduler"
     method = "select_destinations"
+    since: ClassVar = {"consumer_generations": "1.1"}
     request_spec: RequestSpec
     instance_uuids: InstanceUuids
     num_alternates: Annotated[int, Meta(ge=0, le=100)]
     owner: Name | None = None
+    #: The generation of each instance that exists already, for instance because its claim was released; the others
+    #: must be new.
+    consumer_generations: Annotated[dict[Uuid, Generation], Meta(max_length=MAX_INSTANCES)] = {}
 
 
 class ReportHosts(Mutation[Done], frozen=True, kw_only=True):
@@ -48,3 +53,11 @@ class SetHost(Mutation[HostState], frozen=True, kw_only=True):
     disabled: bool | None = None
     disabled_reason: Text | None = None
     forced_down: bool | None = None
+
+
+class CompareView(Message[ViewDrift], frozen=True, kw_only=True):
+    """Compare the host view with the store, as it stands, without mending it."""
+
+    topic = "scheduler"
+    method = "compare_view"
+    version = "1.1"

@@ -930,7 +930,7 @@ def report(host: str, zone: str = "nova") -> HostReport:
     )
 
 
-def test_descriptions_are_passed_on_once_and_again_when_they_change_and_who_is_alive_always(world: World) -> None:
+def test_descriptions_are_passed_on_and_again_when_they_change_and_who_is_alive_always(world: World) -> None:
     cell = world.bus.client(f"conductor.{CELL_1.uuid}")
 
     def told() -> list[tuple[str, str]]:
@@ -948,7 +948,7 @@ def test_descriptions_are_passed_on_once_and_again_when_they_change_and_who_is_a
     silent = len(world.scheduler.reports)
     time.sleep(0.5)
     assert len(world.scheduler.reports) == silent, "hosts that were not seen are not reported as alive"
-    assert told() == []
+    assert set(told()) <= {("b", "west")}, "only a description whose acknowledgement was under way is told once more"
 
 
 def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> None:

@@ -1,0 +1,125 @@
+"""What an operator looks at: values that only describe, and that no decision rests on."""
+
+from moorage.model import ConsumerType, Generation, Guest, Name, Uuid, Value
+
+
+class StrangerGuest(Value, frozen=True, kw_only=True):
+    """A guest that a host has and its cell knows nothing of; it is left running."""
+
+    guest: Guest
+    cell_uuid: Uuid
+    agent: Name
+    #: Seconds since it was last reported, by the database's clock.
+    age: float
+
+
+class OperationState(Value, frozen=True, kw_only=True):
+    """An operation as it is on record: what is to be done next, who has it, since when."""
+
+    uuid: Uuid
+    kind: str
+    #: The instance it is about; of a build of the super conductor, the request.
+    subject: str
+    request_id: str
+    step: str
+    step_number: int
+    #: One of ``pending``, ``done`` and ``failed``.
+    state: str
+    tries: int
+    reason: str | None = None
+    #: Null for the super conductor's.
+    cell_uuid: Uuid | None = None
+    lease_owner: str | None = None
+    #: Seconds until the lease runs out; negative where it has.
+    lease_left: float | None = None
+    #: Seconds since it was begun, and since it last changed.
+    age: float
+    idle: float
+
+
+class ClaimState(Value, frozen=True, kw_only=True):
+    """A consumer that a claim places, or a residue, as the store has it."""
+
+    consumer_uuid: Uuid
+    consumer_type: ConsumerType
+    generation: Generation
+    #: Null for a residue.
+    claim_id: Uuid | None = None
+    root_provider_uuid: Uuid | None = None
+    #: The name of that provider.
+    node: Name | None = None
+    owner: Name | None = None
+    accepted_by: Uuid | None = None
+    accepted_host: Name | None = None
+    #: Seconds since the claim was made.
+    age: float
+
+
+class ReconcilerAction(Value, frozen=True, kw_only=True):
+    """What the reconciler found of one unaccepted claim, the last time it looked."""
+
+    consumer_uuid: Uuid
+    claim_id: Uuid
+    owner: Name
+    #: ``released`` upon the owner's word, ``kept`` because the owner wants it, or ``unknown``.
+    outcome: str
+    reason: str = ""
+    #: Seconds since then.
+    age: float
+
+
+class ServiceReport(Value, frozen=True, kw_only=True):
+    """A service as it describes itself."""
+
+    name: Name
+    #: One of ``scheduler``, ``placement``, ``conductor``, ``cell conductor`` and ``compute``.
+    kind: Name
+    machine: Name
+    version: Name
+    cell_uuid: Uuid | None = None
+
+
+class ServiceState(Value, frozen=True, kw_only=True):
+    """A service as the store last heard of it."""
+
+    service: ServiceReport
+    #: Seconds since its last report, and since its first.
+    heard: float
+    running: float
+
+
+class InventoryFinding(Value, frozen=True, kw_only=True):
+    """An inventory that holds too much, or whose ``used`` is not the sum of its allocations."""
+
+    provider_uuid: str
+    resource_class: str
+    capacity: float
+    used: int
+    allocated: int
+
+
+class Holder(Value, frozen=True, kw_only=True):
+    """A consumer that holds something; without uuid, allocations whose consumer is gone."""
+
+    uuid: Uuid | None = None
+    consumer_type: str | None = None
+    claim_id: Uuid | None = None
+    #: How many allocations, and the root providers that they are on.
+    allocations: int
+    root_provider_uuids: tuple[Uuid, ...] = ()
+
+
+class StoreAudit(Value, frozen=True, kw_only=True):
+    """What the store says of itself; nothing is changed by looking."""
+
+    overcommitted: tuple[InventoryFinding, ...] = ()
+    drifted: tuple[InventoryFinding, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+
+class ViewDrift(Value, frozen=True, kw_only=True):
+    """How the host view of the scheduler that answered differs from the store, at one moment."""
+
+    hosts: int
+    #: Service hosts whose row or provider the view had at another ``seq`` than the store.
+    drifted: tuple[Name, ...] = ()

@@ -1,0 +1,56 @@
+"""The main schema as its migrations leave it is the one that the code is written against."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from moorage import errors
+from moorage.database import Database
+from placement_store.schema import MAIN, METADATA
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path}/main.sqlite"
+    else:
+        url = request.getfixturevalue("mariadb_url")
+    database = Database(url, "main")
+    yield database
+    database.close()
+
+
+def test_the_upgraded_schema_is_the_one_in_the_code(database: Database) -> None:
+    MAIN.upgrade(database)
+
+    with database.engine.connect() as connection:
+        ours = {"target_metadata": METADATA, "compare_type": True, "include_name": _is_of_the_schema}
+        differences = compare_metadata(MigrationContext.configure(connection, opts=ours), METADATA)
+
+    assert differences == []
+
+
+def _is_of_the_schema(name: str | None, kind: str, _parents: object) -> bool:
+    return kind != "table" or name != MAIN.version_table
+
+
+def test_upgrading_again_changes_nothing(database: Database) -> None:
+    assert MAIN.upgrade(database) == (None, MAIN.head())
+    assert MAIN.upgrade(database) == (MAIN.head(), MAIN.head())
+    MAIN.check(database)
+
+
+@pytest.mark.parametrize("revision", [None, "main_0000", "main_9999"])
+def test_an_older_a_newer_and_a_missing_schema_are_refused(database: Database, revision: str | None) -> None:
+    if revision is not None:
+        MAIN.upgrade(database)
+        with database.engine.connect() as connection, connection.begin():
+            connection.execute(text(f"UPDATE {MAIN.version_table} SET version_num = '{revision}'"))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        MAIN.check(database)
+    assert (caught.value.found, caught.value.needed) == (revision or "none", MAIN.head())

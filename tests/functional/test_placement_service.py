@@ -1,0 +1,188 @@
+"""The placement role as a whole service on the in-process bus and SQLite, and its commands."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+from placement_builders import Store
+
+from moorage import errors, ids, options
+from moorage.bus import Bus, Client
+from moorage.database import Database
+from moorage.messages import (
+    CreateResourceProvider,
+    DeleteAllocations,
+    GetAllocations,
+    GetResourceProvider,
+    ListCells,
+    PutAllocations,
+    SetInventories,
+)
+from moorage.model import Inventory
+from moorage.shell import main
+from placement_store import cells
+from placement_store.schema import MAIN
+from placement_store.service import PlacementService
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> cfg.ConfigOpts:
+    """The configuration of one service, whose database is empty."""
+    return options.new(
+        {
+            "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
+            "database": {"connection": f"sqlite:///{tmp_path}/main.sqlite"},
+            "rpc": {"call_timeout": 20.0},
+        }
+    )
+
+
+@pytest.fixture
+def database(conf: cfg.ConfigOpts) -> Iterator[Database]:
+    """The database of that service, upgraded."""
+    database = Database(conf.database.connection, "main")
+    MAIN.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def placement(conf: cfg.ConfigOpts, database: Database) -> Iterator[Client]:
+    """A client of a running placement role."""
+    service = PlacementService(conf, "placement1")
+    service.start()
+    bus = Bus(conf)
+    yield bus.client("placement")
+    bus.close()
+    service.stop()
+
+
+def test_a_provider_is_filled_and_emptied_over_the_bus(placement: Client) -> None:
+    # Given a provider with an inventory
+    host, consumer = ids.fresh(), ids.fresh()
+    placement.call(CreateResourceProvider(request_id="r1", uuid=host, name="host"))
+    inventories = {"VCPU": Inventory(total=2), "CUSTOM_GPU": Inventory(total=1)}
+    placement.call(SetInventories(request_id="r2", uuid=host, generation=0, inventories=inventories))
+
+    # When somebody takes all of it
+    everything = {host: {"VCPU": 2, "CUSTOM_GPU": 1}}
+    put = PutAllocations(request_id="r3", consumer_uuid=consumer, wanted=Store.wanted(everything))
+    assert placement.call(put) == placement.call(put)
+
+    # Then nobody else gets anything, until it is released
+    other = PutAllocations(request_id="r4", consumer_uuid=ids.fresh(), wanted=Store.wanted({host: {"VCPU": 1}}))
+    with pytest.raises(errors.CapacityExceeded) as caught:
+        placement.call(other)
+    assert caught.value.refusals[0] == {
+        "provider_uuid": host,
+        "resource_class": "VCPU",
+        "asked": 1,
+        "free": 0.0,
+        "reason": "not enough room",
+    }
+    assert placement.call(GetResourceProvider(uuid=host)).used == {"VCPU": 2, "CUSTOM_GPU": 1}
+    placement.call(DeleteAllocations(request_id="r5", consumer_uuid=consumer, for_good=True))
+    assert placement.call(other).consumer_generation == 1
+    with pytest.raises(errors.ConsumerNotFound):
+        placement.call(GetAllocations(consumer_uuid=consumer))
+
+
+@pytest.mark.parametrize(
+    ("amounts", "path"),
+    [
+        ({"VCPU": -1}, "resources"),
+        ({"VCPU": 0}, "resources"),
+        ({"VCPU": 2**31}, "resources"),
+        ({"vcpu": 1}, "resources"),
+        ({}, "resources"),
+    ],
+)
+def test_a_bad_amount_is_refused_by_its_path_and_writes_nothing(
+    placement: Client, database: Database, amounts: dict[str, int], path: str
+) -> None:
+    host = ids.fresh()
+    placement.call(CreateResourceProvider(request_id="r1", uuid=host, name="host"))
+    with pytest.raises(errors.InvalidRequest) as caught:
+        placement.call(PutAllocations(request_id="r2", consumer_uuid=host, wanted=Store.wanted({host: amounts})))
+    assert path in caught.value.path
+    assert Store(database).rows() == {}
+
+
+def test_a_store_that_cannot_be_reached_is_said_to_be_so(
+    placement: Client, conf: cfg.ConfigOpts, tmp_path: Path
+) -> None:
+    for file in tmp_path.glob("main.sqlite*"):
+        file.unlink()
+    (tmp_path / "main.sqlite").mkdir()
+    with pytest.raises(errors.StoreUnavailable):
+        PlacementService(conf, "placement2").start()
+
+
+def test_the_role_refuses_to_start_on_a_database_without_its_schema(conf: cfg.ConfigOpts) -> None:
+    service = PlacementService(conf, "placement1")
+    with pytest.raises(errors.SchemaMismatch):
+        service.start()
+    service.stop()
+
+
+def test_cells_are_told_over_the_bus_with_their_urls_whole(placement: Client, database: Database) -> None:
+    url = "rabbit://user:secret@127.0.0.1:5672/cell"
+    made = cells.create(database, name="cell1", uuid=ids.fresh(), transport_url=url)
+    assert placement.call(ListCells()) == [made]
+
+
+# --- Commands -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(conf: cfg.ConfigOpts, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a `moorage` command against the database; return its exit status and what it has printed."""
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[database]\nconnection = {conf.database.connection}\n")
+
+    def command(*words: str) -> tuple[int, str, str]:
+        status = main(["--config-file", str(file), *words])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return command
+
+
+def test_cells_are_created_and_listed_without_their_passwords(run: Any, database: Database, tmp_path: Path) -> None:
+    uuid, bus = ids.fresh(), "rabbit://u:secret@127.0.0.1/c"
+    records = f"sqlite:///{tmp_path}/cell1.sqlite"
+    status, out, _ = run(
+        "cell", "create", "cell1", "--uuid", uuid, "--transport-url", bus, "--database-connection", records,
+        "-f", "json",
+    )  # fmt: skip
+    created = json.loads(out)
+    assert (status, created["name"], created["uuid"], created["database_connection"]) == (0, "cell1", uuid, records)
+    far = "mysql+pymysql://u:secret@127.0.0.1/c"
+    cells.create(database, name="cell2", uuid=ids.fresh(), database_connection=far)
+    cells.create(database, name="cell3", uuid=ids.fresh())
+
+    status, listed, _ = run("cell", "list", "-f", "json")
+
+    assert "secret" not in out + listed
+    assert [(row["name"], row["transport_url"], row["database_connection"]) for row in json.loads(listed)] == [
+        ("cell1", "rabbit://u:***@127.0.0.1/c", records),
+        ("cell2", None, "mysql+pymysql://u:***@127.0.0.1/c"),
+        ("cell3", None, None),
+    ]
+    assert [cell.transport_url for cell in cells.list_cells(database)] == [bus, None, None]
+
+
+def test_a_cell_that_is_there_already_is_refused_in_a_sentence(run: Any, database: Database) -> None:
+    run("cell", "create", "cell1")
+    status, _, err = run("cell", "create", "cell1")
+    assert status != 0
+    assert "There is already a cell cell1." in err
+
+
+def test_a_database_without_the_schema_is_refused_in_a_sentence(run: Any) -> None:
+    status, _, err = run("cell", "list")
+    assert status != 0
+    assert "moorage db upgrade" in err
