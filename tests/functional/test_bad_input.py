@@ -1,0 +1,143 @@
+"""What the services make of messages that are wrong: an error that says where, and nothing written."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import func, select
+
+from harness.cloud import Cloud, Plan
+from moorage import errors, ids
+from moorage.messages import BuildInstances, ShowInstance
+from moorage.model import Destination, Flavor, RequestSpec
+from moorage.schemas import known_schemas
+from moorage.wire import Message, encode
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
+
+
+class Raw(Message[Any], frozen=True, kw_only=True):
+    """A message of no type at all: whatever is put into it goes out."""
+
+    topic: ClassVar[str] = "any"
+    method: ClassVar[str] = "any"
+    request_id: Any = None
+    request_spec: Any = None
+    instance_uuids: Any = None
+    num_alternates: Any = None
+    extra: Any = None
+
+
+class RawSelect(Raw, frozen=True, kw_only=True):
+    method = "select_destinations"
+
+
+class RawBuild(Raw, frozen=True, kw_only=True):
+    method = "build_instances"
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(Plan(hosts=2)) as cloud:
+        yield cloud
+
+
+def rows(cloud: Cloud) -> dict[str, int]:
+    """How many rows each table has, heartbeats and the feed aside."""
+    tables = [
+        table
+        for schema in known_schemas().values()
+        for table in schema.metadata.sorted_tables
+        if not table.name.startswith(("cell_hosts", "hosts", "changes", "services"))
+    ]
+    held = {"allocations", "consumers", "tombstones", "conductor_instances", "conductor_operations", "cell_instances"}
+    return cloud.database.read(
+        lambda connection: {
+            table.name: connection.scalar(select(func.count()).select_from(table)) or 0
+            for table in tables
+            if table.name in held
+        }
+    )
+
+
+def spoiled(**changes: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = encode(SPEC)
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        part = spec
+        for parent in parents:
+            part = part[parent]
+        if value is ...:
+            del part[last]
+        else:
+            part[last] = value
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (spoiled(flavor__vcpus=...), "$.request_spec.flavor"),
+        (spoiled(flavor__vcpus=-1), "$.request_spec.flavor.vcpus"),
+        (spoiled(flavor__memory_mb="many"), "$.request_spec.flavor.memory_mb"),
+        (spoiled(flavor__gold=1), "$.request_spec.flavor"),
+        (spoiled(colour="red"), "$.request_spec"),
+        (spoiled(project_id=...), "$.request_spec"),
+        (spoiled(project_id="x" * 10_000_000), "$.request_spec.project_id"),
+        (spoiled(scheduler_hints={"junk": "x" * 10_000_000}), "$.request_spec.scheduler_hints[...]"),
+        ("x" * 10_000_000, "$.request_spec"),
+        (None, "$.request_spec"),
+        ([[[]]], "$.request_spec"),
+    ],
+)
+@pytest.mark.parametrize("kind", [RawSelect, RawBuild])
+def test_a_request_that_is_wrong_is_told_where_and_changes_nothing(
+    cloud: Cloud, kind: type[Raw], spec: Any, path: str
+) -> None:
+    topic = "scheduler" if kind is RawSelect else "conductor"
+    before = rows(cloud)
+    message = kind(
+        request_id=ids.fresh(),
+        request_spec=spec,
+        instance_uuids=[ids.fresh()],
+        num_alternates=1 if kind is RawSelect else None,
+    )
+
+    with pytest.raises(errors.InvalidRequest) as refused:
+        cloud.client(topic).call(message)
+
+    assert refused.value.path == path if spec is not None else refused.value.path in ("$", path)
+    assert len(str(refused.value)) < 1000
+    assert rows(cloud) == before
+
+
+def test_an_unknown_field_of_the_message_itself_is_refused(cloud: Cloud) -> None:
+    message = RawSelect(
+        request_id=ids.fresh(), request_spec=encode(SPEC), instance_uuids=[ids.fresh()], num_alternates=1, extra=1
+    )
+
+    with pytest.raises(errors.InvalidRequest, match="extra"):
+        cloud.client("scheduler").call(message)
+
+
+def test_a_cell_that_does_not_exist_is_said_to_be_just_that(cloud: Cloud) -> None:
+    nowhere = RequestSpec(
+        project_id="p",
+        user_id="u",
+        flavor=Flavor(vcpus=1, memory_mb=512),
+        requested_destination=Destination(cell=ids.fresh()),
+    )
+    uuid = ids.fresh()
+    conductor = cloud.client("conductor")
+
+    conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=nowhere, instance_uuids=(uuid,)))
+    while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
+        pass
+
+    assert instance.state == "error"
+    assert "no cell" in str(instance.reason)
+
+
+def test_an_instance_that_nobody_knows_is_said_to_be_just_that(cloud: Cloud) -> None:
+    with pytest.raises(errors.InstanceNotFound):
+        cloud.client("conductor").call(ShowInstance(instance_uuid=ids.fresh()))
