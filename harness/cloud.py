@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+import sqlalchemy
 from oslo_config import cfg
 
 from compute.service import ComputeService
@@ -26,6 +27,8 @@ from placement_store.service import PlacementService
 from scheduler.service import SchedulerService
 
 LOG = logging.getLogger(__name__)
+
+_SCHEMAS = (MAIN, CONDUCTOR, CELL)
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -72,7 +75,7 @@ class Cloud:
     def start(self) -> None:
         """Create the schemas and cells, start all services, and wait until every host is up.
 
-        :raises ConfigurationError: the database already holds a cloud.
+        :raises ConfigurationError: the database is not empty.
         """
         self.folder = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="moorage-")))
         self.transport_url = self.plan.transport_url or f"inproc://{ids.fresh()}/"
@@ -136,12 +139,19 @@ class Cloud:
         )
 
     def _create_schemas(self) -> None:
-        if MAIN.revision(self.database) is not None and cells.list_cells(self.database):
-            raise errors.ConfigurationError(reason="the database already holds a cloud: choose an empty one")
-        for schema in (MAIN, CONDUCTOR, CELL):
+        if self.database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
+            raise errors.ConfigurationError(reason="the database is not empty: choose an empty one")
+        if self.plan.database_connection:
+            self._closing.callback(self._drop_schemas)
+        for schema in _SCHEMAS:
             schema.upgrade(self.database)
         for name in self.cell_names:
             cells.create(self.database, name=name, uuid=ids.derived("harness", self.plan.seed, "cell", name))
+
+    def _drop_schemas(self) -> None:
+        """Leave a database that was given to us as empty as it was."""
+        for schema in _SCHEMAS:
+            schema.drop(self.database)
 
     def _services(self) -> Iterator[tuple[str, Service]]:
         apart = self.plan.placement_apart

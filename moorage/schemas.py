@@ -9,7 +9,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData
+from sqlalchemy import Connection, MetaData, Table
 from stevedore import ExtensionManager
 
 from moorage import errors
@@ -44,6 +44,18 @@ class Schema:
             config.attributes["schema"] = self
             command.upgrade(config, "head")
         return before, self.revision(database)
+
+    def drop(self, database: Database) -> None:
+        """Remove the tables with all that is in them, and what says which revision they had.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+
+        def work(connection: Connection) -> None:
+            self.metadata.drop_all(connection)
+            Table(self.version_table, MetaData()).drop(connection, checkfirst=True)
+
+        database.write(work)
 
     def revision(self, database: Database) -> str | None:
         """Return the revision that the tables have, or nothing where there are none.

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -58,6 +59,12 @@ class Shell(App):
             help=f"the configuration file; default: $MOORAGE_CONFIG, else {options.DEFAULT_FILE}",
         )
         return parser
+
+    def configure_logging(self) -> None:
+        """Log to the terminal; what the AMQP library notes about a broker that has gone away is for -v alone."""
+        super().configure_logging()
+        if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
+            logging.getLogger("amqp").setLevel(logging.ERROR)
 
     def interact(self) -> NoReturn:
         """End with what can be typed, where no sub-command was given; there is no shell of our own.
