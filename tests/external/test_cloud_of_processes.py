@@ -4,22 +4,17 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from building_client import SPEC, ask_until_all_are_decided, build, built
 
 from harness.audit import judge
 from harness.processes import ProcessCloud
-from moorage import errors, ids, options
-from moorage.bus import Bus, Client
+from moorage import errors, ids
 from moorage.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
-from moorage.model import Flavor, Instance, RequestSpec
 
 pytestmark = pytest.mark.servers
-
-FLAVOR = Flavor(name="eighth", vcpus=2, memory_mb=4096, root_gb=20)
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
 
 
 @pytest.fixture
@@ -35,34 +30,6 @@ def begin(cloud: ProcessCloud, *cells: str) -> None:
         cloud.run("cell", "create", cell)
         cloud.start(f"conductor-{cell}", "conductor", "--cell", cell)
     cloud.start("conductor", "conductor")
-
-
-def build(conductor: Client, spec: RequestSpec = SPEC, seconds: float = 120.0) -> Instance:
-    uuid = ids.fresh()
-    conductor.call(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=ids.fresh()))
-    return built(conductor, uuid, seconds)
-
-
-def built(conductor: Client, uuid: str, seconds: float = 120.0) -> Instance:
-    end = time.monotonic() + seconds
-    while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
-        assert time.monotonic() < end, instance
-        time.sleep(0.05)
-    return instance
-
-
-def ask_until_all_are_decided(
-    config_file: str, count: int, answers: "multiprocessing.Queue[tuple[str, str | None]]"
-) -> None:
-    """One client process: builds one after the other; asks again where others were faster."""
-    bus = Bus(options.new(files=[Path(config_file)]))
-    conductor = bus.client("conductor", timeout=60.0)
-    for _ in range(count):
-        while (instance := build(conductor)).state == "error" and instance.explanation is None:
-            assert "other claims were faster" in (instance.reason or "").lower(), instance.reason
-        removed = {f.name: f.removed for f in instance.explanation.filters} if instance.explanation else None
-        answers.put((instance.state, None if removed is None else f"resources={removed['resources']}"))
-    bus.close()
 
 
 def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_are_told_why(
