@@ -6,11 +6,12 @@ BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
 
-.PHONY: help demo test check style types layers docstrings packaging notes sample clean $(SAMPLE)
+.PHONY: help demo test grid check style types layers docstrings packaging notes sample clean $(SAMPLE)
 
 help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
+	@echo "make grid     kill every process at every failpoint, and the servers under load (a quarter of an hour)"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, sample configuration"
 	@echo "make $(SAMPLE)    write the sample configuration anew"
 	@echo "make clean    remove the virtual environment and everything built"
@@ -21,6 +22,11 @@ demo: $(VENV)/.package
 test: $(VENV)/.test
 	.ci/install-servers
 	$(BIN)/pytest $(ARGS)
+
+grid: $(VENV)/.test
+	.ci/install-servers
+	GRID=whole DRILLS=long $(BIN)/pytest tests/external/test_killed_processes.py \
+		tests/external/test_servers_killed_under_load.py $(ARGS)
 
 check: style types layers docstrings packaging notes sample
 

@@ -5,21 +5,24 @@ the attempt's, so that each step may be repeated by anyone.
 """
 
 import logging
+import threading
+from collections.abc import Callable
 
+from compute import words
 from compute.attempts import Attempt, Attempts, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
-from moorage import context, errors, ids
+from moorage import context, errors, failpoints
 from moorage.bus import serves
-from moorage.messages import AcceptInCell, BuildFailedInCell, BuildFinished, BuildOnHost, DestroyOnHost, Done
+from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done
+from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
 
 # How long a destroy waits for a spawn under way before its caller is told to come again: it holds one of the server's
 # few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
 _SPAWN_PATIENCE = 5.0
-_LONGEST_REASON = 1000
 
 
 class ComputeAgent:
@@ -31,8 +34,10 @@ class ComputeAgent:
         self._driver = driver
         self._cell = cell
         self._spawn_patience = spawn_patience
-        self._attempts = Attempts()
+        #: What is in hand, for whoever counts the guests of a host.
+        self.attempts = Attempts()
         self._workers = Workers("build", workers)
+        self._abandoned = threading.Event()
 
     def start(self) -> None:
         """Begin to carry out what is taken up."""
@@ -43,8 +48,9 @@ class ComputeAgent:
 
         Guests stay. What had been taken up and not begun is forgotten: it holds nothing here, and its cell asks again.
         """
-        self._attempts.stop()
+        self.attempts.stop()
         if not self._workers.stop(seconds):
+            self._abandoned.set()
             LOG.warning("Builds that have not ended within %s s are abandoned", seconds)
 
     @serves(BuildOnHost)
@@ -52,15 +58,16 @@ class ComputeAgent:
         """Take an attempt up; one that is in hand is not begun twice, one that has ended repeats its report.
 
         :raises HostNotFound: the host is not this agent's.
+        :raises NoReply: the host is dead.
         """
-        self._require(message.host)
-        attempt = self._attempts.take_up(message.attempt_id)
+        self._require(message)
+        guest = words.guest(message)
+        attempt = self.attempts.take_up(guest)
         if attempt is None:
             LOG.info("The attempt is in hand already, or was destroyed")
             return Done()
         LOG.info("Host %s takes up instance %s", message.host, message.instance_uuid)
-        asked = context.current()
-        self._workers.submit(lambda: self._run(attempt, message, asked))
+        self._submit(attempt, guest, lambda: self._carry_out(attempt, guest, message))
         return Done()
 
     @serves(DestroyOnHost)
@@ -68,28 +75,54 @@ class ComputeAgent:
         """Destroy what an attempt has started; answered when nothing is left, and nothing will come.
 
         :raises HostNotFound: the host is not this agent's.
-        :raises RequestInProgress: its spawn is still under way; the guest is destroyed when that returns.
+        :raises NoReply: the host is dead.
+        :raises RequestInProgress: its spawn is still under way and cannot be cut short; the guest is destroyed when
+            that returns.
         :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
         """
-        self._require(message.host)
-        with self._attempts.destroying(message.attempt_id) as attempt:
-            if not attempt.driving.acquire(timeout=self._spawn_patience):
-                raise errors.RequestInProgress(request_id=message.request_id)
-            try:
-                self._destroy_guest(message)
-            finally:
-                attempt.driving.release()
+        self._require(message)
+        try:
+            self._end_attempt(message, self._spawn_patience)
+        except errors.RequestInProgress as fault:
+            raise errors.RequestInProgress(request_id=message.request_id) from fault
         LOG.info("Nothing of instance %s's attempt is left on host %s", message.instance_uuid, message.host)
         return Done()
 
-    def _require(self, host: str) -> None:
-        if not self._driver.has_host(host):
-            raise errors.HostNotFound(name=host)
+    def end(self, ended: EndedAttempt) -> None:
+        """Destroy what an attempt has left, upon its cell's record that it has ended, and never start it.
 
-    def _run(self, attempt: Attempt, message: BuildOnHost, asked: context.Context) -> None:
-        with context.bound(request_id=asked.request_id, attempt_id=message.attempt_id, service=asked.service):
+        :raises RequestInProgress: its spawn is still under way and cannot be cut short.
+        :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
+        """
+        with context.bound(attempt_id=ended.attempt_id):
+            self._end_attempt(ended, patience=0.0)
+            LOG.info("Nothing of instance %s's attempt is left on host %s", ended.instance_uuid, ended.host)
+
+    def settle(self, guest: Guest, *, runs: bool) -> None:
+        """End an attempt whose guest an earlier life of the agent has left; one of this life is left alone.
+
+        A guest that runs is reported again, which changes nothing where the report had been taken. One that does not
+        run was being spawned when that life ended: a failed spawn like any other, destroyed and reported.
+        """
+        attempt = self.attempts.inherit(guest)
+        if attempt is not None:
+            self._submit(attempt, guest, lambda: self._settle(attempt, guest, runs=runs))
+
+    def _require(self, message: BuildOnHost | DestroyOnHost) -> None:
+        """Answer for nobody: a dead host is as silent as an agent of its own would be, only sooner."""
+        if not self._driver.has_host(message.host):
+            raise errors.HostNotFound(name=message.host)
+        if not self._driver.is_alive(message.host):
+            raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
+
+    def _submit(self, attempt: Attempt, guest: Guest, work: Callable[[], None]) -> None:
+        asked = context.current()
+        self._workers.submit(lambda: self._run(attempt, guest, asked, work))
+
+    def _run(self, attempt: Attempt, guest: Guest, asked: context.Context, work: Callable[[], None]) -> None:
+        with context.bound(request_id=asked.request_id, attempt_id=guest.attempt_id, service=asked.service):
             try:
-                self._carry_out(attempt, message)
+                work()
             except Interrupted:
                 LOG.info("The attempt is dropped where it stands: it was destroyed, or the agent stops")
             except errors.MoorageError as fault:
@@ -98,126 +131,129 @@ class ComputeAgent:
             except Exception:  # the next attempt has nothing to do with it
                 LOG.exception("The attempt is left as it stands")
             finally:
-                self._attempts.let_go(attempt)
+                self.attempts.let_go(attempt)
 
-    def _carry_out(self, attempt: Attempt, message: BuildOnHost) -> None:
+    def _carry_out(self, attempt: Attempt, guest: Guest, message: BuildOnHost) -> None:
         """Accept, spawn, report."""
         if attempt.report is None:
-            attempt.report = self._try(attempt, message)
+            attempt.report = self._try(attempt, guest, message)
         if attempt.report is not None:
-            self._tell(attempt, attempt.report, message)
+            self._tell(attempt, guest, attempt.report)
 
-    def _try(self, attempt: Attempt, message: BuildOnHost) -> Report | None:
+    def _settle(self, attempt: Attempt, guest: Guest, *, runs: bool) -> None:
+        if runs:
+            attempt.report = words.finished(guest)
+        else:
+            self._destroy(attempt, guest)
+            attempt.report = words.failed(guest, "the agent ended in the middle of the spawn")
+        try:
+            self._tell(attempt, guest, attempt.report)
+        except errors.InstanceNotFound:
+            # No news for its cell, which has just recorded it as a stranger's.
+            LOG.info("The guest is left running, its cell has no record of it")
+
+    def _try(self, attempt: Attempt, guest: Guest, message: BuildOnHost) -> Report | None:
         """Return what there is to report of an attempt, or None if its guest was not wanted any more."""
-        guest = GuestSpec(
-            instance_uuid=message.instance_uuid,
-            attempt_id=message.attempt_id,
-            claim_id=message.claim_id,
-            request_spec=message.request_spec,
-            resources=message.resources,
-        )
+        self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
             return None
         # An earlier life of this agent may have begun it; then its guest is somebody's, and only the cell can end it.
-        begun = any(known.attempt_id == message.attempt_id for known in self._driver.guests(message.host))
+        begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
+        asked = words.guest_spec(message)
         try:
             if not begun:
-                self._driver.admit(message.host, guest)
-            self._accept(attempt, message)
+                self._driver.admit(guest.host, asked)
+            self._cell.until_answered(words.accept(guest), attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
-            self._end(attempt, message)
+            self._end(attempt, guest)
             return None
         except Interrupted:
             raise
         except Exception as fault:
             if begun:
                 raise
-            return self._not_begun(attempt, message, fault)
-        with attempt.driving:
-            return self._spawn(attempt, message, guest)
+            return self._not_begun(attempt, guest, fault)
+        return self._spawn(attempt, guest, asked)
 
-    def _not_begun(self, attempt: Attempt, message: BuildOnHost, fault: Exception) -> Report:
+    def _not_begun(self, attempt: Attempt, guest: Guest, fault: Exception) -> Report:
         """Return the report that nothing was started, once the driver has seen to it that nothing ever will be."""
         if isinstance(fault, errors.BuildFailed):
             reason = fault.reason
-            LOG.info("Host %s refuses the build: %s", message.host, reason)
+            LOG.info("Host %s refuses the build: %s", guest.host, reason)
         elif isinstance(fault, errors.MoorageError):
             reason = f"the claim could not be accepted: {fault}"
             LOG.warning("The build ends before it has begun: %s", reason)
         else:
             reason = _unexpected(fault)
             LOG.error("The build ends before it has begun", exc_info=fault)
-        self._end(attempt, message)
-        return _failed(message, reason)
+        self._destroy(attempt, guest)
+        return words.failed(guest, reason)
 
-    def _accept(self, attempt: Attempt, message: BuildOnHost) -> None:
-        """Pass the first gate: nothing is started before the cell has said that the claim is this attempt's."""
-        gate = AcceptInCell(
-            request_id=ids.derived(message.attempt_id, "agent", "accept_claim"),
-            instance_uuid=message.instance_uuid,
-            claim_id=message.claim_id,
-            attempt_id=message.attempt_id,
-            host=message.host,
-        )
-        self._cell.until_answered(gate, attempt.interrupt)
-
-    def _spawn(self, attempt: Attempt, message: BuildOnHost, guest: GuestSpec) -> Report | None:
+    def _spawn(self, attempt: Attempt, guest: Guest, asked: GuestSpec) -> Report | None:
         if attempt.destroyed:
             return None
+        attempt.at_rest.clear()
         try:
-            self._driver.spawn(message.host, guest)
+            failpoints.reached("spawn")
+            self._driver.spawn(guest.host, asked)
+            failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn has failed: %s", failure.reason)
-            report: Report = _failed(message, failure.reason)
+            report: Report = words.failed(guest, failure.reason)
+        except errors.Unavailable:
+            raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
             LOG.exception("The spawn has met an unexpected fault")
-            report = _failed(message, _unexpected(fault))
+            report = words.failed(guest, _unexpected(fault))
         else:
-            report = _finished(message)
+            report = words.finished(guest)
+        finally:
+            attempt.at_rest.set()
+        if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
+            raise Interrupted  # the driver is closed or about to be: the next life finds what is left
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
-            self._destroy_guest(message)
+            self._destroy(attempt, guest)
         return None if attempt.destroyed else report
 
-    def _tell(self, attempt: Attempt, report: Report, message: BuildOnHost) -> None:
+    def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
         """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""
         try:
             self._cell.until_answered(report, attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             # A positive word that the guest is not wanted; any other refusal is none, and leaves it running.
             LOG.info("The guest is destroyed, the attempt is over for its cell: %s", refusal)
-            self._end(attempt, message)
+            self._end(attempt, guest)
         else:
             LOG.info("The cell has taken the report: %s", report.method)
 
-    def _end(self, attempt: Attempt, message: BuildOnHost) -> None:
-        with attempt.driving:
-            self._destroy_guest(message)
+    def _end(self, attempt: Attempt, guest: Guest) -> None:
+        """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
+        self._destroy(attempt, guest)
+        try:
+            self._cell.once(words.gone(self._driver.agent, [words.ended(guest)]))
+        except errors.MoorageError as fault:
+            LOG.info("The cell has not heard that nothing is left: %s", fault)
 
-    def _destroy_guest(self, named: BuildOnHost | DestroyOnHost) -> None:
-        self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
+    def _end_attempt(self, ended: DestroyOnHost | EndedAttempt, patience: float) -> None:
+        """Mark an attempt as destroyed, and destroy it: at once, or when the spawn under way has come to its end.
+
+        :raises RequestInProgress: that takes longer than ``patience``, in seconds.
+        """
+        with self.attempts.destroying(ended.attempt_id) as attempt:
+            try:
+                self._destroy(attempt, ended)
+            except errors.RequestInProgress:
+                if not attempt.at_rest.wait(patience):
+                    raise
+                self._destroy(attempt, ended)
+
+    def _destroy(self, attempt: Attempt, named: Guest | DestroyOnHost | EndedAttempt) -> None:
+        with attempt.ending:
+            failpoints.reached("destroy")
+            self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
+            failpoints.reached("destroyed")
 
 
 def _unexpected(fault: Exception) -> str:
     return f"an unexpected fault of the driver: {type(fault).__name__}"
-
-
-def _finished(message: BuildOnHost) -> BuildFinished:
-    return BuildFinished(
-        request_id=ids.derived(message.attempt_id, "agent", "build_finished"),
-        instance_uuid=message.instance_uuid,
-        attempt_id=message.attempt_id,
-        claim_id=message.claim_id,
-    )
-
-
-def _failed(message: BuildOnHost, reason: str) -> BuildFailedInCell:
-    # The reason is part of the id: a restarted agent may have only another to give, which is another request.
-    told = reason[:_LONGEST_REASON]
-    return BuildFailedInCell(
-        request_id=ids.derived(message.attempt_id, "agent", "build_failed", told),
-        instance_uuid=message.instance_uuid,
-        attempt_id=message.attempt_id,
-        claim_id=message.claim_id,
-        reason=told,
-    )

@@ -2,10 +2,11 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from moorage.messages import BuildFailedInCell, BuildFinished
+from moorage.model import Guest
 
 Report = BuildFinished | BuildFailedInCell
 
@@ -19,8 +20,13 @@ class Attempt:
 
     def __init__(self, attempt_id: str) -> None:
         self.attempt_id = attempt_id
-        #: Held around every word to the driver about this attempt: a spawn and a destroy never cross.
-        self.driving = threading.Lock()
+        #: What it makes, or has made; unknown of one that was only ever destroyed.
+        self.guest: Guest | None = None
+        #: Held around each destroy: two of one attempt never cross.
+        self.ending = threading.Lock()
+        #: Set while no spawn of it is under way.
+        self.at_rest = threading.Event()
+        self.at_rest.set()
         #: Set when waiting for an answer has lost its point: the attempt is destroyed, or the agent stops.
         self.interrupt = threading.Event()
         #: Its guest is not wanted any more; it is never unset.
@@ -30,31 +36,42 @@ class Attempt:
         self.building = False
         self.users = 0
 
+    @property
+    def may_have_a_guest(self) -> bool:
+        """Whether it is in hand, and neither destroyed nor failed."""
+        return self.building and not self.destroyed and not isinstance(self.report, BuildFailedInCell)
+
 
 class Attempts:
     """All attempts in hand, and the latest of those that are over."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._attempts: OrderedDict[str, Attempt] = OrderedDict()
+        self._counted: list[frozenset[str]] = []
         self._stopping = False
 
-    def take_up(self, attempt_id: str) -> Attempt | None:
-        """Return the attempt for whoever asks first; None while it is in hand already, or was destroyed.
+    def take_up(self, guest: Guest) -> Attempt | None:
+        """Return the attempt at ``guest`` for whoever asks first; None while it is in hand already, or was destroyed.
 
         Each one that is taken up is to be let go.
         """
-        with self._lock:
-            attempt = self._known(attempt_id)
+        with self._changed:
+            attempt = self._known(guest.attempt_id)
             if attempt.building or attempt.destroyed:
                 return None
-            attempt.building = True
-            attempt.users += 1
-            return attempt
+            return self._begin(attempt, guest)
+
+    def inherit(self, guest: Guest) -> Attempt | None:
+        """Take up the attempt of a guest that an earlier life of the agent has left; None if this one knows of it."""
+        with self._changed:
+            if guest.attempt_id in self._attempts:
+                return None
+            return self._begin(self._known(guest.attempt_id), guest)
 
     def let_go(self, attempt: Attempt) -> None:
         """Note that nobody works on ``attempt`` any more."""
-        with self._lock:
+        with self._changed:
             attempt.building = False
             attempt.users -= 1
             self._forget_oldest()
@@ -62,24 +79,57 @@ class Attempts:
     @contextmanager
     def destroying(self, attempt_id: str) -> Iterator[Attempt]:
         """Mark an attempt, known or not, as destroyed: from now on it is not started."""
-        with self._lock:
+        with self._changed:
             attempt = self._known(attempt_id)
             attempt.destroyed = True
             attempt.users += 1
             attempt.interrupt.set()
+            self._changed.notify_all()
         try:
             yield attempt
         finally:
-            with self._lock:
+            with self._changed:
                 attempt.users -= 1
                 self._forget_oldest()
 
+    @contextmanager
+    def counting(self, hosts: Collection[str]) -> Iterator[list[Guest]]:
+        """Return the guests being made on ``hosts``, and let no other be begun there until the block is left."""
+        counted = frozenset(hosts)
+        with self._changed:
+            self._counted.append(counted)
+            in_hand = [
+                attempt.guest
+                for attempt in self._attempts.values()
+                if attempt.guest is not None and attempt.guest.host in counted and attempt.may_have_a_guest
+            ]
+        try:
+            yield in_hand
+        finally:
+            with self._changed:
+                self._counted.remove(counted)
+                self._changed.notify_all()
+
+    def wait_for_count(self, attempt: Attempt, host: str) -> None:
+        """Wait while the guests of ``host`` are being counted, unless the attempt is interrupted."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: attempt.interrupt.is_set() or not any(host in counted for counted in self._counted)
+            )
+
     def stop(self) -> None:
         """Interrupt whoever waits for an answer."""
-        with self._lock:
+        with self._changed:
             self._stopping = True
             for attempt in self._attempts.values():
                 attempt.interrupt.set()
+            self._changed.notify_all()
+
+    def _begin(self, attempt: Attempt, guest: Guest) -> Attempt:
+        attempt.guest = guest
+        attempt.building = True
+        attempt.users += 1
+        return attempt
 
     def _known(self, attempt_id: str) -> Attempt:
         attempt = self._attempts.get(attempt_id)

@@ -33,8 +33,9 @@ class Driver(ABC):
     The driver is what remembers, across restarts of the agent: it keeps ``attempt_id`` and ``claim_id`` with each
     guest, and knows which attempts have been destroyed, for as long as a message about them may still arrive. That
     makes spawn and destroy idempotent, and a late spawn harmless. Methods are called from many threads at once, but
-    never two of :meth:`spawn` and :meth:`destroy` for one attempt. A host that is not the driver's raises
-    :class:`~moorage.errors.HostNotFound` wherever one is named.
+    never two spawns of one attempt, nor two destroys; a destroy may come while the spawn is under way. A host that is
+    not the driver's raises :class:`~moorage.errors.HostNotFound` wherever one is named, and one that does not answer
+    :class:`~moorage.errors.NoReply` where something is to be done on it.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str) -> None:
@@ -64,6 +65,10 @@ class Driver(ABC):
         """Tell whether ``host`` is one of the driver's."""
         return any(host == report.service_host for report in self.hosts())
 
+    def is_alive(self, host: str) -> bool:
+        """Tell whether ``host`` is one that can take work now."""
+        return host in self.alive()
+
     def admit(self, host: str, guest: GuestSpec) -> None:  # noqa: B027 - a driver may leave it all to spawn
         """Refuse what can be seen, without starting anything, to be hopeless here; asked before the claim is accepted.
 
@@ -74,22 +79,28 @@ class Driver(ABC):
     def spawn(self, host: str, guest: GuestSpec) -> None:
         """Start a guest and return once it runs; one that runs already under this attempt is left as it is.
 
-        :raises BuildFailed: it could not be started, or this attempt has been destroyed. Pieces of it may be left
-            for :meth:`destroy`.
+        :raises BuildFailed: it could not be started, or this attempt has been destroyed, be it meanwhile. Pieces of it
+            may be left for :meth:`destroy`.
         """
 
     @abstractmethod
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
         """Remove whatever an attempt has left on ``host``, nothing included, and refuse its spawn from now on.
 
-        Upon return nothing of it is left, and it holds nothing of the host.
+        Upon return nothing of it is left, it holds nothing of the host, and a spawn under way brings nothing back: it
+        ends, with :class:`~moorage.errors.BuildFailed`.
 
+        :raises RequestInProgress: its spawn is under way and cannot be cut short; ask again when that has ended.
         :raises InvalidState: the attempt's guest was started under another claim; it is left alone.
         """
 
     @abstractmethod
     def guests(self, host: str) -> Sequence[Guest]:
         """Return the guests on a host, those half made or half removed included."""
+
+    @abstractmethod
+    def unfinished(self, host: str) -> Collection[str]:
+        """Return the attempts of those guests on a host that do not run, because their spawn never came to its end."""
 
 
 def load(conf: cfg.ConfigOpts, agent: str, cell_name: str) -> Driver:

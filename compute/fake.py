@@ -9,44 +9,29 @@ What a real driver has in common with it:
   over-committed it, or released what a guest still held.
 * **A guest begins to hold its amounts before it runs,** and holds them until it is destroyed. A spawn that fails may
   leave pieces behind: the agent destroys them before it reports the failure.
-* **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards.
+* **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards. A spawn that
+  is under way is cut short; one that cannot be has to come to its end first, and whoever destroys is told so.
 * **Nothing is destroyed but by name:** the attempt and its claim. A guest that nobody names stays.
 
 What it does badly is chosen by options, and in one method, :meth:`FakeDriver.behaviour`, for tests that want more.
 """
 
-import hashlib
-import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from urllib.parse import quote
 
 from oslo_config import cfg
 
 from compute.driver import Driver, GuestSpec
+from compute.fake_behaviour import Behaviour, chosen
+from compute.fake_time import Timeline
 from compute.guest_file import GuestFile
 from moorage import errors, ids
 from moorage.model import DISK_GB, MEMORY_MB, VCPU, Guest, HostReport, Inventory, ProviderReport
 
-
-@dataclass(frozen=True, slots=True)
-class Behaviour:
-    """What a host does with one attempt."""
-
-    #: Why it does not even accept the claim.
-    refusal: str | None = None
-    #: How long its spawn takes.
-    seconds: float = 0.0
-    #: Why its spawn then fails.
-    fault: str | None = None
-
-
-def chance(seed: int, instance_uuid: str, host: str) -> float:
-    """Return the draw, in [0, 1), that decides whether an instance fails on a host: the same on every run."""
-    drawn = hashlib.sha256(f"{seed}/{instance_uuid}/{host}".encode()).digest()
-    # 53 bits, as many as a float holds: more would round the largest draws up to 1.
-    return float((int.from_bytes(drawn[:8], "big") >> 11) / 2**53)
+LOG = logging.getLogger(__name__)
 
 
 class FakeDriver(Driver):
@@ -58,8 +43,7 @@ class FakeDriver(Driver):
         prefix = options.host_prefix or agent
         self._inventories = _inventories(options)
         self._capacity = {name: inventory.capacity for name, inventory in self._inventories.items()}
-        self._failing = frozenset(options.failing_hosts)
-        self._refusing = frozenset(options.refusing_hosts)
+        self._time = Timeline()
         self._hosts = {
             name: self._describe(name) for name in (f"{prefix}-{n:04d}" for n in range(1, options.hosts + 1))
         }
@@ -67,29 +51,32 @@ class FakeDriver(Driver):
         self._file = GuestFile(Path(options.state_file or quote(f"moorage-fake-{cell_name}-{agent}.sqlite", safe=" ")))
 
     def start(self) -> None:
-        """Open the file of guests.
+        """Open the file of guests, and put the strangers' in that were asked for.
 
         :raises ConfigurationError: it cannot be opened.
         """
         self._file.open()
+        for guest in self._strangers():
+            try:
+                self._file.begin(guest, self._capacity)
+                self._file.finish(guest)
+            except errors.BuildFailed as refusal:
+                LOG.warning("There is no stranger's guest on host %s: %s", guest.host, refusal.reason)
 
     def close(self) -> None:
-        """Close the file of guests."""
+        """Cut short what is under way, and close the file of guests."""
+        self._time.close()
         self._file.close()
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
         """Say what ``host`` does with ``guest``; what a test overrides to have it behave worse."""
-        options = self.conf.fake_driver
-        fault = None
-        if host in self._failing:
-            fault = "every spawn fails here"
-        elif chance(options.seed, guest.instance_uuid, host) < options.fail_rate:
-            fault = "the guest did not start"
-        return Behaviour(
-            refusal="this host takes no guests" if host in self._refusing else None,
-            seconds=options.spawn_seconds,
-            fault=fault,
-        )
+        return chosen(self.conf.fake_driver, host, guest.instance_uuid)
+
+    def die(self, host: str, seconds: float) -> None:
+        """Have a host dead for so long: it is silent, whatever is being spawned on it fails, and its guests stay."""
+        self._require(host)
+        LOG.warning("Host %s is dead for %g s", host, seconds)
+        self._time.die(host, seconds)
 
     def hosts(self) -> Sequence[HostReport]:
         """Describe every host."""
@@ -100,54 +87,89 @@ class FakeDriver(Driver):
         return list(self._providers)
 
     def alive(self) -> Collection[str]:
-        """Return every host: the fake ones live as long as their agent."""
-        return list(self._hosts)
+        """Return every host that is not dead."""
+        return [host for host in self._hosts if not self._time.is_dead(host)]
 
     def has_host(self, host: str) -> bool:
         """Tell whether ``host`` is one of these."""
         return host in self._hosts
 
+    def is_alive(self, host: str) -> bool:
+        """Tell whether ``host`` is one of these, and not dead."""
+        return host in self._hosts and not self._time.is_dead(host)
+
     def admit(self, host: str, guest: GuestSpec) -> None:
         """Refuse on hosts that are told to.
 
         :raises BuildFailed: the host is one of them.
+        :raises NoReply: it is dead.
         """
-        self._require(host)
+        self._reach(host, "admit")
         if (refusal := self.behaviour(host, guest).refusal) is not None:
             raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=refusal)
 
     def spawn(self, host: str, guest: GuestSpec) -> None:
         """Write the guest down, take the time a spawn takes, and then let it run or fail.
 
-        :raises BuildFailed: the spawn fails by choice, the host is full, or the attempt has been destroyed.
+        :raises BuildFailed: the spawn fails by choice, the host is full or has died in the middle of it, or the attempt
+            has been destroyed.
+        :raises NoReply: the host is dead.
         """
-        self._require(host)
+        self._reach(host, "spawn")
         made = _guest(host, guest)
-        if self._file.begin(made, self._capacity):
-            return
-        behaviour = self.behaviour(host, guest)
-        if behaviour.seconds:
-            time.sleep(behaviour.seconds)
-        if behaviour.fault is not None:
-            raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=behaviour.fault)
+        # Under way before it is in the file: whoever finds it there to destroy it can also cut it short.
+        with self._time.spawning(host, guest.attempt_id) as spawn:
+            if self._file.begin(made, self._capacity):
+                return
+            behaviour = self.behaviour(host, guest)
+            if behaviour.dead_seconds:
+                self.die(host, behaviour.dead_seconds)
+            fault = self._time.pass_time(spawn, behaviour.seconds, stubborn=behaviour.stubborn) or behaviour.fault
+        if fault is not None:
+            raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=fault)
         self._file.finish(made)
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:  # noqa: ARG002
         """Strike the guest out; the attempt alone names it.
 
+        :raises RequestInProgress: its spawn is under way, and is one that cannot be cut short.
         :raises InvalidState: the attempt's guest was started under another claim.
+        :raises NoReply: the host is dead.
         """
-        self._require(host)
+        self._reach(host, "destroy")
+        if self._time.is_stubborn(host, attempt_id):
+            raise errors.RequestInProgress(request_id=attempt_id)
+        # First the file, which knows whose guest it is: the spawn of another claim's is not disturbed.
         self._file.destroy(host, attempt_id, claim_id)
+        self._time.cut_short(host, attempt_id)
 
     def guests(self, host: str) -> Sequence[Guest]:
         """Return the guests on a host, half-made ones included."""
         self._require(host)
         return self._file.guests(host)
 
+    def unfinished(self, host: str) -> Collection[str]:
+        """Return the attempts on a host whose guests are half made."""
+        self._require(host)
+        return self._file.unfinished(host)
+
     def _require(self, host: str) -> None:
         if host not in self._hosts:
             raise errors.HostNotFound(name=host)
+
+    def _reach(self, host: str, what: str) -> None:
+        self._require(host)
+        if self._time.is_dead(host):
+            raise errors.NoReply(topic=f"host {host}", method=what, seconds=0.0)
+
+    def _strangers(self) -> Iterator[Guest]:
+        """Return guests that no cell knows, dealt out to the hosts in turn: the same ones at every start."""
+        for number, host in enumerate(islice(cycle(self._hosts), self.conf.fake_driver.stranger_guests), 1):
+            names = {
+                name: ids.derived("fake-stranger", self.cell_name, self.agent, number, name)
+                for name in ("instance_uuid", "attempt_id", "claim_id")
+            }
+            yield Guest(host=host, resources={VCPU: 1}, **names)
 
     def _describe(self, host: str) -> HostReport:
         return HostReport(

@@ -57,7 +57,7 @@ class GuestFile:
             if self._connection is not None:
                 return
             try:
-                # Autocommit: transactions are begun by hand, and IMMEDIATE, so that no reader becomes a writer.
+                # Autocommit: transactions are begun by hand.
                 connection = sqlite3.connect(
                     self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
                 )
@@ -130,7 +130,7 @@ class GuestFile:
 
     def guests(self, host: str | None = None) -> list[Guest]:
         """Return the guests on ``host``, or on all hosts, whether or not they run yet."""
-        with self._transaction() as connection:
+        with self._transaction("DEFERRED") as connection:
             rows = connection.execute(
                 "SELECT host, attempt_id, instance_uuid, claim_id FROM guests "
                 "WHERE ? IS NULL OR host = ? ORDER BY host, attempt_id",
@@ -152,12 +152,21 @@ class GuestFile:
             for its_host, attempt_id, instance_uuid, claim_id in rows
         ]
 
+    def unfinished(self, host: str) -> list[str]:
+        """Return the attempts on ``host`` whose guests do not run."""
+        with self._transaction("DEFERRED") as connection:
+            rows = connection.execute(
+                "SELECT attempt_id FROM guests WHERE host = ? AND NOT running", (host,)
+            ).fetchall()
+        return [attempt_id for (attempt_id,) in rows]
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        # IMMEDIATE for writers, so that no reader becomes one; those who only look keep nobody from writing.
         with self._lock:
             if self._connection is None:
                 raise errors.InvalidState(reason=f"the guests' file {self._path} is closed")
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(f"BEGIN {kind}")
             try:
                 yield self._connection
             except BaseException:

@@ -1,20 +1,21 @@
 """What an agent tells its cell of its hosts: what they have, what they are, and which of them are alive.
 
 Reports never write allocations. What hosts have goes first, and a host is described only once its provider is known, so
-that no scheduler meets a host without inventory.
+that no scheduler meets a host without inventory. The first description of a host says that its agent has started anew;
+each answer names the hosts that are to return before they count as up.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
 from moorage import context, errors, ids
-from moorage.messages import ReportHostsInCell, ReportProviderTree
+from moorage.messages import Done, HostsReported, ReportHostsInCell, ReportProviderTree
 from moorage.model import HostReport, ProviderReport
-from moorage.wire import Mutation
+from moorage.wire import Mutation, R
 
 LOG = logging.getLogger(__name__)
 
@@ -29,12 +30,23 @@ _PATIENCE = 5.0
 
 
 class Reporter:
-    """Tells descriptions that are new or have changed until the cell has them, and then who is alive."""
+    """Tells descriptions that are new or have changed until the cell has them, and then who is alive.
 
-    def __init__(self, driver: Driver, cell: CellClient, agent: str, service: str | None = None) -> None:
+    :param returning: is told, after each answer of the cell, which hosts are to return.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        cell: CellClient,
+        agent: str,
+        returning: Callable[[Collection[str]], None],
+        service: str | None = None,
+    ) -> None:
         self._driver = driver
         self._cell = cell
         self._agent = agent
+        self._returning = returning
         self._service = service
         self._ended = threading.Event()
         self._providers: dict[str, ProviderReport] = {}
@@ -61,7 +73,7 @@ class Reporter:
         def tree(batch: Sequence[ProviderReport]) -> ReportProviderTree:
             return ReportProviderTree(request_id=ids.fresh(), agent=self._agent, providers=tuple(batch))
 
-        def told(batch: Sequence[ProviderReport]) -> None:
+        def told(batch: Sequence[ProviderReport], _answer: Done) -> None:
             self._providers.update((report.uuid, report) for report in batch)
 
         new = [report for report in self._driver.providers() if self._providers.get(report.uuid) != report]
@@ -70,10 +82,13 @@ class Reporter:
 
     def _tell_hosts(self) -> None:
         def hosts(batch: Sequence[HostReport]) -> ReportHostsInCell:
-            return ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, hosts=tuple(batch))
+            # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
+            started = tuple(report.service_host for report in batch if report.service_host not in self._hosts)
+            return ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, hosts=tuple(batch), started=started)
 
-        def told(batch: Sequence[HostReport]) -> None:
+        def told(batch: Sequence[HostReport], answer: HostsReported) -> None:
             self._hosts.update((report.service_host, report) for report in batch)
+            self._returning(answer.returning)
 
         new = [
             report
@@ -86,14 +101,14 @@ class Reporter:
     def _deliver(
         self,
         batch: Sequence[T],
-        message_of: Callable[[Sequence[T]], Mutation[Any]],
-        told: Callable[[Sequence[T]], None],
+        message_of: Callable[[Sequence[T]], Mutation[R]],
+        told: Callable[[Sequence[T], R], None],
     ) -> None:
         """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
         message = message_of(batch)
         try:
             with context.bound(request_id=message.request_id):
-                self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+                answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
         except (errors.CallerError, errors.PlacementRefused, errors.StaleView) as refusal:
             if len(batch) == 1:
                 LOG.error("A report is refused, and comes again with the next: %s (%r)", refusal, batch[0])
@@ -102,7 +117,7 @@ class Reporter:
             for half in (batch[:middle], batch[middle:]):
                 self._deliver(half, message_of, told)
         else:
-            told(batch)
+            told(batch, answer)
 
     def _tell_alive(self) -> None:
         # Sent once: repeated, it would be a lie by the time it arrived.
@@ -110,7 +125,7 @@ class Reporter:
         for batch in _batches(alive, _NAMES_AT_ONCE):
             message = ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, alive=tuple(batch))
             try:
-                self._cell.once(message, timeout=_PATIENCE)
+                self._returning(self._cell.once(message, timeout=_PATIENCE).returning)
             except errors.HostNotFound as lost:
                 LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
                 self._hosts.clear()

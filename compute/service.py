@@ -10,6 +10,7 @@ from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.driver import Driver
 from compute.reports import Reporter
+from compute.returns import Returns
 from moorage import errors, logs
 from moorage.bus import Bus
 from moorage.messages import ListCells
@@ -18,8 +19,6 @@ from moorage.service import Periodic, until_available
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a stopping agent gives to builds under way. Arbitrary: below what service managers wait before they kill.
-_FAREWELL = 20.0
 # Seconds to wait for one answer to the first question: at the start of a cloud it may be asked before there is anybody.
 _FIRST_PATIENCE = 3.0
 
@@ -52,12 +51,17 @@ class ComputeService:
             driver.start()
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
             agent = ComputeAgent(driver, client, self._conf.compute.workers)
-            begun.callback(agent.stop, _FAREWELL)
+            farewell: float = self._conf.compute.stop_timeout
+            begun.callback(agent.stop, farewell)
             agent.start()
             server = bus.server(f"compute.{cell.uuid}", self._agent, [agent], self._conf.rpc.threads)
             begun.callback(server.stop)
             server.start()
-            reporter = Reporter(driver, client, self._agent, logs.service_name(self._conf))
+            name = logs.service_name(self._conf)
+            returns = Returns(driver, client, agent, name)
+            begun.callback(returns.stop, farewell)
+            returns.start()
+            reporter = Reporter(driver, client, self._agent, returns.note, name)
             reports = Periodic("Report of hosts", reporter.report, self._conf.compute.report_interval)
             begun.callback(reports.stop)
             begun.callback(reporter.stop)

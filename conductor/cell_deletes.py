@@ -2,8 +2,13 @@
 
 import logging
 
+from oslo_config import cfg
 from sqlalchemy import Connection
 
+from conductor.acknowledging import Peer
+from conductor.cell_agents import CellAgents
+from conductor.cell_cleanings import CellCleanings
+from conductor.cell_payloads import Deleting
 from conductor.cell_records import (
     ACTIVE,
     BUILDING,
@@ -18,9 +23,8 @@ from conductor.cell_records import (
 from conductor.operations import Operations
 from conductor.steps import BUILD, DELETE, Again, Ended, NewOperation, Next, Nothing, Operation, Outcome, Record, Step
 from moorage import context, errors, ids
-from moorage.bus import Bus, Client
 from moorage.database import Database
-from moorage.messages import DeleteAllocations, DeleteInCell, DestroyOnHost
+from moorage.messages import DeleteAllocations, DeleteInCell
 
 LOG = logging.getLogger(__name__)
 
@@ -28,17 +32,29 @@ LOG = logging.getLogger(__name__)
 class CellDeletes:
     """The order to delete inside a cell, and the steps that follow from it."""
 
-    def __init__(self, database: Database, records: CellRecords, placement: Client, cell_bus: Bus) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        records: CellRecords,
+        operations: Operations,
+        agents: CellAgents,
+        cleanings: CellCleanings,
+        placement: Peer,
+    ) -> None:
+        self._patience: float = conf.conductor.delete_patience
         self._database = database
         self._records = records
+        self._operations = operations
+        self._agents = agents
+        self._cleanings = cleanings
         self._placement = placement
-        self._cell_bus = cell_bus
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
         return {(DELETE, "destroy"): self.destroy, (DELETE, "release"): self.release}
 
-    def order(self, connection: Connection, operations: Operations, message: DeleteInCell) -> list[Operation]:
+    def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
         """Record that an instance is to be deleted, and end its build; ordered before, nothing more is to be done.
 
         :raises RequestInProgress: another transaction has recorded the instance just now.
@@ -51,7 +67,7 @@ class CellDeletes:
         elif instance.state in (DELETING, DELETED):
             return []
         else:
-            self._end_build(connection, operations, instance)
+            self._end_build(connection, instance)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete", uuid),
             kind=DELETE,
@@ -59,64 +75,73 @@ class CellDeletes:
             step="destroy",
             payload=Nothing(),
         )
-        return operations.begin(connection, [new], request_id)
+        return self._operations.begin(connection, [new], request_id)
 
-    def _end_build(self, connection: Connection, operations: Operations, instance: CellInstance) -> None:
+    def _end_build(self, connection: Connection, instance: CellInstance) -> None:
         self._records.change(connection, instance.uuid, state=DELETING, reason=None)
         for attempt in self._records.attempts(connection, instance.uuid):
             if attempt.state in (STARTING, BUILDING, ACTIVE):
                 self._records.change_attempt(connection, attempt.attempt_id, state=ENDED)
-        build = operations.pending(connection, instance.uuid, BUILD)
+        build = self._operations.pending(connection, instance.uuid, BUILD)
         if build is not None:
-            operations.redirect(connection, build, Ended("the instance is being deleted"))
+            self._operations.redirect(connection, build, Ended("the instance is being deleted"))
 
     def destroy(self, operation: Operation) -> Record:
-        """Destroy the guest on each host that may have one; repeated until every one of them has answered."""
-        attempts = self._database.read(lambda connection: self._records.attempts(connection, operation.subject))
+        """Destroy the guest on each host that may have one; repeated until every one of them has answered, for a time.
+
+        Attempts that are being cleaned up are not waited for: what their hosts may have is held by residues.
+        """
+        attempts = self._database.read(lambda connection: self._to_destroy(connection, operation.subject))
         faults: list[str] = []
-        gone: list[str] = []
+        gone: list[AttemptRecord] = []
         for attempt in attempts:
-            if attempt.guest_gone or attempt.claim_id is None:
-                continue
             try:
-                self._destroy(operation, attempt, attempt.claim_id)
-                gone.append(attempt.attempt_id)
+                self._agents.destroy(operation, operation.subject, attempt)
+                gone.append(attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
                 faults.append(f"{attempt.host}: {fault}")
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, operation.subject)
-            for attempt_id in gone:
-                self._records.change_attempt(connection, attempt_id, guest_gone=True)
-            return Again("; ".join(faults)) if faults else Next("release", Nothing())
+            for attempt in gone:
+                self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
+            if faults and self._operations.age(connection, operation) < self._patience:
+                return Again("; ".join(faults))
+            return Next("release", Deleting(leave_residue=bool(faults)))
 
         return record
 
-    def _destroy(self, operation: Operation, attempt: AttemptRecord, claim_id: str) -> None:
-        message = DestroyOnHost(
-            request_id=operation.derived("destroy", attempt.attempt_id),
-            host=attempt.host,
-            instance_uuid=operation.subject,
-            attempt_id=attempt.attempt_id,
-            claim_id=claim_id,
-        )
-        agents = self._cell_bus.client(f"compute.{self._records.cell_uuid}", server=attempt.agent)
-        with context.bound(attempt_id=attempt.attempt_id):
-            agents.call(message)
+    def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
+        return [
+            attempt
+            for attempt in self._records.attempts(connection, instance_uuid)
+            if attempt.may_have_a_guest and not self._cleanings.begun(connection, attempt)
+        ]
 
     def release(self, operation: Operation) -> Record:
-        """Release all that the instance holds, for good: a swap or a selection still on its way is refused."""
-        uuid = operation.subject
-        self._placement.call(
-            DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=uuid, for_good=True)
-        )
+        """Release all that the instance holds, for good: a swap or a selection still on its way is refused.
 
-        LOG.info("Instance %s is deleted, and holds nothing", uuid)
+        What a host may still have a guest for stays held by a residue, until that host has been cleaned up.
+        """
+        uuid, deleting = operation.subject, operation.read(Deleting)
+        residue = self._placement.call(
+            DeleteAllocations(
+                request_id=operation.derived("release"),
+                consumer_uuid=uuid,
+                for_good=True,
+                leave_residue=deleting.leave_residue,
+            )
+        ).residue_uuid
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
             self._records.change(connection, uuid, state=DELETED, host=None, claim_id=None)
+            # Its host's word may have come between the two: the residue is there all the same.
+            attempts = self._records.attempts(connection, uuid)
+            left = [each for each in attempts if each.may_have_a_guest or each.attempt_id == residue]
+            self._cleanings.begin(connection, uuid, left, operation.request_id)
+            LOG.info("Instance %s is deleted, and holds nothing", uuid)
             return Ended()
 
         return record

@@ -4,7 +4,8 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell_builds import CellBuilds
+from conductor.cell_cleanings import CellCleanings
+from conductor.cell_fall_back import FallBack
 from conductor.cell_records import (
     ACTIVE,
     BUILDING,
@@ -34,14 +35,16 @@ class CellGates:
         records: CellRecords,
         operations: Operations,
         worker: Worker,
-        builds: CellBuilds,
+        fall_back: FallBack,
+        cleanings: CellCleanings,
         placement: Client,
     ) -> None:
         self._database = database
         self._records = records
         self._operations = operations
         self._worker = worker
-        self._builds = builds
+        self._following = fall_back.following
+        self._cleanings = cleanings
         self._placement = placement
 
     @serves(AcceptInCell)
@@ -98,9 +101,10 @@ class CellGates:
             if attempt.state == ACTIVE:
                 LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
                 return None
-            values = {"state": FAILED, "reason": message.reason} if attempt.state in (STARTING, BUILDING) else {}
-            self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True, **values)
-            return self._fall_back(connection, instance, attempt, message.reason)
+            if attempt.state in (STARTING, BUILDING):
+                self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=message.reason)
+            cleaning = self._cleanings.gone(connection, attempt)
+            return cleaning or self._fall_back(connection, instance, attempt, message.reason)
 
         self._worker.take_up(self._database.write(work))
         return Done()
@@ -114,7 +118,7 @@ class CellGates:
         # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
         if build is None or build.step not in ("start", "wait"):
             return None
-        following = self._builds.fall_back(connection, instance, attempt.number, reason, guest_gone=True)
+        following = self._following(connection, instance, attempt.number, reason, "gone")
         return self._operations.redirect(connection, build, following)
 
     def _current(

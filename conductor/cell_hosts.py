@@ -1,37 +1,27 @@
-"""The hosts of a cell: what their agents report is kept in the cell, and passed on to the schedulers."""
+"""The hosts of a cell: what their agents report, kept in the cell."""
 
-import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import ColumnElement, Connection, exc, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Update, case, exc, func, select, true, tuple_, update
 
 from conductor.schema import cell_hosts
-from moorage import context, errors, ids
+from moorage import errors
 from moorage.bus import Client, serves
 from moorage.columns import now
 from moorage.database import Database
-from moorage.messages import Done, HostsReported, ReportHosts, ReportHostsInCell, ReportProviders, ReportProviderTree
+from moorage.messages import Done, HostsReported, ReportHostsInCell, ReportProviders, ReportProviderTree
 from moorage.model import HostReport
-from moorage.service import Periodic
-
-LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
 
 #: Rows of one statement, and descriptions of one report. Arbitrary: below every limit of the databases.
-_BATCH = 1000
-_ALIVE_BATCH = 20_000
-#: Seconds between two looks whether something is to be passed on at once.
-_TICK = 0.1
-#: A report that is not answered soon is overtaken by the next one.
-_LONGEST_WAIT = 10.0
+BATCH = 1000
 
 
 class CellHosts:
@@ -53,12 +43,16 @@ class CellHosts:
             of the others is recorded, and the agent is to describe its hosts.
         """
         unknown: list[str] = []
+        returning: list[str] = []
 
         def work(connection: Connection) -> bool:
             unknown.clear()
-            changed = [self._describe(connection, part) for part in _parts(message.hosts, _BATCH)]
-            for names in _parts(message.alive, _BATCH):
+            changed = [self._describe(connection, part) for part in parts(message.hosts, BATCH)]
+            for names in parts(message.alive, BATCH):
                 unknown.extend(self._alive(connection, message.agent, names))
+            for names in parts(message.started, BATCH):
+                connection.execute(self._of(message.agent, names).values(is_returning=True))
+            returning[:] = self._returning(connection, message.agent)
             return any(changed)
 
         try:
@@ -69,15 +63,40 @@ class CellHosts:
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if unknown:
             raise errors.HostNotFound(name=unknown[0])
-        return HostsReported()
+        return HostsReported(returning=tuple(returning))
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> Done:
         """Pass on to the placement role what the providers of an agent's hosts are."""
         return self._placement.call(ReportProviders(request_id=message.request_id, providers=message.providers))
 
+    def returned(self, agent: str, hosts: Sequence[str]) -> None:
+        """Record that hosts have worked through what ended while they were away: from now on they count as up."""
+
+        def work(connection: Connection) -> None:
+            for names in parts(hosts, BATCH):
+                connection.execute(self._of(agent, names).values(is_returning=False, last_seen=now()))
+
+        self._database.write(work)
+        self.changed.set()
+
+    def why_returning(self, service_host: str) -> str | None:
+        """Return why no build is to begin on a host that reports, or nothing if it may."""
+        returning = self._database.read(
+            lambda connection: connection.scalar(
+                select(func.max(cell_hosts.c.is_returning)).where(
+                    self._here(), cell_hosts.c.service_host == service_host
+                )
+            )
+        )
+        return "the host has not yet worked through what ended while it was away" if returning else None
+
     def why_down(self, service_host: str) -> str | None:
-        """Return why this cell takes a host for down, or nothing if it does not."""
+        """Return why no build is to be moved to a host, or nothing if it is up."""
+        return self.why_silent(service_host) or self.why_returning(service_host)
+
+    def why_silent(self, service_host: str) -> str | None:
+        """Return since when this cell has missed a host, or nothing if it has not."""
         age = self._database.read(
             lambda connection: connection.scalar(
                 select(now() - func.max(cell_hosts.c.last_seen)).where(
@@ -90,11 +109,11 @@ class CellHosts:
         return f"the host has not reported for {age:.0f} s"
 
     def unacknowledged(self, limit: int) -> list[tuple[HostReport, int]]:
-        """Return descriptions that no scheduler has yet, each with its number."""
+        """Return descriptions of hosts that are up and that no scheduler has yet, each with its number."""
         rows = self._database.read(
             lambda connection: connection.execute(
                 select(cell_hosts.c.description, cell_hosts.c.description_number)
-                .where(self._here(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number)
+                .where(*self._up(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number)
                 .order_by(cell_hosts.c.service_host, cell_hosts.c.nodename)
                 .limit(limit)
             ).all()
@@ -116,13 +135,16 @@ class CellHosts:
         self._database.write(work)
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
-        """Return the hosts seen since a moment of the database's clock, else within ``interval``; and its time now."""
+        """Return the hosts that are up and seen since a moment of the database's clock, and its time now.
+
+        :param interval: without a moment, the seconds before now.
+        """
 
         def work(connection: Connection) -> tuple[list[str], float]:
             clock: float = connection.scalars(select(now())).one()
             since = clock - interval if moment is None else moment
             names = connection.scalars(
-                select(cell_hosts.c.service_host).where(self._here(), cell_hosts.c.last_seen >= since).distinct()
+                select(cell_hosts.c.service_host).where(*self._up(), cell_hosts.c.last_seen >= since).distinct()
             )
             return list(names), clock
 
@@ -131,7 +153,7 @@ class CellHosts:
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are not known as its own."""
         here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
-        seen = connection.execute(cell_hosts.update().where(*here).values(last_seen=now())).rowcount
+        seen = connection.execute(self._seen(*here)).rowcount
         if seen >= len(names):
             return []
         known = set(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
@@ -161,7 +183,7 @@ class CellHosts:
                 changed += 1
                 row["description_number"] = cell_hosts.c.description_number + 1
                 connection.execute(cell_hosts.update().where(self._here(), _NODE.in_([node])).values(**row))
-        connection.execute(cell_hosts.update().where(self._here(), _NODE.in_(nodes)).values(last_seen=now()))
+        connection.execute(self._seen(self._here(), _NODE.in_(nodes)))
         if new:
             statement = cell_hosts.insert().values(
                 cell_uuid=self._cell_uuid, description_number=1, acknowledged_number=0, last_seen=now()
@@ -169,59 +191,36 @@ class CellHosts:
             connection.execute(statement, new)
         return bool(new or changed)
 
+    def _returning(self, connection: Connection, agent: str) -> list[str]:
+        column = cell_hosts.c.service_host
+        hosts = select(column).where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.is_returning).distinct()
+        return list(connection.scalars(hosts.order_by(column)))
+
+    # UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
+    #  last_seen = now WHERE …
+    # In this order: MySQL lets a later assignment see the result of an earlier one.
+    def _seen(self, *where: ColumnElement[bool]) -> Update:
+        missed = cell_hosts.c.last_seen < now() - self._down_after
+        return (
+            update(cell_hosts)
+            .where(*where)
+            .ordered_values(
+                (cell_hosts.c.is_returning, case((missed, true()), else_=cell_hosts.c.is_returning)),
+                (cell_hosts.c.last_seen, now()),
+            )
+        )
+
+    def _of(self, agent: str, names: Sequence[str]) -> Update:
+        return update(cell_hosts).where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
+
+    def _up(self) -> list[ColumnElement[bool]]:
+        return [self._here(), cell_hosts.c.is_returning.is_(False)]
+
     def _here(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid
 
 
-class HostForwarder:
-    """Tells the schedulers of a cell's hosts, round by round. Nothing of a build depends on it."""
-
-    def __init__(self, conf: cfg.ConfigOpts, cell_uuid: str, hosts: CellHosts, scheduler: Client, service: str) -> None:
-        self._cell_uuid = cell_uuid
-        self._hosts = hosts
-        self._scheduler = scheduler
-        self._service = service
-        self._interval: float = conf.conductor.report_interval
-        self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
-        self._told_at: float | None = None
-        self._next_round = 0.0
-        self._periodic = Periodic("host reports", self._tick, min(_TICK, self._interval))
-
-    def start(self) -> None:
-        """Begin with a round."""
-        self._periodic.start()
-
-    def stop(self) -> None:
-        """End with the round under way."""
-        self._periodic.stop()
-
-    def _tick(self) -> None:
-        if time.monotonic() < self._next_round and not self._hosts.changed.is_set():
-            return
-        # A round that fails is not repeated before the next one is due.
-        self._next_round = time.monotonic() + self._interval
-        self._hosts.changed.clear()
-        with context.bound(service=self._service):
-            self.forward()
-
-    def forward(self) -> None:
-        """Tell a scheduler what has changed, and who has been alive since it was last told.
-
-        :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round says it all again.
-        """
-        alive, clock = self._hosts.seen_since(self._told_at, self._interval)
-        while reports := self._hosts.unacknowledged(_BATCH):
-            self._report(hosts=tuple(report for report, _number in reports))
-            self._hosts.acknowledge(reports)
-        for names in _parts(alive, _ALIVE_BATCH):
-            self._report(alive=tuple(names))
-        self._told_at = clock
-
-    def _report(self, hosts: tuple[HostReport, ...] = (), alive: tuple[str, ...] = ()) -> None:
-        message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, hosts=hosts, alive=alive)
-        self._scheduler.call(message, timeout=self._timeout)
-
-
-def _parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield a sequence in pieces of at most ``size``."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]

@@ -1,15 +1,16 @@
 """The orders that a cell conductor takes from the super conductor: written down, then done by the worker."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import msgspec
 from sqlalchemy import Connection
 
-from conductor.cell_builds import Starting
 from conductor.cell_deletes import CellDeletes
+from conductor.cell_payloads import Releasing, Starting
 from conductor.cell_records import CellRecords, NewInstance
+from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
 from conductor.steps import BUILD, NewOperation, Operation
 from conductor.worker import Worker
@@ -37,7 +38,9 @@ class CellOrders:
         operations: Operations,
         worker: Worker,
         deletes: CellDeletes,
+        disowned: DisownedClaims,
     ) -> None:
+        self._disowned = disowned
         self._database = database
         self._requests = requests
         self._records = records
@@ -60,7 +63,9 @@ class CellOrders:
             if known:
                 LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
             new = [build for build in message.builds if build.instance_uuid not in known]
-            begun[:] = self._begin(connection, message.request_id, request_id, new)
+            claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
+            disowned = self._disowned.among(connection, claims)
+            begun[:] = self._begin(connection, message.request_id, request_id, new, disowned)
             return Done()
 
         answer = self._once(message, work)
@@ -69,18 +74,14 @@ class CellOrders:
         return answer.result
 
     def _begin(
-        self, connection: Connection, parent: str, request_id: str, builds: list[InstanceBuild]
+        self,
+        connection: Connection,
+        parent: str,
+        request_id: str,
+        builds: list[InstanceBuild],
+        disowned: Collection[str | None],
     ) -> list[Operation]:
-        operations = [
-            NewOperation(
-                uuid=ids.derived(parent, "build", build.instance_uuid),
-                kind=BUILD,
-                subject=build.instance_uuid,
-                step="start",
-                payload=Starting(number=1),
-            )
-            for build in builds
-        ]
+        operations = [_build(parent, build, build.selections[0].claim_id in disowned) for build in builds]
         if builds:
             instances = [
                 NewInstance(build, ids.derived(operation.uuid, "attempt", 1))
@@ -95,7 +96,7 @@ class CellOrders:
         begun: list[Operation] = []
 
         def work(connection: Connection) -> Done:
-            begun[:] = self._deletes.order(connection, self._operations, message)
+            begun[:] = self._deletes.order(connection, message)
             return Done()
 
         answer = self._once(message, work)
@@ -115,3 +116,15 @@ class CellOrders:
             return self._requests.once(msgspec.structs.replace(message, request_id=stored_as), work)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
+
+
+def _build(parent: str, build: InstanceBuild, disowned: bool) -> NewOperation:
+    """Return the operation that builds an instance, or, where its claim was given up before, ends it in error."""
+    given_up = Releasing(failed=None, fate="unknown", reason="its claim had been given up before it arrived")
+    return NewOperation(
+        uuid=ids.derived(parent, "build", build.instance_uuid),
+        kind=BUILD,
+        subject=build.instance_uuid,
+        step="release" if disowned else "start",
+        payload=given_up if disowned else Starting(number=1),
+    )

@@ -39,22 +39,13 @@ class CellInstance:
     attempt_number: int
     claim_id: str | None
 
-    @property
-    def claim(self) -> str:
-        """The claim that the instance is built under.
-
-        :raises ClaimReleased: it has none any more.
-        """
-        if self.claim_id is None:
-            raise errors.ClaimReleased(consumer_uuid=self.uuid, claim_id="none")
-        return self.claim_id
-
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """An attempt as its cell has it."""
 
     attempt_id: str
+    instance_uuid: str
     number: int
     host: str
     agent: str
@@ -62,6 +53,23 @@ class AttemptRecord:
     state: str
     reason: str | None
     guest_gone: bool
+
+    @property
+    def claim(self) -> str:
+        """The claim that the attempt is made under."""
+        if self.claim_id is None:
+            raise ValueError(f"attempt {self.attempt_id} was skipped")
+        return self.claim_id
+
+    @property
+    def may_have_a_guest(self) -> bool:
+        """Whether its host may have the guest: it may have been started, and is not known to be gone."""
+        return self.claim_id is not None and not self.guest_gone
+
+    @property
+    def ended(self) -> bool:
+        """Whether it passes no gate any more: the record on which a host destroys its guest."""
+        return self.state not in (STARTING, BUILDING, ACTIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,9 @@ class CellRecords:
                     host=row.host,
                     state=row.state,
                     reason=_text(row.reason),
+                    guest_left=row.claim_id is not None and not row.guest_gone,
+                    created_at=row.created_at,
+                    updated_at=row.updated_at,
                 )
             )
         rows = connection.execute(
@@ -186,6 +197,30 @@ class CellRecords:
             )
         ).one_or_none()
         return None if row is None else _attempt(row)
+
+    def on_hosts(self, connection: Connection, hosts: Collection[str]) -> list[AttemptRecord]:
+        """Return the attempts on these hosts that may have left a guest there, or have one."""
+        rows = connection.execute(
+            select(cell_attempts).where(
+                self._in(cell_attempts),
+                cell_attempts.c.host.in_(hosts),
+                cell_attempts.c.claim_id.is_not(None),
+                cell_attempts.c.guest_gone.is_(False),
+            )
+        )
+        return [_attempt(row) for row in rows]
+
+    def by_ids(self, connection: Connection, attempt_ids: Collection[str]) -> dict[str, AttemptRecord]:
+        """Return the attempts of these ids that are on record."""
+        rows = connection.execute(
+            select(cell_attempts).where(self._in(cell_attempts), cell_attempts.c.attempt_id.in_(attempt_ids))
+        )
+        return {row.attempt_id: _attempt(row) for row in rows}
+
+    def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
+        """Return the attempt of this number, which is on record."""
+        [attempt] = [each for each in self.attempts(connection, instance_uuid) if each.number == number]
+        return attempt
 
     def add_attempt(
         self,
@@ -292,6 +327,7 @@ def _instance(row: Row[Any]) -> CellInstance:
 def _attempt(row: Row[Any]) -> AttemptRecord:
     return AttemptRecord(
         attempt_id=row.attempt_id,
+        instance_uuid=row.instance_uuid,
         number=row.number,
         host=row.host,
         agent=row.agent,

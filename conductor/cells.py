@@ -1,6 +1,9 @@
 """The cells as the super conductor reaches them: learnt from the placement role, each over its own bus."""
 
+import contextvars
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from oslo_config import cfg
@@ -11,7 +14,12 @@ from moorage.messages import ListCells
 from moorage.model import Cell
 from moorage.wire import Message
 
+LOG = logging.getLogger(__name__)
+
 R = TypeVar("R")
+
+#: Cells asked at the same time: one that does not answer must not hold up the others.
+CELLS_AT_ONCE = 8
 
 
 class Cells:
@@ -63,6 +71,29 @@ class Cells:
             return self._bus(cell).client(f"conductor.{uuid}", timeout=timeout).call(message)
         except (errors.NoReply, errors.BusUnavailable) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
+
+    def ask_all(self, message: Message[R], timeout: float) -> tuple[list[R], list[errors.MoorageError]]:
+        """Send a question to every cell at the same time; return the answers, and the faults of those without one.
+
+        :raises Unavailable: the placement role, which knows the cells, does not answer.
+        """
+
+        def ask(cell: Cell) -> R | errors.MoorageError:
+            try:
+                return self.call(cell.uuid, message, timeout=timeout)
+            except errors.MoorageError as fault:
+                LOG.warning("Cell %s is left out: %s", cell.name, fault)
+                return fault
+
+        cells = self._main.client("placement", timeout=timeout).call(ListCells())
+        if not cells:
+            return [], []
+        with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:
+            # The context goes along: the request id is on the log lines of these threads too.
+            asked = [threads.submit(contextvars.copy_context().run, ask, cell) for cell in cells]
+            found = [each.result() for each in asked]
+        faults = [each for each in found if isinstance(each, errors.MoorageError)]
+        return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 
     def _bus(self, cell: Cell) -> Bus:
         if cell.transport_url is None:

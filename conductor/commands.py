@@ -10,11 +10,12 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
+from conductor.instance_timeline import holdings, timeline
 from conductor.service import CellConductor, SuperConductor
 from conductor.waiting import wait_for
 from moorage import errors, ids, logs, service
 from moorage.commands import Configured, shown
-from moorage.messages import MAX_INSTANCES, BuildInstances, DeleteInstance, ListInstances, ShowInstance
+from moorage.messages import MAX_INSTANCES, BuildInstances, DeleteInstance, ListClaims, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 
 LOG = logging.getLogger(__name__)
@@ -148,9 +149,7 @@ class InstanceShow(Configured, ShowOne):
             "flavor": f"{flavor.vcpus} VCPU, {flavor.memory_mb} MiB, {flavor.root_gb}+{flavor.ephemeral_gb} GiB",
             "request_id": instance.request_id,
         }
-        for attempt in instance.attempts:
-            why = f": {attempt.reason}" if attempt.reason else ""
-            fields[f"attempt_{attempt.number}"] = f"{attempt.host}, {attempt.state}{why}"
+        fields |= timeline(instance) | self._held(instance)
         if instance.explanation is not None:
             for found in instance.explanation.filters:
                 fields[f"filter_{found.name}"] = f"removed {found.removed} of {found.hosts} hosts"
@@ -159,6 +158,15 @@ class InstanceShow(Configured, ShowOne):
                     f"{miss.host}: {miss.resource_class}, {miss.asked} asked, {miss.free:g} free ({miss.reason})"
                 )
         return tuple(fields), shown(fields.values())
+
+    def _held(self, instance: Instance) -> dict[str, Any]:
+        """Return who holds what for the instance, as far as the placement role answers: itself, and its residues."""
+        consumers = (instance.uuid, *(attempt.attempt_id for attempt in instance.attempts))
+        try:
+            claims = self.client("placement").call(ListClaims(consumer_uuids=consumers, residues=True))
+        except errors.Unavailable as fault:
+            return {"holds": f"unknown: {fault}"}
+        return holdings(instance, claims)
 
 
 class InstanceDelete(_Ordering):

@@ -1,15 +1,15 @@
 """Operations as records: the next step is written down with all that it needs, and only then done."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select
+from sqlalchemy import Connection, Table, select
 
+from conductor.leases import Leases, found
 from conductor.steps import (
     DONE,
     FAILED,
-    LEASE_SECONDS,
     PENDING,
     Again,
     Backoff,
@@ -22,35 +22,38 @@ from conductor.steps import (
     Superseded,
     Wait,
 )
-from moorage import ids
 from moorage.columns import now
 from moorage.database import Database
 
-#: Seconds after which this conductor takes an operation of its own that it has not in hand: its order or its last step
-#: was committed and the connection lost before that was known. Longer than from a commit to the worker's queue.
-_OWN_GRACE_SECONDS = 1.0
 
-
-class Operations:
+class Operations(Leases):
     """The operations of one schema, as one conductor sees them.
 
-    :param name: the conductor's. It takes operations under an owner of its own in each of its lives, so that two
-        conductors which were given one name do not take each other's work.
+    :param name: the conductor's.
     :param scope: columns that narrow the table down, with their values: the cell.
+    :param backoff: how long to wait before a step is tried again.
+    :param lease_seconds: after so many without a sign of life another conductor goes on with what this one has.
     """
 
-    def __init__(self, database: Database, table: Table, name: str, scope: Mapping[str, str], backoff: Backoff) -> None:
-        self._database = database
-        self._table = table
-        self._lives = f"{name}/"
-        self._owner = self._lives + ids.fresh()
-        self._scope = dict(scope)
+    def __init__(
+        self,
+        database: Database,
+        table: Table,
+        name: str,
+        scope: Mapping[str, str],
+        backoff: Backoff,
+        lease_seconds: float = 60.0,
+    ) -> None:
+        super().__init__(database, table, name, scope, lease_seconds)
         self.backoff = backoff
 
-    def begin(self, connection: Connection, new: Sequence[NewOperation], request_id: str) -> list[Operation]:
+    def begin(
+        self, connection: Connection, new: Sequence[NewOperation], request_id: str, *, taken: bool = True
+    ) -> list[Operation]:
         """Write down new operations with their first step, and take them.
 
         :param request_id: the request that it all began with.
+        :param taken: false leaves them to whoever looks next for what is due.
         """
         if not new:
             return []
@@ -75,8 +78,7 @@ class Operations:
             tries=0,
             state=PENDING,
             due_at=now(),
-            lease_owner=self._owner,
-            lease_until=now() + LEASE_SECONDS,
+            **self._lease(taken),
             lease_number=1,
             created_at=now(),
             updated_at=now(),
@@ -108,73 +110,25 @@ class Operations:
             .where(*self._mine(), table.c.subject == subject, table.c.kind == kind, table.c.state == PENDING)
             .with_for_update()
         ).one_or_none()
-        return None if row is None else _operation(row, row.lease_number)
+        return None if row is None else found(row, row.lease_number)
 
-    def take(self, uuid: str) -> Operation | None:
-        """Take an operation that is due, unless another conductor has it; return it with the step to be done."""
+    def age(self, connection: Connection, operation: Operation) -> float:
+        """Return how many seconds ago an operation was begun."""
         table = self._table
+        begun = select(now() - table.c.created_at).where(*self._mine(), table.c.uuid == operation.uuid)
+        return connection.scalars(begun).one()
 
-        def work(connection: Connection) -> Operation | None:
-            row = connection.execute(
-                select(table).where(*self._mine(), table.c.uuid == uuid, self._free()).with_for_update()
-            ).one_or_none()
-            if row is None:
-                return None
-            connection.execute(
-                table.update()
-                .where(*self._mine(), table.c.uuid == uuid, table.c.lease_number == row.lease_number)
-                .values(
-                    lease_owner=self._owner,
-                    lease_until=now() + LEASE_SECONDS,
-                    lease_number=row.lease_number + 1,
-                    updated_at=now(),
-                )
-            )
-            return _operation(row, row.lease_number + 1, resumed=True)
-
-        return self._database.write(work)
-
-    def due(self, held: Collection[str], limit: int) -> list[str]:
-        """Return the uuids of operations that this conductor may take now, the longest due first."""
+    def is_pending(self, connection: Connection, uuid: str) -> bool:
+        """Return whether an operation is under way."""
         table = self._table
-        found = self._database.read(
-            lambda connection: connection.scalars(
-                select(table.c.uuid)
-                .where(*self._mine(), self._free(), table.c.due_at <= now())
-                .order_by(table.c.due_at)
-                .limit(limit + len(held))
-            ).all()
-        )
-        return [uuid for uuid in found if uuid not in held][:limit]
+        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid, table.c.state == PENDING)
+        return connection.scalars(one).one_or_none() is not None
 
-    def adopt(self) -> None:
-        """Free what a conductor of this name has left when it died: nobody need wait for those leases to run out.
-
-        One that lives and was given the same name loses nothing but its leases.
-        """
-        self._free_all(self._table.c.lease_owner.startswith(self._lives, autoescape=True))
-
-    def let_go(self) -> None:
-        """Give back all that this conductor has taken: another one need not wait for the leases to run out."""
-        self._free_all(self._table.c.lease_owner == self._owner)
-
-    def _free_all(self, owned: ColumnElement[bool]) -> None:
+    def known(self, connection: Connection, uuid: str) -> bool:
+        """Return whether there is such an operation, ended or not."""
         table = self._table
-        self._database.write(
-            lambda connection: connection.execute(
-                table.update()
-                .where(*self._mine(), table.c.state == PENDING, owned)
-                .values(lease_owner=None, lease_until=None)
-            )
-        )
-
-    def _mine(self) -> list[ColumnElement[bool]]:
-        return [self._table.c[name] == value for name, value in self._scope.items()]
-
-    def _free(self) -> ColumnElement[bool]:
-        lease = self._table.c
-        left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
-        return and_(lease.state == PENDING, or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
+        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid)
+        return connection.scalars(one).one_or_none() is not None
 
     # UPDATE operations SET step = :next, step_number = :n + 1, payload = …, tries = 0, due_at = …, lease_… = …
     #  WHERE uuid = :uuid AND state = 'pending' AND step_number = :n AND lease_number = :lease
@@ -237,26 +191,9 @@ class Operations:
         values = {"reason": None if reason is None else reason.encode(), "state": PENDING}
         match outcome:
             case Next() | Again():
-                return values | {
-                    "due_at": now() + following.delay,
-                    "lease_owner": self._owner,
-                    "lease_until": now() + following.delay + LEASE_SECONDS,
-                }
+                return values | {"due_at": now() + following.delay, **self._lease(True)}
+            case Wait():
+                values["due_at"] = None if outcome.seconds is None else now() + outcome.seconds
             case Ended():
-                values["state"] = DONE if reason is None else FAILED
-        return values | {"due_at": None, "lease_owner": None, "lease_until": None}
-
-
-def _operation(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:
-    return Operation(
-        uuid=row.uuid,
-        kind=row.kind,
-        subject=row.subject,
-        request_id=row.request_id,
-        step=row.step,
-        step_number=row.step_number,
-        payload=row.payload,
-        tries=row.tries,
-        lease_number=lease_number,
-        resumed=resumed,
-    )
+                values |= {"due_at": None, "state": DONE if reason is None else FAILED}
+        return values | self._lease(False)

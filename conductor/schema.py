@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, Table, UniqueConstraint
+from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, Table, UniqueConstraint, false
 
 from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
 from moorage.requests import request_table
@@ -48,6 +48,19 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
     )
 
 
+def disowned_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
+    """Return a table of claims that their owner does not want: whatever comes late and names one is refused."""
+    return Table(
+        name,
+        metadata,
+        *scope,
+        Column("claim_id", uuid_type(), primary_key=True),
+        Column("consumer_uuid", uuid_type(), nullable=False),
+        Column("created_at", Double, nullable=False),
+        Index(f"ix_{name}_created_at", "created_at"),
+    )
+
+
 # --- The super conductor's -----------------------------------------------------------------------------------------
 
 conductor_instances = Table(
@@ -81,6 +94,7 @@ conductor_instances = Table(
 
 conductor_operations = operation_table("conductor_operations", CONDUCTOR_METADATA)
 conductor_requests = request_table("conductor_requests", CONDUCTOR_METADATA)
+conductor_disowned = disowned_table("conductor_disowned", CONDUCTOR_METADATA)
 
 # --- A cell's: several may share one database -------------------------------------------------------------------------
 
@@ -143,13 +157,28 @@ cell_hosts = Table(
     Column("description_number", Integer, nullable=False),
     Column("acknowledged_number", Integer, nullable=False),
     Column("last_seen", Double, nullable=False),
+    # It was away, and has yet to work through what ended meanwhile: until then it is not told of as alive.
+    Column("is_returning", Boolean, nullable=False, server_default=false()),
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
     Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
+)
+
+# Guests that hosts have and that nothing is known of here. They are left running.
+cell_guests = Table(
+    "cell_guests",
+    CELL_METADATA,
+    _cell(),
+    Column("host", name_type(), primary_key=True),
+    Column("attempt_id", uuid_type(), primary_key=True),
+    Column("agent", name_type(), nullable=False),
+    Column("guest", document_type(), nullable=False),
+    Column("seen_at", Double, nullable=False),
 )
 
 cell_operations = operation_table("cell_operations", CELL_METADATA, _cell())
 # One space of ids for all cells of a database: a cell stores its own under ids that follow from its uuid.
 cell_requests = request_table("cell_requests", CELL_METADATA)
+cell_disowned = disowned_table("cell_disowned", CELL_METADATA, _cell())
 
 CONDUCTOR = Schema(name="conductor", metadata=CONDUCTOR_METADATA, versions="conductor.versions")
 CELL = Schema(name="cell", metadata=CELL_METADATA, versions="conductor.cell_versions")

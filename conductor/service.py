@@ -4,34 +4,51 @@ import contextlib
 
 from oslo_config import cfg
 
+from conductor.acknowledging import Acknowledgements, Peer
+from conductor.cell_agents import CellAgents
 from conductor.cell_builds import CellBuilds
+from conductor.cell_claims import CellClaims
+from conductor.cell_cleanings import CellCleanings
 from conductor.cell_deletes import CellDeletes
+from conductor.cell_fall_back import FallBack
 from conductor.cell_gates import CellGates
-from conductor.cell_hosts import CellHosts, HostForwarder
+from conductor.cell_hosts import CellHosts
+from conductor.cell_inspection import CellInspection
 from conductor.cell_orders import CellOrders
 from conductor.cell_records import CellRecords
+from conductor.cell_returns import CellReturns
 from conductor.cells import Cells
+from conductor.disowned import DisownedClaims
+from conductor.host_forwarder import HostForwarder
+from conductor.housekeeping import Housekeeping, forgetting
+from conductor.operation_states import OperationStates
 from conductor.operations import Operations
 from conductor.schema import (
     CELL,
     CONDUCTOR,
+    cell_disowned,
     cell_operations,
     cell_requests,
+    conductor_disowned,
     conductor_operations,
     conductor_requests,
 )
 from conductor.steps import Backoff
 from conductor.super_builds import SuperBuilds
+from conductor.super_claims import SuperClaims
 from conductor.super_deletes import SuperDeletes
+from conductor.super_inspection import SuperInspection
 from conductor.super_orders import SuperOrders
 from conductor.super_view import SuperView
 from conductor.worker import Worker
 from moorage import errors, logs
-from moorage.bus import Bus
+from moorage.bus import Bus, BusServer
 from moorage.database import Database
 from moorage.messages import ListCells
 from moorage.model import Cell
+from moorage.presence import Presence
 from moorage.requests import StoredRequests
+from moorage.retention import Retention
 from moorage.service import until_available
 
 
@@ -41,7 +58,8 @@ class _Conductor:
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None) -> None:
         self._conf = conf
         self._name = name
-        self._backoff = backoff or Backoff()
+        first = conf.conductor.retry_backoff
+        self._backoff = backoff or Backoff(first=first, longest=first * 30)
         self._closing = contextlib.ExitStack()
 
     def start(self) -> None:
@@ -81,6 +99,13 @@ class _Conductor:
         opened.callback(bus.close)
         return bus
 
+    def _serve(self, opened: contextlib.ExitStack, server: BusServer, presence: Presence) -> None:
+        """Take orders, and say so; the presence ends first."""
+        opened.callback(server.stop)
+        server.start()
+        opened.callback(presence.stop)
+        presence.start()
+
 
 class SuperConductor(_Conductor):
     """The service of topic `conductor` on the main bus.
@@ -99,21 +124,38 @@ class SuperConductor(_Conductor):
         bus = self._bus(opened)
         cells = Cells(conf, bus)
         opened.callback(cells.close)
-        placement = bus.client("placement")
+        acknowledgements = Acknowledgements(bus.client("placement"))
+        placement = Peer(bus.client("placement"), acknowledgements)
+        scheduler = Peer(bus.client("scheduler"), acknowledgements)
 
-        operations = Operations(database, conductor_operations, self._name, {}, self._backoff)
-        builds = SuperBuilds(conf, database, bus.client("scheduler"), placement, cells)
+        operations = Operations(
+            database, conductor_operations, self._name, {}, self._backoff, conf.conductor.lease_seconds
+        )
+        disowned = DisownedClaims(conductor_disowned, {})
+        builds = SuperBuilds(conf, database, disowned, scheduler, placement, cells)
         deletes = SuperDeletes(database, placement, cells)
         steps = builds.steps() | deletes.steps()
-        worker = Worker(operations, steps, conf.conductor.workers, logs.service_name(conf))
-        orders = SuperOrders(StoredRequests(database, conductor_requests), operations, worker, deletes)
+        service = logs.service_name(conf)
+        worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
+        requests = StoredRequests(database, conductor_requests)
+        orders = SuperOrders(requests, operations, worker, deletes)
         view = SuperView(conf, database, cells)
+        housekeeping = Housekeeping(
+            acknowledgements,
+            forgetting(database, requests, disowned, Retention.of(conf)),
+            conf.conductor.housekeeping_interval,
+            service,
+            [("deleted instances", view.settle_deleted)],
+        )
+        claims = SuperClaims(conf, database, operations, disowned, cells)
+        inspection = SuperInspection(conf, database, OperationStates(conductor_operations, {}), cells)
 
-        server = bus.server("conductor", self._name, [orders, view], conf.rpc.threads)
+        server = bus.server("conductor", self._name, [orders, view, claims, inspection], conf.rpc.threads)
+        opened.callback(housekeeping.stop)
+        housekeeping.start()
         opened.callback(worker.stop)
         worker.start()
-        opened.callback(server.stop)
-        server.start()
+        self._serve(opened, server, Presence(conf, bus, "conductor", self._name))
 
 
 class CellConductor(_Conductor):
@@ -137,26 +179,43 @@ class CellConductor(_Conductor):
         )
         CELL.check(database)
         cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)
-        placement = bus.client("placement")
+        acknowledgements = Acknowledgements(bus.client("placement"))
+        placement = Peer(bus.client("placement"), acknowledgements)
         service = logs.service_name(conf) or self._name
 
         records = CellRecords(cell.uuid)
-        operations = Operations(database, cell_operations, self._name, {"cell_uuid": cell.uuid}, self._backoff)
-        hosts = CellHosts(conf, database, cell.uuid, placement)
-        builds = CellBuilds(conf, database, records, hosts, placement, cell_bus)
-        deletes = CellDeletes(database, records, placement, cell_bus)
-        worker = Worker(operations, builds.steps() | deletes.steps(), conf.conductor.workers, service)
-        orders = CellOrders(database, StoredRequests(database, cell_requests), records, operations, worker, deletes)
-        gates = CellGates(database, records, operations, worker, builds, placement)
+        scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
+        operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
+        hosts = CellHosts(conf, database, cell.uuid, bus.client("placement"))
+        agents = CellAgents(cell.uuid, cell_bus, hosts)
+        cleanings = CellCleanings(database, records, operations, agents, placement)
+        fall_back = FallBack(database, records, hosts, cleanings, placement, conf.conductor.build_timeout)
+        builds = CellBuilds(conf, database, records, hosts, agents, fall_back)
+        deletes = CellDeletes(conf, database, records, operations, agents, cleanings, placement)
+        steps = builds.steps() | fall_back.steps() | deletes.steps() | cleanings.steps()
+        worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
+        disowned = DisownedClaims(cell_disowned, scope)
+        requests = StoredRequests(database, cell_requests)
+        orders = CellOrders(database, requests, records, operations, worker, deletes, disowned)
+        gates = CellGates(database, records, operations, worker, fall_back, cleanings, bus.client("placement"))
+        forget = forgetting(database, requests, disowned, Retention.of(conf))
+        interval = conf.conductor.housekeeping_interval
+        housekeeping = Housekeeping(acknowledgements, forget, interval, service)
+        asked = [
+            CellReturns(database, records, operations, worker, hosts, fall_back, cleanings),
+            CellClaims(database, records, operations, disowned),
+            CellInspection(database, records, OperationStates(cell_operations, scope)),
+        ]
         forwarder = HostForwarder(conf, cell.uuid, hosts, bus.client("scheduler"), service)
 
-        server = cell_bus.server(f"conductor.{cell.uuid}", self._name, [orders, gates, hosts], conf.rpc.threads)
+        server = cell_bus.server(f"conductor.{cell.uuid}", self._name, [orders, gates, hosts, *asked], conf.rpc.threads)
+        opened.callback(housekeeping.stop)
+        housekeeping.start()
         opened.callback(worker.stop)
         worker.start()
         opened.callback(forwarder.stop)
         forwarder.start()
-        opened.callback(server.stop)
-        server.start()
+        self._serve(opened, server, Presence(conf, bus, "cell conductor", self._name, cell.uuid))
 
     def _cell(self, bus: Bus) -> Cell:
         for cell in bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0)).call(ListCells()):

@@ -21,15 +21,12 @@ T = TypeVar("T")
 
 BUILD = "build"
 DELETE = "delete"
+#: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
+CLEAN = "clean"
 
 PENDING = "pending"
 DONE = "done"
 FAILED = "failed"
-
-
-#: Seconds after which another conductor may take an operation whose owner has recorded nothing. Arbitrary: longer than
-#: a step waits for one answer, short enough that nobody waits long for the work of a conductor that has died.
-LEASE_SECONDS = 120.0
 
 
 class Superseded(Exception):
@@ -80,11 +77,6 @@ class Operation:
         """Return the id that this operation uses for ``words``: the same whoever asks, and whenever."""
         return ids.derived(self.uuid, *words)
 
-    @property
-    def lease_is_old(self) -> bool:
-        """Whether it must be taken again before the step is done, because others may soon take it or have done so."""
-        return time.monotonic() - self.taken_at > LEASE_SECONDS / 3
-
 
 # --- What may come of a step ------------------------------------------------------------------------------------------
 
@@ -100,10 +92,11 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on with another step when a message says so."""
+    """Go on when a message says so; if none does within ``seconds``, do this step."""
 
     step: str
     payload: Value
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import super_records
+from conductor.acknowledging import Peer
 from conductor.cells import Cells
+from conductor.disowned import DisownedClaims
 from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
 from moorage import errors
-from moorage.bus import Client
 from moorage.database import Database
 from moorage.messages import BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
 from moorage.model import Selection, Value
@@ -47,9 +48,16 @@ class SuperBuilds:
     """The steps of a build."""
 
     def __init__(
-        self, conf: cfg.ConfigOpts, database: Database, scheduler: Client, placement: Client, cells: Cells
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        disowned: DisownedClaims,
+        scheduler: Peer,
+        placement: Peer,
+        cells: Cells,
     ) -> None:
         self._conf = conf.conductor
+        self._disowned = disowned
         self._database = database
         self._scheduler = scheduler
         self._placement = placement
@@ -102,10 +110,12 @@ class SuperBuilds:
         releases its claim for good, before or after this.
         """
         wanted = _building(connection, asking.instance_uuids)
+        claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
+        disowned = self._disowned.among(connection, claims)
         chosen = {
             uuid: selections
             for uuid, selections in zip(asking.instance_uuids, answer, strict=True)
-            if uuid in wanted and not selections[0].released
+            if uuid in wanted and not selections[0].released and selections[0].claim_id not in disowned
         }
         super_records.select_for(connection, chosen)
         missing = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid not in chosen]

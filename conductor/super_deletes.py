@@ -3,11 +3,11 @@
 from sqlalchemy import Connection
 
 from conductor import super_records
+from conductor.acknowledging import Peer
 from conductor.cells import Cells
 from conductor.operations import Operations
 from conductor.steps import DELETE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
 from moorage import context, errors, ids
-from moorage.bus import Client
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
 
@@ -15,7 +15,7 @@ from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
 class SuperDeletes:
     """The order to delete, and the steps that follow from it."""
 
-    def __init__(self, database: Database, placement: Client, cells: Cells) -> None:
+    def __init__(self, database: Database, placement: Peer, cells: Cells) -> None:
         self._database = database
         self._placement = placement
         self._cells = cells

@@ -57,17 +57,19 @@ class Standing(NamedTuple):
 
     state: str
     cell_uuid: str | None
+    #: The operation that builds it, or has.
+    operation_uuid: str
 
 
 def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
     """Lock instances, in one global order; return how each of them stands."""
     rows = connection.execute(
-        select(instances.c.uuid, instances.c.state, instances.c.cell_uuid)
+        select(instances.c.uuid, instances.c.state, instances.c.cell_uuid, instances.c.operation_uuid)
         .where(instances.c.uuid.in_(uuids))
         .order_by(instances.c.id)
         .with_for_update()
     )
-    return {row.uuid: Standing(row.state, row.cell_uuid) for row in rows}
+    return {row.uuid: Standing(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
@@ -167,6 +169,17 @@ def read(connection: Connection, uuid: str) -> Instance:
     if row is None:
         raise errors.InstanceNotFound(name=uuid)
     return _instance(row)
+
+
+def list_deleting(connection: Connection) -> list[Instance]:
+    """Return the instances that a cell is to delete."""
+    statement = select(instances).where(instances.c.state == DELETING, instances.c.cell_uuid.is_not(None))
+    return [_instance(row) for row in connection.execute(statement)]
+
+
+def built_by(connection: Connection, uuid: str) -> Sequence[str]:
+    """Return the operation that builds an instance, if there is such an instance."""
+    return connection.scalars(select(instances.c.operation_uuid).where(instances.c.uuid == uuid)).all()
 
 
 def list_all(connection: Connection, project_id: str | None, deleted: bool) -> list[Instance]:

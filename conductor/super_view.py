@@ -10,7 +10,7 @@ import msgspec
 from oslo_config import cfg
 
 from conductor import super_records
-from conductor.cells import Cells
+from conductor.cells import CELLS_AT_ONCE, Cells
 from moorage import errors
 from moorage.bus import serves
 from moorage.database import Database
@@ -18,9 +18,6 @@ from moorage.messages import MAX_INSTANCES, ListInstances, ShowInCell, ShowInsta
 from moorage.model import Instance
 
 LOG = logging.getLogger(__name__)
-
-#: Cells asked at the same time: one that does not answer must not hold up the others.
-_CELLS_AT_ONCE = 8
 
 
 class SuperView:
@@ -50,6 +47,13 @@ class SuperView:
             if message.deleted or instance.state != super_records.DELETED
         ]
 
+    def settle_deleted(self) -> None:
+        """Record which of the instances that are being deleted their cells have deleted, without being asked.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        self._with_cells(self._database.read(super_records.list_deleting))
+
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
         """Return the instances, each with what its cell says; record those that a cell has deleted."""
         asked: dict[str, list[Instance]] = {}
@@ -61,7 +65,7 @@ class SuperView:
             for cell_uuid, of_cell in asked.items():
                 merged = self._of_cell(cell_uuid, of_cell)
         elif asked:
-            with ThreadPoolExecutor(max_workers=min(len(asked), _CELLS_AT_ONCE)) as threads:
+            with ThreadPoolExecutor(max_workers=min(len(asked), CELLS_AT_ONCE)) as threads:
                 answers = [
                     # The context goes along: the request id is on the log lines of these threads too.
                     threads.submit(contextvars.copy_context().run, self._of_cell, cell_uuid, of_cell)

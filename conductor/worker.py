@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from conductor.acknowledging import Acknowledgements
 from conductor.operations import Operations
 from conductor.steps import Again, Operation, Record, Step, Superseded
-from moorage import context, errors
+from moorage import context, errors, failpoints
 from moorage.service import Periodic
 
 LOG = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ LOG = logging.getLogger(__name__)
 #: handed over in memory, so this finds only what a stopped or dead conductor has left, or a lost connection.
 SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
+#: Arbitrary: a statement that no database finds too long.
+_RENEWED_AT_ONCE = 1000
 
 
 class Worker:
@@ -27,13 +30,22 @@ class Worker:
 
     :param steps: for each kind and step, the function that does it. A step that raises is done again after a while.
     :param service: the name that log lines carry.
+    :param acknowledgements: is told when the answers to a step's requests are on record.
     """
 
     def __init__(
-        self, operations: Operations, steps: Mapping[tuple[str, str], Step], threads: int, service: str | None
+        self,
+        operations: Operations,
+        steps: Mapping[tuple[str, str], Step],
+        threads: int,
+        service: str | None,
+        acknowledgements: Acknowledgements | None = None,
     ) -> None:
+        self._acknowledgements = acknowledgements
         self._operations = operations
         self._steps = steps
+        for kind, step in steps:
+            failpoints.declare("step", kind, step)
         self._service = service
         self._changed = threading.Condition()
         # When to be done, by the monotonic clock; then in the order of arrival.
@@ -45,7 +57,10 @@ class Worker:
         self._threads = [
             threading.Thread(target=self._run, name=f"operations-{number}", daemon=True) for number in range(threads)
         ]
-        self._sweep = Periodic("operations", self.sweep, SWEEP_SECONDS)
+        lease = operations.lease_seconds
+        self._sweep = Periodic("operations", self.sweep, min(SWEEP_SECONDS, lease / 2))
+        # Three signs of life in the time of a lease: two of them may be lost.
+        self._renewal = Periodic("leases", self.renew, lease / 3)
 
     def start(self) -> None:
         """Begin to work, first on what the records say is due.
@@ -56,6 +71,7 @@ class Worker:
         for thread in self._threads:
             thread.start()
         self._sweep.start()
+        self._renewal.start()
 
     def stop(self) -> None:
         """Do the steps under way to their end; everything else stays on record, free for another conductor."""
@@ -66,6 +82,8 @@ class Worker:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        # The steps that were under way had their leases renewed to their end.
+        self._renewal.stop()
         try:
             self._operations.let_go()
         except errors.MoorageError as fault:
@@ -94,6 +112,16 @@ class Worker:
                 LOG.info("Going on with the %s of %s at step %s", operation.kind, operation.subject, operation.step)
                 self.take_up(operation)
 
+    def renew(self) -> None:
+        """Renew the leases of all that is in hand, however long a step takes.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        with self._changed:
+            held = list(self._held)
+        for start in range(0, len(held), _RENEWED_AT_ONCE):
+            self._operations.renew(held[start : start + _RENEWED_AT_ONCE])
+
     def _put(self, operation: Operation) -> None:
         heapq.heappush(self._queue, (time.monotonic() + operation.delay, next(self._arrivals), operation))
         self._changed.notify()
@@ -114,9 +142,12 @@ class Worker:
         return None
 
     def _drive(self, operation: Operation) -> None:
-        following = self._step(operation)
-        while following is not None and following.delay <= 0 and not self._ended:
-            following = self._step(following)
+        following: Operation | None = operation
+        while following is not None:
+            with failpoints.within("step", following.kind, following.step):
+                following = self._step(following)
+            if following is not None and (following.delay > 0 or self._ended):
+                break
         with self._changed:
             if following is not None:
                 self._put(following)
@@ -127,8 +158,8 @@ class Worker:
     def _step(self, operation: Operation) -> Operation | None:
         """Do one step and record what came of it; return what is to be done next."""
         try:
-            current = self._operations.take(operation.uuid) if operation.lease_is_old else operation
-            return None if current is None else self._operations.advance(current, self._done(current))
+            current = self._operations.keep(operation) if self._operations.is_old(operation) else operation
+            return None if current is None else self._do_and_record(current)
         except Superseded:
             LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
             return None
@@ -138,6 +169,18 @@ class Worker:
             LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
         # Whether it was recorded is unknown. Done again it changes nothing, and is recorded or found superseded.
         return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True)
+
+    def _do_and_record(self, operation: Operation) -> Operation | None:
+        failpoints.reached("begin")
+        if self._acknowledgements is not None:
+            self._acknowledgements.begin()
+        record = self._done(operation)
+        failpoints.reached("done")
+        following = self._operations.advance(operation, record)
+        # A step that is to be done again will ask for the same answers once more.
+        if self._acknowledgements is not None and (following is None or not following.tries):
+            self._acknowledgements.recorded()
+        return following
 
     def _done(self, operation: Operation) -> Record:
         try:

@@ -1,9 +1,13 @@
 """The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
 
+import logging
 import re
 import socket
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import amqp
 import kombu.exceptions
@@ -29,6 +33,8 @@ with warnings.catch_warnings():
 
 from moorage import errors
 
+LOG = logging.getLogger(__name__)
+
 EXCHANGE = "moorage"
 
 #: Where our needs differ from the library's defaults: a caller hears within seconds that the broker is away, and a
@@ -48,6 +54,7 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     OSError,
 )
 _LONGEST_REASON = 300
+_CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
@@ -133,3 +140,26 @@ def mask_url(url: str) -> str:
 def reason(fault: BaseException) -> str:
     """Return a fault's text, at a length fit for an error of ours."""
     return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]
+
+
+@contextmanager
+def farewell() -> Iterator[None]:
+    """Leave the broker, and do not mind if it is gone already."""
+    try:
+        yield
+    except CONNECTION_FAULTS as fault:
+        LOG.warning("The broker was left without a farewell: %s", reason(fault))
+
+
+def let_go(transport: oslo_messaging.Transport) -> None:
+    """Close a transport's connections; those that wait for a broker that is away are left to end with the process."""
+
+    def clean_up() -> None:
+        with farewell():
+            transport.cleanup()
+
+    cleaning = threading.Thread(target=clean_up, name="bus-clean-up", daemon=True)
+    cleaning.start()
+    cleaning.join(_CLEAN_UP_SECONDS)
+    if cleaning.is_alive():
+        LOG.warning("The connections to the broker could not be closed within %s seconds", _CLEAN_UP_SECONDS)

@@ -15,7 +15,17 @@ from typing import Any, TypeVar
 
 from oslo_config import cfg
 
-from moorage.broker import CONNECTION_FAULTS, EXCHANGE, mask_url, probe, probe_url, reason, register_options
+from moorage.broker import (
+    CONNECTION_FAULTS,
+    EXCHANGE,
+    farewell,
+    let_go,
+    mask_url,
+    probe,
+    probe_url,
+    reason,
+    register_options,
+)
 
 # isort: split
 # Not before the line above, which chooses what it runs on.
@@ -23,7 +33,7 @@ import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from oslo_messaging.rpc.server import RPCServer
 
-from moorage import context, errors, logs
+from moorage import context, errors, failpoints, logs
 from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode
 
 __all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "mask_url", "probe", "register_options", "serves"]
@@ -32,7 +42,6 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
-_CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 _SERVES = "_moorage_serves"
 _HOUSEKEEPING = "moorage.bus"
 
@@ -69,11 +78,11 @@ class _Endpoint:
     def __init__(
         self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
     ) -> None:
-        versions = [message_type.version, *message_type.since.values()]
-        self.target = oslo_messaging.Target(version=max(versions, key=_parts))
+        self.target = oslo_messaging.Target(version=message_type.newest_version())
         self._type = message_type
         self._handler = handler
         self._service_name = service_name
+        failpoints.declare("serve", message_type.topic, message_type.method)
 
         # An attribute of its own under the method's name; of a message the library passes every field by keyword.
         def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
@@ -102,6 +111,14 @@ class _Endpoint:
 
     def _handle(self, message: Message[Any]) -> Any:
         """Have the message handled, and tell refusals from crashes."""
+        with failpoints.within("serve", message.topic, message.method):
+            failpoints.reached("begin")
+            try:
+                return self._answered(message)
+            finally:
+                failpoints.reached("reply")
+
+    def _answered(self, message: Message[Any]) -> Any:
         try:
             return encode(self._handler(message))
         except errors.MoorageError as refusal:
@@ -110,6 +127,13 @@ class _Endpoint:
         except Exception as fault:
             LOG.exception("%s has failed", message.method)
             raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
+
+
+class _Wake(Message[None], frozen=True, kw_only=True):
+    """What is said to a server only to hear that it is there."""
+
+    topic = "any"
+    method = "wake"
 
 
 class _Housekeeping:
@@ -191,9 +215,9 @@ class BusServer:
             self._running = False
             self._bus.wake(self._target)
             self._server.stop()
-            with _farewell():
+            with farewell():
                 self._server.wait()
-            _let_go(self._transport)
+            let_go(self._transport)
             self._bus.forget(self)
 
 
@@ -220,7 +244,9 @@ class Client:
         prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
         with self._faults(message, seconds):
             self._bus.reach()
+            failpoints.reached("send", message.topic, message.method)
             data = prepared.call(_outgoing(message), message.method, **encode(message))
+            failpoints.reached("answered", message.topic, message.method)
         self._bus.has_replied()
         try:
             reply: R = decode(message.reply_type(), data)
@@ -230,12 +256,25 @@ class Client:
             raise errors.InternalError(kind="MalformedReply") from fault
         return reply
 
+    def ping(self, timeout: float | None = None) -> None:
+        """Return once somebody who serves this topic has answered, whatever it is that they serve.
+
+        :raises NoReply: nobody has.
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        prepared = self._client.prepare(timeout=seconds, namespace=_HOUSEKEEPING, version="1.0")
+        with self._faults(_Wake(), seconds):
+            self._bus.reach()
+            prepared.call({}, _Wake.method)
+
     def cast(self, message: Message[R]) -> None:
         """Send ``message`` without waiting for anybody to take it.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
-        with self._faults(message, self._timeout):
+        with self._faults(message, self._timeout), suppress(failpoints.Dropped):
+            failpoints.reached("send", message.topic, message.method)
             prepared = self._client.prepare(version=message.lowest_version())
             prepared.cast(_outgoing(message), message.method, **encode(message))
 
@@ -246,7 +285,7 @@ class Client:
             yield
         except errors.MoorageError as remote:
             raise _plain_type(type(remote))(**remote.data) from None
-        except oslo_messaging.MessagingTimeout:
+        except (oslo_messaging.MessagingTimeout, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
             served = f"{message.method} is not served on {self._address} at version {message.lowest_version()}"
@@ -301,7 +340,7 @@ class Bus:
         """Stop the servers that still run and let go of all connections. On RabbitMQ that may take some seconds."""
         for server in list(self._servers):
             server.stop()
-        _let_go(self._transport)
+        let_go(self._transport)
 
     # What follows is for clients and servers of this module.
 
@@ -346,34 +385,6 @@ class Bus:
 
 
 # --- Small things ---------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _farewell() -> Iterator[None]:
-    """Leave the broker, and do not mind if it is gone already."""
-    try:
-        yield
-    except CONNECTION_FAULTS as fault:
-        LOG.warning("The broker was left without a farewell: %s", reason(fault))
-
-
-def _let_go(transport: oslo_messaging.Transport) -> None:
-    """Close a transport's connections; those that wait for a broker that is away are left to end with the process."""
-
-    def clean_up() -> None:
-        with _farewell():
-            transport.cleanup()
-
-    cleaning = threading.Thread(target=clean_up, name="bus-clean-up", daemon=True)
-    cleaning.start()
-    cleaning.join(_CLEAN_UP_SECONDS)
-    if cleaning.is_alive():
-        LOG.warning("The connections to the broker could not be closed within %s seconds", _CLEAN_UP_SECONDS)
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    """Return a version as numbers, which compare as they should."""
-    return tuple(int(part) for part in version.split("."))
 
 
 def _short_text(value: object) -> str | None:

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from moorage import options
 from moorage.bus import Bus, Client
+from moorage.reach import Reach
 
 if TYPE_CHECKING:
     from moorage.shell import Shell
@@ -37,11 +38,25 @@ class Configured(Command):
         """Return a client of a topic of the main bus."""
         return self._bus.client(topic)
 
+    def reach(self, seconds: float) -> Reach:
+        """Return clients of every part of the cloud, closed when the command ends; each waits so many seconds."""
+        reach = Reach(self.conf, seconds)
+        cast("Shell", self.app).closing.callback(reach.close)
+        return reach
+
     @functools.cached_property
     def _bus(self) -> Bus:
         bus = Bus(self.conf)
         cast("Shell", self.app).closing.callback(bus.close)
         return bus
+
+
+def positive(text: str) -> float:
+    """Return a number of seconds that was typed."""
+    seconds = float(text)
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return seconds
 
 
 class ShownValue(FormattableColumn[Any]):

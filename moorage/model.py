@@ -304,6 +304,11 @@ class Attempt(Value, frozen=True, kw_only=True):
     #: One of ``starting``, ``building``, ``active``, ``failed``, ``skipped`` (refused the claim) and ``ended``.
     state: str
     reason: str | None = None
+    #: Its host may still have the guest.
+    guest_left: bool = False
+    #: When it was begun, and when its record last changed, in seconds since 1970 by its cell's clock.
+    created_at: float = 0.0
+    updated_at: float = 0.0
 
 
 class Instance(Value, frozen=True, kw_only=True):

@@ -47,6 +47,21 @@ _RPC = [
     cfg.IntOpt("threads", default=8, min=1, help="Threads of each RPC server."),
 ]
 
+_SERVICE = [
+    cfg.FloatOpt(
+        "report_interval",
+        default=10.0,
+        min=0.05,
+        help="Seconds between two reports of a service that it is running; see `moorage service list`.",
+    ),
+    cfg.FloatOpt(
+        "silent_after",
+        default=60.0,
+        min=0.1,
+        help="Seconds without a report after which `moorage status` calls a service silent.",
+    ),
+]
+
 _SCHEDULER = [
     cfg.ListOpt(
         "enabled_filters",
@@ -96,6 +111,42 @@ _SCHEDULER = [
     ),
 ]
 
+_PLACEMENT = [
+    cfg.FloatOpt(
+        "reconcile_interval",
+        default=30.0,
+        min=0.05,
+        help="Seconds between two rounds in which claims that no host has accepted are asked after.",
+    ),
+    cfg.FloatOpt(
+        "reconcile_after",
+        default=120.0,
+        min=0.0,
+        help="Seconds after which a claim that no host has accepted is asked after. It is released only if its owner "
+        "says that it does not want it, however old it is.",
+    ),
+    cfg.FloatOpt(
+        "request_retention",
+        default=3600.0,
+        min=0.0,
+        help="Seconds that the answer to a request is kept after whoever asked has acknowledged it. It is never kept "
+        "for less than a repeat of the request can take to arrive.",
+    ),
+    cfg.FloatOpt(
+        "unacknowledged_retention",
+        default=7 * 86400.0,
+        min=0.0,
+        help="Seconds that the answer to a request is kept which nobody acknowledges; at least as long as an "
+        "acknowledged one. Longer than a conductor may be away before it is started again.",
+    ),
+    cfg.FloatOpt(
+        "tombstone_retention",
+        default=30 * 86400.0,
+        min=0.0,
+        help="Seconds that it is remembered that a consumer was deleted for good; at least as long as any answer.",
+    ),
+]
+
 _CONDUCTOR = [
     cfg.StrOpt(
         "connection",
@@ -123,6 +174,39 @@ _CONDUCTOR = [
     ),
     cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
     cfg.FloatOpt(
+        "lease_seconds",
+        default=60.0,
+        min=1.0,
+        help="Seconds without a sign of life after which another conductor goes on with the operations of one.",
+    ),
+    cfg.FloatOpt(
+        "retry_backoff",
+        default=1.0,
+        min=0.001,
+        help="Seconds before a step is tried again; each further time three times as long, up to thirty times.",
+    ),
+    cfg.FloatOpt(
+        "housekeeping_interval",
+        default=10.0,
+        min=0.05,
+        help="Seconds between two rounds in which answers that are on record are acknowledged, and in which the super "
+        "conductor asks the cells which instances they have deleted.",
+    ),
+    cfg.FloatOpt(
+        "build_timeout",
+        default=600.0,
+        min=0.1,
+        help="Seconds after which a host that has been ordered to build and has not reported is given up for the next "
+        "one. What was claimed there stays held until nothing of the guest is left.",
+    ),
+    cfg.FloatOpt(
+        "delete_patience",
+        default=60.0,
+        min=0.0,
+        help="Seconds after which an instance counts as deleted though its host does not answer. What it holds there "
+        "stays held until nothing of the guest is left.",
+    ),
+    cfg.FloatOpt(
         "report_interval",
         default=5.0,
         min=0.05,
@@ -135,6 +219,12 @@ _COMPUTE = [
     cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
     cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
     cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
+    cfg.FloatOpt(
+        "stop_timeout",
+        default=20.0,
+        min=0.0,
+        help="Seconds that an agent which is told to stop gives to the builds under way.",
+    ),
 ]
 
 _FAKE_DRIVER = [
@@ -155,12 +245,33 @@ _FAKE_DRIVER = [
     cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
     cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
     cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),
+    cfg.ListOpt("hanging_hosts", default=[], help="Hosts on which a spawn never ends, until it is destroyed."),
+    cfg.ListOpt(
+        "late_hosts",
+        default=[],
+        help="Hosts on which a spawn takes late_seconds and cannot be cut short, however little it is still wanted.",
+    ),
+    cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="How long a spawn takes on late_hosts."),
+    cfg.ListOpt(
+        "dying_hosts",
+        default=[],
+        help="Hosts that die in the middle of every spawn, and return after dead_seconds with the guests they had.",
+    ),
+    cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="How long dying_hosts are dead."),
+    cfg.IntOpt(
+        "stranger_guests",
+        default=0,
+        min=0,
+        help="How many guests its hosts have from the start that their cell knows nothing of; each holds one VCPU.",
+    ),
 ]
 
 GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "database": _DATABASE,
     "rpc": _RPC,
+    "service": _SERVICE,
     "scheduler": _SCHEDULER,
+    "placement": _PLACEMENT,
     "conductor": _CONDUCTOR,
     "compute": _COMPUTE,
     "fake_driver": _FAKE_DRIVER,

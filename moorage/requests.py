@@ -1,10 +1,10 @@
 """Stored requests: an answer is kept in the transaction of the write itself, so that the same id is the same answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Column, Connection, Double, Index, MetaData, Table, exc, select
+from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
 
 from moorage import errors
 from moorage.columns import digest_type, document_type, name_type, now, request_id_type
@@ -12,6 +12,9 @@ from moorage.database import Database, is_lock_wait
 from moorage.wire import Mutation
 
 R = TypeVar("R")
+
+#: The most answers that one transaction forgets, so that none grows without bound.
+_FORGOTTEN_AT_ONCE = 1000
 
 #: How often a duplicate that finds its forerunner rolled back takes its place, before it is told to come again.
 _SUCCESSIONS = 5
@@ -89,6 +92,49 @@ class StoredRequests:
         if row.digest != message.digest():
             raise errors.RequestIdReused(request_id=message.request_id)
         return Answer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
+
+    def acknowledge(self, request_ids: Collection[str]) -> None:
+        """Note that whoever sent these requests has their answers on record; repeating it changes nothing.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        # UPDATE requests SET acknowledged_at = :now WHERE request_id IN (...) AND acknowledged_at IS NULL
+        table = self._table
+        statement = (
+            table.update()
+            .where(table.c.request_id.in_(sorted(request_ids)), table.c.acknowledged_at.is_(None))
+            .values(acknowledged_at=now())
+        )
+        self._database.write(lambda connection: connection.execute(statement))
+
+    def prune(self, *, acknowledged: float, unacknowledged: float) -> int:
+        """Forget answers acknowledged, or else stored, so many seconds ago; return how many.
+
+        A bounded number goes in each transaction. Several processes may do it at once.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        table = self._table.c
+        old = [
+            table.acknowledged_at < now() - acknowledged,
+            # One that is acknowledged later than this has its own time from then on.
+            and_(table.created_at < now() - unacknowledged, table.acknowledged_at.is_(None)),
+        ]
+        return sum(self._forget(condition) for condition in old)
+
+    def _forget(self, condition: ColumnElement[bool]) -> int:
+        def transaction(connection: Connection) -> int:
+            # By their ids, which were read without a lock: deleting by time would lock the index that the requests
+            # made at this moment are entered in.
+            query = select(self._table.c.request_id).where(condition).limit(_FORGOTTEN_AT_ONCE)
+            found = sorted(connection.scalars(query))
+            connection.execute(self._table.delete().where(self._table.c.request_id.in_(found), condition))
+            return len(found)
+
+        forgotten = 0
+        while part := self._database.write(transaction):
+            forgotten += part
+        return forgotten
 
     def _insert(self, connection: Connection, message: Mutation[R]) -> None:
         try:

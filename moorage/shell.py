@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
@@ -12,7 +13,7 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from moorage import options
+from moorage import failpoints, options
 
 
 class WholeNames(CommandManager):
@@ -65,6 +66,14 @@ class Shell(App):
         super().configure_logging()
         if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("amqp").setLevel(logging.ERROR)
+
+    def initialize_app(self, argv: list[str]) -> None:
+        """Switch on the failpoints that the environment names; without any, there are none.
+
+        :raises ConfigurationError: they cannot be understood.
+        """
+        super().initialize_app(argv)
+        failpoints.switch_on(os.environ.get(failpoints.VARIABLE, ""))
 
     def interact(self) -> NoReturn:
         """End with what can be typed, where no sub-command was given; there is no shell of our own.

@@ -35,7 +35,12 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
         """Return the lowest version that carries all that this message says."""
         said = encode(self)
         versions = [self.version, *(version for name, version in self.since.items() if name in said)]
-        return max(versions, key=lambda version: tuple(int(part) for part in version.split(".")))
+        return max(versions, key=_parts)
+
+    @classmethod
+    def newest_version(cls) -> str:
+        """Return the version that carries all that such a message can say."""
+        return max([cls.version, *cls.since.values()], key=_parts)
 
 
 class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
@@ -48,6 +53,11 @@ class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
         content = encode(self)
         del content["request_id"]
         return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Return a version as numbers, which compare as they should."""
+    return tuple(int(part) for part in version.split("."))
 
 
 def encode(value: object) -> Any:

@@ -57,7 +57,8 @@ class Change:
 
     ``before`` is the consumer as it was read, nothing if it is to be created. ``columns`` of its row are set, together
     with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host
-    has accepted the claim that stood; ``for_good`` buries the consumer.
+    has accepted the claim that stood; ``for_good`` buries the consumer. What is ``inherited`` has been another
+    consumer's, who loses it in the same write: no unit rule is asked of it any more.
     """
 
     uuid: str
@@ -69,6 +70,7 @@ class Change:
     claimed: bool = False
     unaccepted: bool = False
     for_good: bool = False
+    inherited: bool = False
 
     @property
     def held(self) -> dict[Pair, int]:
@@ -134,7 +136,7 @@ def _demands(changes: Sequence[Change]) -> list[Demand]:
         for pair in change.differing:
             wanted = change.after.get(pair, 0)
             growth[pair] += wanted - held.get(pair, 0)
-            if wanted:
+            if wanted and not change.inherited:
                 amounts.setdefault(pair, []).append(wanted)
     return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
 
@@ -146,7 +148,7 @@ def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[s
     for id_, change, before in sorted(present, key=lambda one: one[0]):
         ids[change.uuid] = id_
         if change.for_good:
-            consumers.bury(connection, change.uuid, before)
+            consumers.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
         else:
             consumers.move(connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted)
     return ids

@@ -1,57 +1,28 @@
 """What the store says of itself: inventories that hold too much, sums that disagree, and who holds what."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import os_resource_classes
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
+from moorage.inspection import Holder, InventoryFinding, StoreAudit
 from placement_store.schema import allocations, consumers, inventories, resource_classes, resource_providers
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One inventory with what it may hold, what it says is used, and what its allocations come to."""
+def report(connection: Connection) -> StoreAudit:
+    """Read everything once; nothing is locked or changed.
 
-    provider_uuid: str
-    resource_class: str
-    capacity: float
-    used: int
-    allocated: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A consumer that holds something; without uuid, allocations whose consumer is gone."""
-
-    uuid: str | None
-    consumer_type: str | None
-    claim_id: str | None
-    allocations: int
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All that an audit has found; nothing is changed by it.
-
-    ``overcommitted`` is what holds more than its capacity, be it that the inventory has shrunk since; ``drifted`` is
-    where ``used`` is not the sum of the allocations.
+    Each of the two, inventories and holders, is of one moment, also while others write. ``overcommitted`` is what
+    holds more than its capacity, be it that the inventory has shrunk since; ``drifted`` is where ``used`` is not the
+    sum of the allocations.
     """
-
-    overcommitted: Sequence[Finding]
-    drifted: Sequence[Finding]
-    holders: Sequence[Holder]
-
-
-def report(connection: Connection) -> Report:
-    """Read everything once. Each of the lists is of one moment, also while others write."""
     names = {row.id: row.name for row in connection.execute(select(resource_classes))}
     found = [_finding(row, names) for row in connection.execute(_suspects())]
-    return Report(
-        overcommitted=[finding for finding in found if finding.allocated > finding.capacity],
-        drifted=[finding for finding in found if finding.allocated != finding.used],
-        holders=_holders(connection),
+    return StoreAudit(
+        overcommitted=tuple(finding for finding in found if finding.allocated > finding.capacity),
+        drifted=tuple(finding for finding in found if finding.allocated != finding.used),
+        holders=tuple(_holders(connection)),
     )
 
 
@@ -94,10 +65,10 @@ def _suspects() -> Any:
     )
 
 
-def _finding(row: Row[Any], names: Mapping[int, str]) -> Finding:
+def _finding(row: Row[Any], names: Mapping[int, str]) -> InventoryFinding:
     standard = dict(enumerate(os_resource_classes.STANDARDS))
     number = row.resource_class_id
-    return Finding(
+    return InventoryFinding(
         # A provider that is gone, and a class that is unknown, are findings too: by their number.
         provider_uuid=row.uuid or f"#{row.resource_provider_id}",
         resource_class=standard.get(number) or names.get(number) or f"#{number}",
@@ -108,19 +79,39 @@ def _finding(row: Row[Any], names: Mapping[int, str]) -> Finding:
 
 
 def _holders(connection: Connection) -> list[Holder]:
+    """Return who holds something, by the number of the consumer."""
+    host = resource_providers.alias()
+    # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
+    #  GROUP BY consumer, root
     query = (
         select(
+            allocations.c.consumer_id,
             consumers.c.uuid,
             consumers.c.consumer_type,
             consumers.c.claim_id,
-            allocations.c.consumer_id,
+            host.c.uuid.label("root_uuid"),
             func.count().label("rows"),
         )
-        .select_from(allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id))
-        .group_by(allocations.c.consumer_id, consumers.c.uuid, consumers.c.consumer_type, consumers.c.claim_id)
-        .order_by(allocations.c.consumer_id)
+        .select_from(
+            allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
+            .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
+        )
+        .group_by(
+            allocations.c.consumer_id, consumers.c.uuid, consumers.c.consumer_type, consumers.c.claim_id, host.c.uuid
+        )
+        .order_by(allocations.c.consumer_id, host.c.uuid)
     )
+    by_consumer: dict[int, list[Row[Any]]] = {}
+    for row in connection.execute(query):
+        by_consumer.setdefault(row.consumer_id, []).append(row)
     return [
-        Holder(uuid, consumer_type, claim_id, int(count))
-        for uuid, consumer_type, claim_id, _, count in connection.execute(query)
+        Holder(
+            uuid=rows[0].uuid,
+            consumer_type=rows[0].consumer_type,
+            claim_id=rows[0].claim_id,
+            allocations=sum(row.rows for row in rows),
+            root_provider_uuids=tuple(row.root_uuid for row in rows if row.root_uuid is not None),
+        )
+        for rows in by_consumer.values()
     ]

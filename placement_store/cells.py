@@ -2,13 +2,15 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, exc, select
+from sqlalchemy import Connection, Row, exc, func, select
 
 from moorage import errors
 from moorage.database import Database
 from moorage.model import Cell
 from placement_store import bulk
-from placement_store.schema import cells
+from placement_store.schema import allocations, cells, hosts, resource_providers
+
+_ROOTS = resource_providers.alias("roots")
 
 
 def create(
@@ -45,6 +47,62 @@ def create(
     return Cell(uuid=uuid, name=name, transport_url=transport_url, database_connection=database_connection)
 
 
+def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
+    """Change a cell's ``name``, ``transport_url`` or ``database_connection``; those that are not named stay.
+
+    :raises CellNotFound: there is no such cell.
+    :raises AlreadyExists: the new name is taken.
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    values = {column: value if column == "name" else _encoded(value) for column, value in columns.items()}
+
+    def write(connection: Connection) -> Cell:
+        by_uuid(connection, uuid)
+        try:
+            connection.execute(cells.update().where(cells.c.uuid == uuid).values(**values))
+        except exc.IntegrityError as fault:
+            raise errors.AlreadyExists(kind="cell", name=str(columns["name"])) from fault
+        return by_uuid(connection, uuid)
+
+    return database.write(write)
+
+
+def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
+    """Strike a cell off the list; its bus and its records are left as they are.
+
+    :param dry_run: whether only to find out if it could be done.
+    :raises CellNotFound: there is no such cell.
+    :raises InvalidState: hosts are known in it.
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    cell = database.read(lambda connection: by_name(connection, name))
+
+    def write(connection: Connection) -> None:
+        known, holding = _hosts_and_consumers(connection, cell.uuid)
+        if known:
+            raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {holding} consumers are on them")
+        if not dry_run:
+            # It may be gone already: by a commit whose answer was lost.
+            connection.execute(cells.delete().where(cells.c.uuid == cell.uuid))
+
+    database.write(write)
+    return cell
+
+
+def _hosts_and_consumers(connection: Connection, uuid: str) -> tuple[int, int]:
+    """Return how many hosts a cell has, and how many consumers hold something in their trees."""
+    on_hosts = (
+        select(func.count(allocations.c.consumer_id.distinct()))
+        .select_from(allocations)
+        .join(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
+        .join(_ROOTS, _ROOTS.c.id == resource_providers.c.root_provider_id)
+        .join(hosts, hosts.c.compute_node_uuid == _ROOTS.c.uuid)
+        .where(hosts.c.cell_uuid == uuid)
+    )
+    known = select(func.count()).select_from(hosts).where(hosts.c.cell_uuid == uuid)
+    return connection.scalar(known) or 0, connection.scalar(on_hosts) or 0
+
+
 def list_cells(database: Database) -> list[Cell]:
     """Return all cells by name.
 
@@ -63,6 +121,17 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
     row = connection.execute(select(cells).where(cells.c.uuid == uuid)).one_or_none()
     if row is None:
         raise errors.CellNotFound(kind="cell", name=uuid)
+    return _cell(row)
+
+
+def by_name(connection: Connection, name: str) -> Cell:
+    """Return one cell.
+
+    :raises CellNotFound: there is none of that name.
+    """
+    row = connection.execute(select(cells).where(cells.c.name == name)).one_or_none()
+    if row is None:
+        raise errors.CellNotFound(kind="cell", name=name)
     return _cell(row)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from moorage import errors, ids
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
-from placement_store import allocations, bulk, consumers, providers
+from placement_store import allocations, bulk, consumers, providers, residues
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -90,9 +90,10 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     """Release what a claim holds on its host and claim the next one: both, or neither.
 
     A provider that is released and not claimed is left whole; on one that is both, what others have put there stays.
+    Where the guest may still run, what leaves the host goes to a residue instead, if that is asked for.
 
     :raises ClaimReleased: the claim no longer stands.
-    :raises InvalidState: a host has accepted it, and the guest is not known to be gone.
+    :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may be left.
     :raises CapacityExceeded: the next host has not enough room; the old claim stands.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
@@ -101,7 +102,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     holding = consumers.holdings(connection, [message.consumer_uuid]).get(message.consumer_uuid)
     if holding is None or holding.claim_id != message.claim_id:
         raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-    if holding.accepted_by is not None and not message.guest_gone:
+    if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
         raise _accepted(message.consumer_uuid)
     requests = [message.released.allocations, message.claimed.allocations]
     keys = providers.keys_of(connection, {message.root_provider_uuid, *requests[0], *requests[1]})
@@ -109,11 +110,13 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         allocations.numbered({uuid: part.resources for uuid, part in request.items()}, keys, names, connection)
         for request in requests
     )
+    kept = _kept(holding, released, claimed)
+    residue = None if message.guest_gone else residues.left(connection, holding, kept)
     claim_id = ids.fresh()
     change = Change(
         uuid=message.consumer_uuid,
         before=holding,
-        after=_after_swap(holding, released, claimed),
+        after={pair: kept.get(pair, 0) + claimed.get(pair, 0) for pair in kept.keys() | claimed.keys()},
         named=frozenset(keys[uuid].id for request in requests for uuid in request),
         columns={
             **UNCLAIMED,
@@ -122,10 +125,12 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
             "owner": holding.owner,
         },
         claimed=True,
-        unaccepted=not message.guest_gone,
+        # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
+        unaccepted=holding.accepted_by is None and not message.guest_gone,
     )
-    allocations.write(connection, [change], names, relied_on=allocations.generations_named(requests, keys))
-    return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1)
+    relied_on = allocations.generations_named(requests, keys)
+    residue_uuid = residues.write(connection, change, residue, names, relied_on=relied_on)
+    return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1, residue_uuid=residue_uuid)
 
 
 def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
@@ -133,23 +138,51 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
 
     As in Placement the generations of the providers do not move; their ``seq`` does.
 
+    :raises InvalidRequest: it is to be released unaccepted, and no claim is named.
     :raises ClaimReleased: a claim is named, and it no longer stands.
+    :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
     :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
     :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
     """
     uuid = message.consumer_uuid
+    if message.unaccepted and message.claim_id is None:
+        raise errors.InvalidRequest(path="$.claim_id", reason="needed where `unaccepted` is said")
     holding = consumers.holdings(connection, [uuid]).get(uuid)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
         if holding is None and message.for_good and consumers.buried(connection, [uuid]):
             return Released()
         raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
-    if holding is None and not message.for_good:
-        raise consumers.not_found(uuid)
-    if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
+    if holding is None:
+        if not message.for_good:
+            raise consumers.not_found(uuid)
+        return _release(connection, message, None, None, names)
+    if message.unaccepted and holding.accepted_by is not None:
+        raise _accepted(uuid)
+    if not holding.rows and holding.claim_id is None and not message.for_good:
         return Released()
-    change = Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=message.for_good)
-    allocations.write(connection, [change], names, moves_generations=False)
-    return Released()
+    residue = residues.left(connection, holding, {}) if message.leave_residue else None
+    return _release(connection, message, holding, residue, names)
+
+
+def _release(
+    connection: Connection,
+    message: DeleteAllocations,
+    holding: Holding | None,
+    residue: Change | None,
+    names: ResourceClassNames,
+) -> Released:
+    change = Change(
+        uuid=message.consumer_uuid,
+        before=holding,
+        after={},
+        columns=UNCLAIMED,
+        # Accepted meanwhile, it would have to be refused, or to leave a residue.
+        unaccepted=holding is not None
+        and holding.accepted_by is None
+        and (message.unaccepted or message.leave_residue),
+        for_good=message.for_good,
+    )
+    return Released(residue_uuid=residues.write(connection, change, residue, names, moves_generations=False))
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------
@@ -187,15 +220,13 @@ def _placement(new: NewClaim, claim_id: str, root_id: int) -> dict[str, Any]:
     }
 
 
-def _after_swap(holding: Holding, released: Mapping[Pair, int], claimed: Mapping[Pair, int]) -> dict[Pair, int]:
+def _kept(holding: Holding, released: Mapping[Pair, int], claimed: Mapping[Pair, int]) -> dict[Pair, int]:
+    """Return what a consumer still holds of its own between giving up one host and taking the next."""
     left = {provider_id for provider_id, _ in released} - {provider_id for provider_id, _ in claimed}
-    after = {pair: amount for pair, amount in holding.amounts.items() if pair[0] not in left}
-    for pair, amount in released.items():
-        if pair in after:
-            after[pair] = max(0, after[pair] - amount)
-    for pair, amount in claimed.items():
-        after[pair] = after.get(pair, 0) + amount
-    return {pair: amount for pair, amount in after.items() if amount}
+    kept = {
+        pair: max(0, amount - released.get(pair, 0)) for pair, amount in holding.amounts.items() if pair[0] not in left
+    }
+    return {pair: amount for pair, amount in kept.items() if amount}
 
 
 def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:

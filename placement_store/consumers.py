@@ -172,9 +172,7 @@ def move(
     """
     # UPDATE consumers SET generation = generation + 1, updated_at = :now, ...
     #  WHERE id = :id AND generation = :generation [AND accepted_by IS NULL]
-    statement = _as_read(consumers.update(), holding)
-    if unaccepted:
-        statement = statement.where(consumers.c.accepted_by.is_(None))
+    statement = _as_read(consumers.update(), holding, unaccepted=unaccepted)
     values = {**columns, "generation": holding.generation + 1, "updated_at": now()}
     if claimed:
         values["claimed_at"] = now()
@@ -220,9 +218,10 @@ _CREATED = (
 )
 
 
-def bury(connection: Connection, uuid: str, holding: Holding | None) -> None:
+def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
     """Write a consumer's tombstone and remove its row, if there was one.
 
+    :param unaccepted: whether it may go only as long as no host has accepted its claim.
     :raises Moved: it is no longer as it was read, or has appeared since.
     """
     # The order is what keeps a claim made at this moment from winning as well: see `create`.
@@ -231,7 +230,7 @@ def bury(connection: Connection, uuid: str, holding: Holding | None) -> None:
     if holding is None:
         if connection.execute(consumers.delete().where(consumers.c.uuid == uuid)).rowcount:
             raise Moved
-    elif connection.execute(_as_read(consumers.delete(), holding)).rowcount != 1:
+    elif connection.execute(_as_read(consumers.delete(), holding, unaccepted=unaccepted)).rowcount != 1:
         raise Moved
 
 
@@ -260,8 +259,10 @@ def accept(connection: Connection, message: AcceptClaim) -> None:
         raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
 
 
-def _as_read(statement: Any, holding: Holding) -> Any:
-    return statement.where(consumers.c.id == holding.id, consumers.c.generation == holding.generation)
+def _as_read(statement: Any, holding: Holding, *, unaccepted: bool) -> Any:
+    statement = statement.where(consumers.c.id == holding.id, consumers.c.generation == holding.generation)
+    # To accept a claim moves no generation.
+    return statement.where(consumers.c.accepted_by.is_(None)) if unaccepted else statement
 
 
 def not_found(uuid: str) -> errors.ConsumerNotFound:

@@ -228,5 +228,37 @@ changes = Table(
 )
 
 requests = request_table("requests", METADATA)
+# Where most are acknowledged, pruning looks for those.
+Index("ix_requests_acknowledged_at", requests.c.acknowledged_at)
+
+# --- What an operator looks at --------------------------------------------------------------------------------------
+
+# The services that report themselves.
+services = Table(
+    "services",
+    METADATA,
+    Column("kind", name_type(), primary_key=True),
+    Column("name", name_type(), primary_key=True),
+    # Empty for a service of the whole cloud: a key has no nulls.
+    Column("cell_uuid", uuid_type(), primary_key=True),
+    Column("machine", name_type(), nullable=False),
+    Column("version", name_type(), nullable=False),
+    Column("first_heard_at", Double, nullable=False),
+    Column("heard_at", Double, nullable=False),
+    Index("ix_services_heard_at", "heard_at"),
+)
+
+# What the reconciler found of each claim, the last time it looked; no decision rests on it.
+reconciled = Table(
+    "reconciled",
+    METADATA,
+    Column("claim_id", uuid_type(), primary_key=True),
+    Column("consumer_uuid", uuid_type(), nullable=False),
+    Column("owner", name_type(), nullable=False),
+    Column("outcome", name_type(), nullable=False),
+    Column("reason", document_type(), nullable=False),
+    Column("looked_at", Double, nullable=False),
+    Index("ix_reconciled_looked_at", "looked_at"),
+)
 
 MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.versions")

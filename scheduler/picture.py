@@ -146,6 +146,11 @@ class Picture:
         with self._lock:
             return {self._provider_of_node[uuid] for uuid in node_uuids if uuid in self._provider_of_node}
 
+    def provider_uuids(self, ids: Collection[int]) -> dict[int, str]:
+        """Return the uuids of those of these providers that are known."""
+        with self._lock:
+            return {id_: self._providers[id_].uuid for id_ in ids if id_ in self._providers}
+
     def update(
         self,
         *,

@@ -1,20 +1,23 @@
 """The scheduler as a service: its endpoint on the bus, and what it does by itself from time to time."""
 
 import logging
+from collections.abc import Sequence
 
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
-from moorage.bus import Bus, BusServer, serves
+from moorage.bus import Bus, serves
 from moorage.database import Database
 from moorage.messages import Done, ListHosts, ReportHosts, SelectDestinations, SetHost
 from moorage.model import HostState, Selection
+from moorage.presence import Presence
 from moorage.requests import StoredRequests
-from moorage.service import Periodic, until_available
+from moorage.service import Periodic, Service, until_available
 from placement_store import cells, feed, schema
 from placement_store.names import ResourceClassNames
-from placement_store.service import PlacementEndpoint
+from placement_store.service import PlacementRole
 from scheduler import hosts, reports
+from scheduler.comparison import ViewComparison
 from scheduler.destinations import Destinations
 from scheduler.follow import Follower
 from scheduler.funnel import Funnel
@@ -97,8 +100,9 @@ class SchedulerService:
         self._name = name
         self._database: Database | None = None
         self._bus: Bus | None = None
-        self._servers: list[BusServer] = []
+        self._servers: list[Service] = []
         self._periodics: list[Periodic] = []
+        self._presences: list[Presence] = []
 
     def start(self) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.
@@ -131,11 +135,14 @@ class SchedulerService:
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )
-        self._serve(SchedulerEndpoint(database, destinations, requests), database, names)
+        endpoints = [SchedulerEndpoint(database, destinations, requests), ViewComparison(database, follower, picture)]
+        self._serve(endpoints, database, names)
         self._begin_rounds(database, follower)
 
     def stop(self) -> None:
         """Answer what was taken, take no more, and let go of all connections."""
+        for presence in self._presences:
+            presence.stop()
         for server in self._servers:
             server.stop()
         for periodic in self._periodics:
@@ -145,16 +152,18 @@ class SchedulerService:
         if self._database:
             self._database.close()
 
-    def _serve(self, endpoint: SchedulerEndpoint, database: Database, names: ResourceClassNames) -> None:
+    def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> None:
         conf = self._conf
         bus = self._bus = Bus(conf)
-        self._servers = [bus.server("scheduler", self._name, [endpoint], threads=conf.rpc.threads)]
+        self._servers = [bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads)]
         if conf.scheduler.serve_placement:
-            names.sync()
-            placement = PlacementEndpoint(conf, database, names)
-            self._servers.append(bus.server("placement", self._name, [placement], threads=conf.rpc.threads))
+            self._servers.append(PlacementRole(conf, self._name, bus, database, names))
         for server in self._servers:
             server.start()
+        kinds = ["scheduler", "placement"] if conf.scheduler.serve_placement else ["scheduler"]
+        self._presences = [Presence(conf, bus, kind, self._name) for kind in kinds]
+        for presence in self._presences:
+            presence.start()
 
     def _begin_rounds(self, database: Database, follower: Follower) -> None:
         settings = self._conf.scheduler

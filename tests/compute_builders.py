@@ -3,26 +3,33 @@
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from oslo_config import cfg
 
 from compute.driver import GuestSpec
+from compute.fake import FakeDriver
+from compute.service import ComputeService
 from moorage import context, errors, ids, options
 from moorage.bus import Bus, serves
 from moorage.messages import (
     AcceptInCell,
+    AttemptsGone,
     BuildFailedInCell,
     BuildFinished,
     BuildOnHost,
     DestroyOnHost,
     Done,
+    HostsReported,
     ListCells,
+    ListEndedAttempts,
     ReportHostsInCell,
     ReportProviderTree,
+    ReturnHosts,
 )
-from moorage.model import Cell, Flavor, RequestSpec
+from moorage.model import Cell, EndedAttempt, Flavor, Guest, RequestSpec
 from moorage.wire import Message, R
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
@@ -102,6 +109,9 @@ class FakeCell:
         self.told: list[Message[Any]] = []
         self.request_ids: list[str | None] = []
         self.over: set[str] = set()
+        #: Ended attempts whose guests are not known to be gone, and hosts that have not returned yet.
+        self.ended: list[EndedAttempt] = []
+        self.returning: set[str] = set()
         self.lock = threading.Lock()
 
     def before_answer(self, message: Message[Any]) -> None:
@@ -130,8 +140,35 @@ class FakeCell:
         return self._take(message)
 
     @serves(ReportHostsInCell)
-    def report_hosts(self, message: ReportHostsInCell) -> Done:
-        return self._take(message)
+    def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
+        with self.lock:
+            self.returning |= set(message.started)
+        self._take(message)
+        with self.lock:
+            return HostsReported(returning=tuple(sorted(self.returning & {*message.alive, *message.started})))
+
+    @serves(ListEndedAttempts)
+    def list_ended(self, message: ListEndedAttempts) -> list[EndedAttempt]:
+        self._take(message)
+        with self.lock:
+            return [attempt for attempt in self.ended if attempt.host in message.hosts]
+
+    @serves(AttemptsGone)
+    def attempts_gone(self, message: AttemptsGone) -> Done:
+        self._take(message)
+        with self.lock:
+            gone = {(attempt.attempt_id, attempt.claim_id) for attempt in message.attempts}
+            self.ended = [attempt for attempt in self.ended if (attempt.attempt_id, attempt.claim_id) not in gone]
+        return Done()
+
+    @serves(ReturnHosts)
+    def return_hosts(self, message: ReturnHosts) -> Done:
+        self._take(message)
+        with self.lock:
+            ended = {attempt.attempt_id for attempt in self.ended}
+            kept = {guest.host for guest in message.guests if guest.attempt_id in ended}
+            self.returning -= set(message.hosts) - kept
+        return Done()
 
     @serves(ReportProviderTree)
     def report_providers(self, message: ReportProviderTree) -> Done:
@@ -168,3 +205,61 @@ class Surroundings:
 
     def close(self) -> None:
         self.bus.close()
+
+
+HOST = "host-0001"
+
+
+class SlowDriver(FakeDriver):
+    """Its spawns wait until they are let go, and tell when they have begun."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.spawns = 0
+
+    def spawn(self, host: str, guest: GuestSpec) -> None:
+        """Wait in the middle of it."""
+        self.spawns += 1
+        self.begun.set()
+        assert self.go_on.wait(10)
+        super().spawn(host, guest)
+
+
+class Stage:
+    """A service under test with all that stands around it."""
+
+    def __init__(self, folder: Path, cell: FakeCell, **groups: dict[str, Any]) -> None:
+        self.conf: cfg.ConfigOpts = settings(folder, **groups)
+        self.cell = cell
+        self.around = Surroundings(self.conf, cell)
+        self.running: list[ComputeService] = []
+
+    def start(self, kind: type[FakeDriver] = FakeDriver) -> Any:
+        driver = kind(self.conf, AGENT, CELL.name)
+        service = ComputeService(self.conf, CELL.name, driver)
+        service.start()
+        self.running.append(service)
+        return driver
+
+    def stop(self) -> None:
+        while self.running:
+            self.running.pop().stop()
+
+    def build(self, build: BuildOnHost) -> None:
+        self.around.agent.call(build)
+
+    def destroy(self, build: BuildOnHost) -> None:
+        self.around.agent.call(destroy_of(build))
+
+    def guests(self) -> list[Guest]:
+        onlooker = FakeDriver(self.conf, AGENT, CELL.name)
+        onlooker.start()
+        try:
+            return [guest for host in onlooker.alive() for guest in onlooker.guests(host)]
+        finally:
+            onlooker.close()
+
+
+Begin = Callable[..., Stage]

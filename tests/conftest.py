@@ -1,4 +1,4 @@
-"""Private servers for the tests that need one, and how long each folder of tests took."""
+"""Private servers for the tests that need one; what tests measure, and how long each folder of them took."""
 
 import collections
 import itertools
@@ -75,9 +75,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how long each folder took, what its fixtures took included."""
+    """Print what tests have measured, and how long each folder took, what its fixtures took included."""
     seconds: dict[str, float] = collections.defaultdict(float)
     tests: dict[str, set[str]] = collections.defaultdict(set)
+    measured: list[str] = []
     for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
         if isinstance(report, pytest.TestReport):
             file = terminalreporter.config.rootpath / report.location[0]
@@ -85,6 +86,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             folder = file.relative_to(HERE).parts[0] if file.is_relative_to(HERE) else "elsewhere"
             seconds[folder] += report.duration
             tests[folder].add(report.nodeid)
+            measured += [str(value) for name, value in report.user_properties if name == "measured"]
+    if measured:
+        terminalreporter.section("measured")
+        for value in dict.fromkeys(measured):
+            terminalreporter.write_line(value)
     if seconds:
         terminalreporter.section("time of each folder")
         for folder in sorted(seconds):

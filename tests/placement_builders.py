@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 
 from moorage import ids, options
 from moorage.database import Database
+from moorage.inspection import ClaimState, StoreAudit
 from moorage.messages import (
     AcceptClaim,
     Claimed,
@@ -14,8 +15,10 @@ from moorage.messages import (
     DeleteAllocations,
     GetAllocations,
     GetResourceProvider,
+    ListClaims,
     PostAllocations,
     PutAllocations,
+    Released,
     SetInventories,
     SwapClaim,
 )
@@ -23,6 +26,7 @@ from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inve
 from moorage.requests import StoredRequests
 from placement_store import audit, claims
 from placement_store.claims import NewClaim
+from placement_store.inspection import InspectionEndpoint
 from placement_store.names import ResourceClassNames
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
 from placement_store.service import PlacementEndpoint
@@ -37,6 +41,7 @@ class Store:
         self.database = database
         self.names = ResourceClassNames(database)
         self.endpoint = PlacementEndpoint(options.new(), database, self.names)
+        self.inspection = InspectionEndpoint(database)
         self.requests = StoredRequests(database, requests)
 
     def empty(self) -> None:
@@ -109,8 +114,9 @@ class Store:
             consumer_generation=generation,
         )
 
-    def delete(self, uuid: str, **more: Any) -> None:
-        self.endpoint.delete_allocations(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid, **more))
+    def delete(self, uuid: str, **more: Any) -> Released:
+        message = DeleteAllocations(**{"request_id": ids.fresh()} | more, consumer_uuid=uuid)
+        return self.endpoint.delete_allocations(message)
 
     # --- Claims ---------------------------------------------------------------------------------------------------
 
@@ -145,6 +151,9 @@ class Store:
             AcceptClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host=host)
         )
 
+    def listed(self, **wanted: Any) -> list[ClaimState]:
+        return self.inspection.list_claims(ListClaims(**wanted))
+
     # --- Underneath -----------------------------------------------------------------------------------------------
 
     def scalar(self, query: Any) -> Any:
@@ -160,8 +169,13 @@ class Store:
         """How many changes the feed has told of."""
         return self.scalar(select(func.count()).select_from(changes))
 
-    def audit(self) -> audit.Report:
+    def audit(self) -> StoreAudit:
         return self.database.read(audit.report)
+
+    def age(self, table: str, column: str, seconds: float) -> None:
+        """Make everything of a table older."""
+        with self.database.engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql(f"UPDATE {table} SET {column} = {column} - {seconds}")
 
     def is_sound(self) -> bool:
         report = self.audit()

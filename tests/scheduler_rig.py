@@ -11,6 +11,7 @@ from scheduler_builders import CELLS, funnel
 from moorage import options
 from moorage.database import Database
 from moorage.ids import derived
+from moorage.inspection import StoreAudit
 from moorage.messages import (
     DeleteAllocations,
     GetResourceProvider,
@@ -22,7 +23,6 @@ from moorage.messages import (
 from moorage.model import ConsumerAllocations, HostReport, Inventory, ProviderAmounts, ProviderReport
 from moorage.requests import StoredRequests
 from placement_store import cells
-from placement_store.audit import Report
 from placement_store.audit import report as audit_report
 from placement_store.names import ResourceClassNames
 from placement_store.schema import MAIN, requests
@@ -152,7 +152,7 @@ class Rig:
             )
         )
 
-    def audit(self) -> Report:
+    def audit(self) -> StoreAudit:
         return self.database.read(audit_report)
 
 

@@ -619,3 +619,13 @@ def _sooner_or_later(client: bus.Client) -> Greeting:
         except errors.Unavailable:
             time.sleep(0.2)
     raise AssertionError("the bus has not come back")
+
+
+def test_whoever_serves_a_topic_answers_a_ping_and_nobody_else(cloud: Cloud) -> None:
+    with pytest.raises(errors.NoReply):
+        cloud.client().ping(timeout=0.3)
+    cloud.serve(Hall())
+    cloud.client().ping(timeout=10)
+    cloud.client(server="first").ping(timeout=10)
+    with pytest.raises(errors.NoReply):
+        cloud.client(server="second").ping(timeout=0.3)

@@ -27,7 +27,6 @@ from placement_store.schema import MAIN
 CLASSES = ("VCPU", "DISK_GB")
 PROVIDERS = [ids.derived("provider", number) for number in range(3)]
 CONSUMERS = [ids.derived("consumer", number) for number in range(4)]
-ATTEMPTS = [ids.derived("attempt", number) for number in range(2)]
 
 providers = st.sampled_from(PROVIDERS)
 consumers = st.sampled_from(CONSUMERS)
@@ -68,6 +67,7 @@ class Writes(RuleBasedStateMachine):
         MAIN.upgrade(self.database)
         self.store = Store(self.database)
         self.known: dict[str, Known] = {}
+        self.attempts: list[str] = []
         self.buried: set[str] = set()
         self.capacity: dict[tuple[str, str], int] = {}
         self.shrunk: set[tuple[str, str]] = set()
@@ -130,6 +130,17 @@ class Writes(RuleBasedStateMachine):
         known.held = held
         return known
 
+    def residue(self, known: Known) -> Held:
+        """What a claim leaves on its host where the guest may still run."""
+        if known.claim_id is None or known.accepted_by is None or known.accepted_by in self.buried:
+            return {}
+        return {pair: amount for pair, amount in known.held.items() if pair[0] == known.root}
+
+    def left(self, known: Known, residue: Held, uuid: str | None) -> None:
+        assert uuid == (known.accepted_by if residue else None)
+        if uuid is not None:
+            self.known[uuid] = Known(held=residue, root=known.root, accepted_by=uuid)
+
     # --- Writes ---------------------------------------------------------------------------------------------------
 
     @rule(uuid=consumers, wanted=amounts, stale=staleness)
@@ -170,8 +181,8 @@ class Writes(RuleBasedStateMachine):
             known.claim_id, known.root, known.accepted_by = answer.claim_id, next(iter(wanted)), None
 
     @precondition(lambda self: any(known.claim_id for known in self.known.values()))
-    @rule(data=st.data(), wanted=some_amounts, gone=st.booleans())
-    def swap(self, data: st.DataObject, wanted: dict[str, dict[str, int]], gone: bool) -> None:
+    @rule(data=st.data(), wanted=some_amounts, guest=st.sampled_from(["gone", "here", "left behind"]))
+    def swap(self, data: st.DataObject, wanted: dict[str, dict[str, int]], guest: str) -> None:
         claimed = sorted(uuid for uuid, known in self.known.items() if known.claim_id)
         uuid = data.draw(st.sampled_from(claimed))
         known = self.known[uuid]
@@ -181,28 +192,60 @@ class Writes(RuleBasedStateMachine):
         after = {pair: amount for pair, amount in known.held.items() if pair[0] != known.root}
         for pair, amount in flat(wanted).items():
             after[pair] = after.get(pair, 0) + amount
-        refusal: type[errors.MoorageError] | None = None if self.fits({uuid: after}) else errors.CapacityExceeded
-        if known.accepted_by is not None and not gone:
+        residue = self.residue(known) if guest == "left behind" else {}
+        changes = {uuid: after, **({str(known.accepted_by): residue} if residue else {})}
+        refusal: type[errors.MoorageError] | None = None if self.fits(changes) else errors.CapacityExceeded
+        if known.accepted_by is not None and guest == "here":
             refusal = errors.InvalidState
-        claim_id = known.claim_id
-        answer = self.expect(lambda: self.store.swap(uuid, claim_id, released, wanted, guest_gone=gone), refusal)
+        claim_id, how = known.claim_id, {"guest_gone": guest == "gone", "leave_residue": guest == "left behind"}
+        answer = self.expect(lambda: self.store.swap(uuid, claim_id, released, wanted, **how), refusal)
         if refusal is None:
+            self.left(known, residue, answer.residue_uuid)
             self.written(uuid, after)
             known.claim_id, known.root, known.accepted_by = answer.claim_id, next(iter(wanted)), None
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), attempt=st.sampled_from(ATTEMPTS), right=st.booleans())
-    def accept(self, data: st.DataObject, attempt: str, right: bool) -> None:
+    @rule(data=st.data(), again=st.booleans(), right=st.booleans())
+    def accept(self, data: st.DataObject, again: bool, right: bool) -> None:
         uuid = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[uuid]
+        attempt = known.accepted_by
+        if attempt is None or not again:
+            attempt = ids.derived("attempt", len(self.attempts))
+            self.attempts.append(attempt)
         claim_id = known.claim_id if right and known.claim_id else ids.fresh()
         stands = claim_id == known.claim_id and known.accepted_by in (None, attempt)
         self.expect(lambda: self.store.accept(uuid, claim_id, attempt), None if stands else errors.ClaimReleased)
         if stands:
             known.accepted_by = attempt
 
-    @rule(uuid=consumers, for_good=st.booleans(), by_claim=st.sampled_from(["none", "right", "wrong"]))
-    def delete(self, uuid: str, for_good: bool, by_claim: str) -> None:
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def learn_that_a_guest_is_gone(self, data: st.DataObject) -> None:
+        attempt = data.draw(st.sampled_from(self.attempts))
+        self.store.delete(attempt, for_good=True)
+        self.known.pop(attempt, None)
+        self.buried.add(attempt)
+
+    @rule(uuid=consumers)
+    def release_what_nobody_has_accepted(self, uuid: str) -> None:
+        known = self.known.get(uuid)
+        stands = known is not None and known.claim_id is not None
+        claim_id = known.claim_id if known and known.claim_id else ids.fresh()
+        refusal: type[errors.MoorageError] | None = None if stands else errors.ClaimReleased
+        if known is not None and known.accepted_by is not None:
+            refusal = errors.InvalidState
+        self.expect(lambda: self.store.delete(uuid, claim_id=claim_id, unaccepted=True), refusal)
+        if refusal is None:
+            self.written(uuid, {}).unclaim()
+
+    @rule(
+        uuid=consumers,
+        for_good=st.booleans(),
+        by_claim=st.sampled_from(["none", "right", "wrong"]),
+        leave=st.booleans(),
+    )
+    def delete(self, uuid: str, for_good: bool, by_claim: str, leave: bool) -> None:
         known = self.known.get(uuid)
         claim_id = None
         if by_claim != "none":
@@ -213,7 +256,11 @@ class Writes(RuleBasedStateMachine):
             refusal = None if again else errors.ClaimReleased
         elif known is None and not for_good:
             refusal = errors.ConsumerNotFound
-        self.expect(lambda: self.store.delete(uuid, for_good=for_good, claim_id=claim_id), refusal)
+        residue = self.residue(known) if leave and known is not None else {}
+        how = {"for_good": for_good, "claim_id": claim_id, "leave_residue": leave}
+        released = self.expect(lambda: self.store.delete(uuid, **how), refusal)
+        if refusal is None and known is not None:
+            self.left(known, residue, released.residue_uuid)
         if refusal is None and for_good:
             self.known.pop(uuid, None)
             self.buried.add(uuid)
@@ -232,7 +279,7 @@ class Writes(RuleBasedStateMachine):
 
     @invariant()
     def everyone_holds_what_the_last_write_that_succeeded_said(self) -> None:
-        for uuid in CONSUMERS:
+        for uuid in {*CONSUMERS, *self.attempts, *self.known}:
             if uuid not in self.known:
                 self.expect(lambda uuid=uuid: self.store.consumer(uuid), errors.ConsumerNotFound)
                 continue

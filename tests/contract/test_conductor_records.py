@@ -149,6 +149,77 @@ def test_of_many_conductors_one_takes_an_operation(database: Database) -> None:
     assert len([one for one in taken if one is not None]) == 1
 
 
+def test_a_lease_that_is_renewed_is_not_taken_and_a_lost_one_does_not_come_back(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    operation = begin(database, mine)
+    run_out(database, operation)
+    mine.renew([operation.uuid])
+    assert others.take(operation.uuid) is None
+
+    run_out(database, operation)
+    taken = others.take(operation.uuid)
+    mine.renew([operation.uuid])
+
+    assert taken is not None
+    assert others.advance(taken, lambda _connection: Ended()) is None
+
+
+def test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it(database: Database) -> None:
+    mine, others = of(database, "me"), of(database, "other")
+    kept, lost = begin(database, mine), begin(database, mine, "t")
+    assert not mine.is_old(kept)
+    for operation in (kept, lost):
+        run_out(database, operation)
+    assert others.take(lost.uuid) is not None
+
+    again = mine.keep(kept)
+
+    assert again is not None
+    assert (again.step, again.lease_number, again.resumed) == ("one", 2, False)
+    assert mine.keep(lost) is None
+    with pytest.raises(Superseded):
+        mine.advance(kept, lambda _connection: Ended())
+    mine.advance(again, lambda _connection: Ended())
+
+
+def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Database) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def one(operation: Operation) -> Callable[[Connection], Ended]:
+        begun.set()
+        assert go_on.wait(20)
+        return lambda _connection: Ended()
+
+    mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
+    others = of(database, "other")
+    worker = Worker(mine, {(BUILD, "one"): one}, 1, "test")
+    worker.start()
+    worker.take_up(begin(database, mine))
+    try:
+        assert begun.wait(10)
+        threading.Event().wait(2.5)
+        assert others.due((), 10) == []
+    finally:
+        go_on.set()
+        worker.stop()
+    assert database.read(lambda connection: mine.pending(connection, "s", BUILD)) is None
+
+
+def test_a_wait_ends_by_itself_when_its_time_is_over(database: Database) -> None:
+    operations = of(database, "me")
+    operation = begin(database, operations)
+    assert operations.advance(operation, lambda _connection: Wait("two", Nothing(), seconds=0.3)) is None
+    assert operations.due((), 10) == []
+    assert operations.take(operation.uuid) is None
+
+    threading.Event().wait(0.4)
+
+    assert operations.due((), 10) == [operation.uuid]
+    taken = of(database, "other").take(operation.uuid)
+    assert taken is not None
+    assert taken.step == "two"
+
+
 def test_a_conductor_that_stops_gives_back_what_it_has(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
@@ -328,7 +399,9 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
         {"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}, "scheduler": {"host_down_after": 0.1}}
     )
     bus = Bus(conf)
-    hosts = CellHosts(conf, database, ids.fresh(), bus.client("placement"))
+    cell = ids.fresh()
+    hosts = CellHosts(options.new(), database, cell, bus.client("placement"))
+    impatient = CellHosts(conf, database, cell, bus.client("placement"))
     reports = tuple(
         HostReport(service_host=f"h{n}", nodename=f"h{n}", compute_node_uuid=ids.derived("n", n), agent="agent")
         for n in range(2500)
@@ -349,8 +422,14 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
     assert len(seen) == 2500
     threading.Event().wait(0.2)
     assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
-    assert "not reported" in str(hosts.why_down("h7"))
-    assert hosts.why_down("unheard-of") is None
-    report(alive=("h7",))
+    assert "not reported" in str(impatient.why_down("h7"))
     assert hosts.why_down("h7") is None
+    assert hosts.why_down("unheard-of") is None
+    again = ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("h7",))
+    assert impatient.report_hosts(again).returning == ("h7",)
+    assert "not yet worked through" in str(hosts.why_down("h7")), "the cell has missed it"
+    assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
+    hosts.returned("agent", ["h7"])
+    assert hosts.why_down("h7") is None
+    assert hosts.seen_since(clock + 0.1, 60.0)[0] == ["h7"]
     bus.close()

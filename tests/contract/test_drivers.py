@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings
+from compute_builders import guest_spec, settings, wait_until
 
 from compute import driver as drivers
 from compute.driver import Driver, GuestSpec
@@ -16,17 +19,41 @@ from moorage import errors
 Make = Callable[[], Driver]
 
 
-def fake(folder: Path) -> Make:
-    return lambda: FakeDriver(settings(folder), "agent1", "cell1")
+@dataclass(frozen=True)
+class Rig:
+    """What builds a driver again and again, on one machine; and the same with hosts that have their faults."""
+
+    make: Make
+    #: Its spawns take as long as nobody cuts them short.
+    hanging: Make
+    #: Its spawns take half a second at least, whatever is done; null for a driver that can end each one at once.
+    stubborn: Make | None = None
 
 
-#: A new driver is added here by the name of its entry point: what builds it, again and again, on one machine.
-DRIVERS: dict[str, Callable[[Path], Make]] = {"fake": fake}
+def fake(folder: Path) -> Rig:
+    def make(**options: Any) -> Make:
+        return lambda: FakeDriver(settings(folder, fake_driver=options), "agent1", "cell1")
+
+    names = [f"host-000{number}" for number in (1, 2, 3)]
+    return Rig(
+        make=make(),
+        hanging=make(hanging_hosts=names),
+        stubborn=make(late_hosts=names, late_seconds=0.5),
+    )
+
+
+#: A new driver is added here by the name of its entry point.
+DRIVERS: dict[str, Callable[[Path], Rig]] = {"fake": fake}
 
 
 @pytest.fixture(params=sorted(DRIVERS))
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
     return DRIVERS[request.param](tmp_path)
+
+
+@pytest.fixture
+def make(rig: Rig) -> Make:
+    return rig.make
 
 
 @pytest.fixture
@@ -214,6 +241,93 @@ def test_writers_at_once_never_overfill_a_host(driver: Driver, host: str) -> Non
     assert sum(guest.resources["VCPU"] for guest in driver.guests(host)) <= 16
 
 
+def test_a_spawn_under_way_is_cut_short_and_brings_nothing_back(rig: Rig) -> None:
+    driver = rig.hanging()
+    driver.start()
+    host, asked = driver.hosts()[0].service_host, guest_spec()
+    with ThreadPoolExecutor(1) as thread:
+        spawning = thread.submit(driver.spawn, host, asked)
+        wait_until(lambda: attempts(driver, host))
+        assert set(driver.unfinished(host)) == {asked.attempt_id}
+
+        destroy(driver, host, asked)
+        assert attempts(driver, host) == []
+        with pytest.raises(errors.BuildFailed):
+            spawning.result(10)
+
+    assert attempts(driver, host) == []
+    driver.close()
+
+
+def test_a_spawn_under_way_of_another_claim_is_not_disturbed(rig: Rig) -> None:
+    driver = rig.hanging()
+    driver.start()
+    host, asked = driver.hosts()[0].service_host, guest_spec()
+    with ThreadPoolExecutor(1) as thread:
+        spawning = thread.submit(driver.spawn, host, asked)
+        wait_until(lambda: attempts(driver, host))
+
+        with pytest.raises(errors.InvalidState):
+            driver.destroy(host, asked.instance_uuid, asked.attempt_id, guest_spec().claim_id)
+        assert not spawning.done()
+        assert attempts(driver, host) == [asked.attempt_id]
+        destroy(driver, host, asked)
+        assert isinstance(spawning.exception(10), errors.BuildFailed)
+    driver.close()
+
+
+def test_whoever_destroys_what_cannot_be_cut_short_is_told_to_come_again(rig: Rig) -> None:
+    if rig.stubborn is None:
+        pytest.skip("every spawn of this driver can be cut short")
+    driver = rig.stubborn()
+    driver.start()
+    host, asked = driver.hosts()[0].service_host, guest_spec()
+    with ThreadPoolExecutor(1) as thread:
+        spawning = thread.submit(driver.spawn, host, asked)
+        wait_until(lambda: attempts(driver, host))
+
+        with pytest.raises(errors.RequestInProgress):
+            destroy(driver, host, asked)
+        assert attempts(driver, host) == [asked.attempt_id]
+        spawning.result(10)
+
+    destroy(driver, host, asked)
+    assert attempts(driver, host) == []
+    driver.close()
+
+
+def test_a_driver_that_is_closed_leaves_what_it_was_spawning_unfinished(rig: Rig) -> None:
+    driver = rig.hanging()
+    driver.start()
+    host, asked = driver.hosts()[0].service_host, guest_spec()
+    with ThreadPoolExecutor(1) as thread:
+        spawning = thread.submit(driver.spawn, host, asked)
+        wait_until(lambda: attempts(driver, host))
+        driver.close()
+        assert isinstance(spawning.exception(10), errors.BuildFailed)
+
+    again = rig.make()
+    again.start()
+    assert attempts(again, host) == [asked.attempt_id]
+    assert set(again.unfinished(host)) == {asked.attempt_id}
+    again.spawn(host, asked)
+    assert list(again.unfinished(host)) == []
+    again.close()
+
+
+def test_a_guest_that_runs_is_not_unfinished(driver: Driver, host: str) -> None:
+    driver.spawn(host, guest_spec())
+
+    assert list(driver.unfinished(host)) == []
+
+
+def test_the_living_are_those_that_are_said_to_be_alive_one_by_one(driver: Driver) -> None:
+    names = [host.service_host for host in driver.hosts()]
+
+    assert {name for name in names if driver.is_alive(name)} == set(driver.alive())
+    assert not driver.is_alive("nowhere")
+
+
 def test_a_host_of_somebody_else_is_not_found(driver: Driver) -> None:
     asked = guest_spec()
 
@@ -223,6 +337,8 @@ def test_a_host_of_somebody_else_is_not_found(driver: Driver) -> None:
         destroy(driver, "nowhere", asked)
     with pytest.raises(errors.HostNotFound):
         driver.guests("nowhere")
+    with pytest.raises(errors.HostNotFound):
+        driver.unfinished("nowhere")
     with pytest.raises(errors.HostNotFound):
         driver.admit("nowhere", asked)
 

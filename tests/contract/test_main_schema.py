@@ -16,10 +16,7 @@ from placement_store.schema import MAIN, METADATA
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """An empty database."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/main.sqlite"
-    else:
-        url = request.getfixturevalue("mariadb_url")
+    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
     database = Database(url, "main")
     yield database
     database.close()

@@ -2,52 +2,97 @@
 
 from compute import attempts
 from compute.attempts import Attempts
+from moorage import ids
+from moorage.model import Guest
+
+
+def guest(attempt: str, host: str = "host-0001") -> Guest:
+    return Guest(instance_uuid=ids.derived(attempt, "instance"), host=host, attempt_id=attempt, claim_id=ids.fresh())
 
 
 def test_an_attempt_is_taken_up_once_until_it_is_let_go() -> None:
     known = Attempts()
 
-    first = known.take_up("a")
+    first = known.take_up(guest("a"))
 
     assert first is not None
-    assert known.take_up("a") is None
+    assert known.take_up(guest("a")) is None
     known.let_go(first)
-    assert known.take_up("a") is first
+    assert known.take_up(guest("a")) is first
 
 
 def test_a_destroyed_attempt_is_never_taken_up() -> None:
     known = Attempts()
 
     with known.destroying("a"):
-        assert known.take_up("a") is None
-    assert known.take_up("a") is None
+        assert known.take_up(guest("a")) is None
+    assert known.take_up(guest("a")) is None
 
 
 def test_the_oldest_are_forgotten_and_those_in_hand_are_not() -> None:
     known = Attempts()
-    in_hand = known.take_up("in hand")
-    first = known.take_up("first")
+    in_hand = known.take_up(guest("in hand"))
+    first = known.take_up(guest("first"))
     assert in_hand is not None
     assert first is not None
     known.let_go(first)
 
     for number in range(attempts._REMEMBERED):
-        passing = known.take_up(str(number))
+        passing = known.take_up(guest(str(number)))
         assert passing is not None
         known.let_go(passing)
 
-    assert known.take_up("in hand") is None
-    assert known.take_up("first") is not first
+    assert known.take_up(guest("in hand")) is None
+    assert known.take_up(guest("first")) is not first
 
 
 def test_whoever_is_taken_up_while_the_agent_stops_waits_for_nothing() -> None:
     known = Attempts()
-    before = known.take_up("before")
+    before = known.take_up(guest("before"))
 
     known.stop()
-    after = known.take_up("after")
+    after = known.take_up(guest("after"))
 
     assert before is not None
     assert before.interrupt.is_set()
     assert after is not None
     assert after.interrupt.is_set()
+
+
+def test_what_an_earlier_life_has_left_is_inherited_once_and_only_if_this_one_knows_nothing_of_it() -> None:
+    known = Attempts()
+    ours = known.take_up(guest("ours"))
+    assert ours is not None
+    known.let_go(ours)
+
+    assert known.inherit(guest("ours")) is None
+    inherited = known.inherit(guest("left"))
+    assert inherited is not None
+    assert known.take_up(guest("left")) is None
+    known.let_go(inherited)
+    assert known.inherit(guest("left")) is None
+
+
+def test_a_count_names_what_is_in_hand_on_its_hosts_and_nothing_that_was_destroyed() -> None:
+    known = Attempts()
+    here, there, over, done = guest("here"), guest("there", "host-0002"), guest("over"), guest("done")
+    for one in (here, there, over):
+        assert known.take_up(one) is not None
+    finished = known.take_up(done)
+    assert finished is not None
+    known.let_go(finished)
+
+    with known.destroying("over"), known.counting(["host-0001"]) as in_hand:
+        assert in_hand == [here]
+
+
+def test_whoever_is_interrupted_does_not_wait_for_the_end_of_a_count() -> None:
+    known = Attempts()
+    attempt = known.take_up(guest("a"))
+    assert attempt is not None
+
+    with known.counting(["host-0001"]):
+        known.wait_for_count(attempt, "host-0002")
+        with known.destroying("a"):
+            known.wait_for_count(attempt, "host-0001")
+    known.wait_for_count(attempt, "host-0001")

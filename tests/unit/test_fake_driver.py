@@ -1,16 +1,18 @@
 """The misbehaviour of the fake driver, which is chosen, and the same on every run."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings
+from compute_builders import guest_spec, settings, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute.fake import Behaviour, FakeDriver, chance
+from compute.fake import FakeDriver
+from compute.fake_behaviour import Behaviour, chance
 from compute.guest_file import GuestFile
 from moorage import errors, ids
 
@@ -99,6 +101,64 @@ def test_a_half_made_guest_is_finished_by_the_same_attempt_after_a_crash(tmp_pat
         assert len(driver.guests("host-0001")) == 1
         driver.spawn("host-0001", asked)
         assert len(driver.guests("host-0001")) == 1
+
+
+def test_each_misbehaviour_is_chosen_by_its_option_and_for_its_hosts_alone(tmp_path: Path) -> None:
+    chosen = {
+        "hanging_hosts": ["host-0001"],
+        "late_hosts": ["host-0002"],
+        "late_seconds": 7.0,
+        "dying_hosts": ["host-0003"],
+        "dead_seconds": 9.0,
+        "spawn_seconds": 2.0,
+    }
+    with started(tmp_path, **chosen) as driver:
+        first, second, third = (driver.behaviour(host, guest_spec()) for host in driver.alive())
+
+    assert first == Behaviour(seconds=math.inf)
+    assert second == Behaviour(seconds=7.0, stubborn=True)
+    assert third == Behaviour(seconds=2.0, dead_seconds=9.0)
+
+
+def test_a_dead_host_does_nothing_and_keeps_its_guests(tmp_path: Path) -> None:
+    with started(tmp_path) as driver:
+        asked = guest_spec()
+        driver.spawn("host-0001", asked)
+
+        driver.die("host-0001", 0.3)
+
+        assert list(driver.alive()) == ["host-0002", "host-0003"]
+        with pytest.raises(errors.NoReply):
+            driver.spawn("host-0001", guest_spec())
+        with pytest.raises(errors.NoReply):
+            driver.destroy("host-0001", asked.instance_uuid, asked.attempt_id, asked.claim_id)
+        wait_until(lambda: driver.is_alive("host-0001"))
+        assert [guest.attempt_id for guest in driver.guests("host-0001")] == [asked.attempt_id]
+
+
+def test_a_spawn_does_not_survive_the_death_of_its_host(tmp_path: Path) -> None:
+    with started(tmp_path, dying_hosts=["host-0001"], dead_seconds=0.3) as driver:
+        asked = guest_spec()
+
+        with pytest.raises(errors.BuildFailed, match="died"):
+            driver.spawn("host-0001", asked)
+
+        assert driver.is_alive("host-0001")
+        assert list(driver.unfinished("host-0001")) == [asked.attempt_id]
+
+
+def test_strangers_guests_are_the_same_after_a_restart_and_stay_away_once_they_are_destroyed(tmp_path: Path) -> None:
+    def strangers(driver: FakeDriver) -> list[Any]:
+        return [guest for host in driver.alive() for guest in driver.guests(host)]
+
+    with started(tmp_path, stranger_guests=4) as driver:
+        first, *others = strangers(driver)
+        assert [guest.host for guest in (first, *others)] == ["host-0001", "host-0001", "host-0002", "host-0003"]
+        assert list(driver.unfinished("host-0001")) == []
+        driver.destroy(first.host, first.instance_uuid, first.attempt_id, first.claim_id)
+
+    with started(tmp_path, stranger_guests=4) as driver:
+        assert strangers(driver) == others
 
 
 def test_the_guests_of_all_hosts_can_be_read_by_another_process(tmp_path: Path) -> None:

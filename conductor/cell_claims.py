@@ -1,0 +1,48 @@
+"""What a cell says of a claim that no host has accepted: whether anybody here wants it."""
+
+import logging
+
+from sqlalchemy import Connection
+
+from conductor.cell_records import ACTIVE, BUILDING, CellRecords
+from conductor.disowned import DisownedClaims
+from conductor.operations import Operations
+from conductor.steps import BUILD, DELETE
+from moorage import errors
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import Ownership, OwnsClaimInCell
+
+LOG = logging.getLogger(__name__)
+
+
+class CellClaims:
+    """Answers for the instances that this cell has on record. True when it is said, so none of it is stored."""
+
+    def __init__(
+        self, database: Database, records: CellRecords, operations: Operations, disowned: DisownedClaims
+    ) -> None:
+        self._database = database
+        self._records = records
+        self._operations = operations
+        self._disowned = disowned
+
+    @serves(OwnsClaimInCell)
+    def owns_claim(self, message: OwnsClaimInCell) -> Ownership:
+        """Answer whether a claim is wanted; a "no" is on record before it is said.
+
+        :raises InstanceNotFound: there is no record of the consumer, which proves nothing.
+        """
+        return self._database.write(lambda connection: self._ownership(connection, message))
+
+    def _ownership(self, connection: Connection, message: OwnsClaimInCell) -> Ownership:
+        uuid = message.consumer_uuid
+        instance = self._records.lock(connection, uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        current = instance.claim_id == message.claim_id and instance.state in (BUILDING, ACTIVE)
+        if current or any(self._operations.pending(connection, uuid, kind) for kind in (BUILD, DELETE)):
+            return Ownership(owned=True)
+        LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
+        self._disowned.add(connection, message.claim_id, uuid)
+        return Ownership(owned=False)

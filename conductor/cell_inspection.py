@@ -1,0 +1,33 @@
+"""What a cell shows an operator of its operations."""
+
+from sqlalchemy import Connection
+
+from conductor.cell_records import CellRecords
+from conductor.operation_states import OperationStates
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.inspection import OperationState
+from moorage.messages import ListOperationsInCell
+
+
+class CellInspection:
+    """Reads that nothing rests on."""
+
+    def __init__(self, database: Database, records: CellRecords, states: OperationStates) -> None:
+        self._database = database
+        self._records = records
+        self._states = states
+
+    @serves(ListOperationsInCell)
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+        """Answer with the operations of this cell; those of an instance with those that clean up after it."""
+
+        def work(connection: Connection) -> list[OperationState]:
+            subjects: list[str] | None = None
+            if message.instance_uuid is not None:
+                attempts = self._records.attempts(connection, message.instance_uuid)
+                subjects = [message.instance_uuid, *(attempt.attempt_id for attempt in attempts)]
+            uuids = None if message.uuid is None else [message.uuid]
+            return self._states.read(connection, ended=message.ended, subjects=subjects, uuids=uuids)
+
+        return self._database.read(work)

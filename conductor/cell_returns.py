@@ -1,0 +1,179 @@
+"""Hosts that return: what ended while they were away is destroyed, and what they have is compared with the records."""
+
+import logging
+from collections.abc import Collection, Sequence
+from functools import partial
+
+from sqlalchemy import Connection
+
+from conductor.cell_cleanings import CellCleanings
+from conductor.cell_fall_back import FallBack
+from conductor.cell_hosts import BATCH, CellHosts, parts
+from conductor.cell_records import ACTIVE, BUILDING, FAILED, STARTING, AttemptRecord, CellRecords
+from conductor.cell_strangers import CellStrangers
+from conductor.operations import Operations
+from conductor.steps import BUILD, Operation
+from conductor.worker import Worker
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.inspection import StrangerGuest
+from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
+from moorage.model import EndedAttempt, Guest
+
+LOG = logging.getLogger(__name__)
+
+_LOST = "its host has returned without it"
+
+
+class CellReturns:
+    """What an agent asks and says while its hosts return. All of it may be said twice, so none of it is stored.
+
+    A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest that
+    no record names is recorded as a stranger and left running.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        records: CellRecords,
+        operations: Operations,
+        worker: Worker,
+        hosts: CellHosts,
+        fall_back: FallBack,
+        cleanings: CellCleanings,
+    ) -> None:
+        self._database = database
+        self._records = records
+        self._operations = operations
+        self._worker = worker
+        self._hosts = hosts
+        self._fall_back = fall_back
+        self._cleanings = cleanings
+        self._strangers = CellStrangers(records.cell_uuid)
+
+    @serves(ListEndedAttempts)
+    def list_ended_attempts(self, message: ListEndedAttempts) -> list[EndedAttempt]:
+        """Answer with the ended attempts of these hosts whose guests are not known to be gone."""
+        return [
+            EndedAttempt(
+                host=attempt.host,
+                instance_uuid=attempt.instance_uuid,
+                attempt_id=attempt.attempt_id,
+                claim_id=attempt.claim,
+            )
+            for attempt in self._on_hosts(message.hosts)
+            if attempt.ended
+        ]
+
+    @serves(AttemptsGone)
+    def attempts_gone(self, message: AttemptsGone) -> Done:
+        """Record that nothing is left of ended attempts; what is held for them is then released."""
+        for named in message.attempts:
+            self._worker.take_up(self._database.write(partial(self._gone, named)))
+        return Done()
+
+    def _gone(self, named: EndedAttempt, connection: Connection) -> Operation | None:
+        self._records.lock(connection, named.instance_uuid)
+        attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
+        if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
+            LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
+            return None
+        return self._cleanings.gone(connection, attempt)
+
+    @serves(ReturnHosts)
+    def return_hosts(self, message: ReturnHosts) -> Done:
+        """Compare what hosts have with the records; those without the guest of an ended attempt then count as up.
+
+        The others stay returning, which the answer to their next report says.
+        """
+        hosts = set(message.hosts)
+        guests = [guest for guest in message.guests if guest.host in hosts]
+        known = self._known(guests)
+        self._lose(self._on_hosts(message.hosts), {guest.attempt_id for guest in guests})
+        held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and self._left(found)}
+        strangers = [guest for guest in guests if guest.attempt_id not in known]
+        for guest in strangers:
+            LOG.warning("Host %s has a guest of %s without a record here", guest.host, guest.instance_uuid)
+
+        def work(connection: Connection) -> None:
+            for names in parts(message.hosts, BATCH):
+                of_these = [guest for guest in strangers if guest.host in set(names)]
+                self._strangers.replace(connection, message.agent, names, of_these)
+
+        self._database.write(work)
+        returned = [host for host in message.hosts if host not in held_up]
+        self._hosts.returned(message.agent, returned)
+        LOG.info("%d host(s) of agent %s have returned", len(returned), message.agent)
+        return Done()
+
+    @serves(ListStrangersInCell)
+    def list_strangers(self, _message: ListStrangersInCell) -> list[StrangerGuest]:
+        """Answer with the guests that nothing is known of here."""
+        return self._database.read(self._strangers.list_all)
+
+    def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
+        def work(connection: Connection) -> list[AttemptRecord]:
+            return [each for names in parts(hosts, BATCH) for each in self._records.on_hosts(connection, names)]
+
+        return self._database.read(work)
+
+    def _known(self, guests: Sequence[Guest]) -> dict[str, AttemptRecord]:
+        """Return the attempts that guests were started under, host and claim being the same here and there."""
+
+        def work(connection: Connection) -> dict[str, AttemptRecord]:
+            found: dict[str, AttemptRecord] = {}
+            for part in parts([guest.attempt_id for guest in guests], BATCH):
+                found |= self._records.by_ids(connection, part)
+            return found
+
+        found = self._database.read(work)
+        return {
+            guest.attempt_id: attempt
+            for guest in guests
+            if (attempt := found.get(guest.attempt_id)) is not None
+            and (attempt.host, attempt.claim_id) == (guest.host, guest.claim_id)
+        }
+
+    def _left(self, named: AttemptRecord) -> bool:
+        """Record that the guest of an ended attempt is there, whatever was said before; tell whether it is so."""
+
+        def work(connection: Connection) -> bool:
+            self._records.lock(connection, named.instance_uuid)
+            attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
+            if attempt is None or not attempt.ended:
+                return False
+            if attempt.guest_gone:
+                LOG.warning("Host %s has a guest that was said to be gone: %s", attempt.host, attempt.attempt_id)
+                self._records.change_attempt(connection, attempt.attempt_id, guest_gone=False)
+            return True
+
+        return named.ended and self._database.write(work)
+
+    def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str]) -> None:
+        """Fall back for builds whose hosts have returned without them."""
+        for missing in attempts:
+            if missing.attempt_id in there or missing.ended:
+                continue
+            if missing.state == ACTIVE:
+                LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
+            self._worker.take_up(self._database.write(partial(self._lost, missing)))
+
+    def _lost(self, missing: AttemptRecord, connection: Connection) -> Operation | None:
+        instance = self._records.lock(connection, missing.instance_uuid)
+        attempt = self._records.attempt(connection, missing.instance_uuid, missing.attempt_id)
+        if instance is None or attempt is None or instance.attempt_number != attempt.number:
+            return None
+        if attempt.state == ACTIVE and instance.state == ACTIVE:
+            # What it holds stays held: moving it is the operator's decision.
+            self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
+        if attempt.state not in (STARTING, BUILDING) or instance.state != BUILDING:
+            return None
+        build = self._operations.pending(connection, instance.uuid, BUILD)
+        # An order under way, or repeated, reaches the host as it is now. A swap under way is not disturbed.
+        if build is None or build.step != "wait":
+            return None
+        LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
+        # Nothing is left, and nothing can come: what has not passed the first gate will not pass it from here on.
+        self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=_LOST, guest_gone=True)
+        following = self._fall_back.following(connection, instance, attempt.number, _LOST, "gone")
+        return self._operations.redirect(connection, build, following)

@@ -1,0 +1,48 @@
+"""Guests that a cell's hosts have and that the cell knows nothing of: kept for the operator, and left running."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, select
+
+from conductor.schema import cell_guests
+from moorage.columns import now
+from moorage.inspection import StrangerGuest
+from moorage.model import Guest
+
+
+class CellStrangers:
+    """The records of strangers; each method is a part of the transaction that it is given."""
+
+    def __init__(self, cell_uuid: str) -> None:
+        self._cell_uuid = cell_uuid
+
+    def replace(self, connection: Connection, agent: str, hosts: Collection[str], strangers: Sequence[Guest]) -> None:
+        """Record what strangers these hosts have; what they had before and have no more is forgotten."""
+        connection.execute(cell_guests.delete().where(self._here(), cell_guests.c.host.in_(hosts)))
+        rows = [
+            {"host": guest.host, "attempt_id": guest.attempt_id, "guest": msgspec.json.encode(guest)}
+            for guest in strangers
+        ]
+        if rows:
+            connection.execute(cell_guests.insert().values(cell_uuid=self._cell_uuid, agent=agent, seen_at=now()), rows)
+
+    def list_all(self, connection: Connection) -> list[StrangerGuest]:
+        """Return all of them, by host."""
+        rows = connection.execute(
+            select(cell_guests.c.guest, cell_guests.c.agent, (now() - cell_guests.c.seen_at).label("age"))
+            .where(self._here())
+            .order_by(cell_guests.c.host, cell_guests.c.attempt_id)
+        )
+        return [
+            StrangerGuest(
+                guest=msgspec.json.decode(row.guest, type=Guest),
+                cell_uuid=self._cell_uuid,
+                agent=row.agent,
+                age=row.age,
+            )
+            for row in rows
+        ]
+
+    def _here(self) -> ColumnElement[bool]:
+        return cell_guests.c.cell_uuid == self._cell_uuid

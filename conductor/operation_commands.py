@@ -1,0 +1,74 @@
+"""The operator's commands for operations: what is under way, who has it, and since when."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage.commands import Configured, shown
+from moorage.inspection import OperationState
+from moorage.messages import ListOperations, ShowOperation
+
+_COLUMNS = ("uuid", "kind", "subject", "step", "state", "tries", "owner", "age", "idle", "reason")
+
+
+class OperationList(Configured, Lister):
+    """List the operations that are under way, the super conductor's and every cell's that answers, the oldest first.
+
+    `age` and `idle` are seconds since an operation was begun and since it last moved. One without an owner waits for a
+    host's report, or for the next conductor.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--all", action="store_true", help="those that have ended too")
+        parser.add_argument("--instance", metavar="UUID", help="those about one instance")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Ask the super conductor."""
+        message = ListOperations(ended=parsed_args.all, instance_uuid=parsed_args.instance)
+        return _COLUMNS, [_row(state) for state in self.client("conductor").call(message)]
+
+
+class OperationShow(Configured, ShowOne):
+    """Show an operation: the step to be done next, who has it for how long, and what the last try met."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("uuid", help="the operation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Ask the super conductor."""
+        state = self.client("conductor").call(ShowOperation(uuid=parsed_args.uuid))
+        names = OperationState.__struct_fields__
+        rounded = {"age", "idle", "lease_left"}
+        return names, shown(
+            _seconds(getattr(state, name)) if name in rounded else getattr(state, name) for name in names
+        )
+
+
+def _row(state: OperationState) -> tuple[Any, ...]:
+    return shown(
+        (
+            state.uuid,
+            state.kind,
+            state.subject,
+            state.step,
+            state.state,
+            state.tries,
+            state.lease_owner,
+            _seconds(state.age),
+            _seconds(state.idle),
+            state.reason,
+        )
+    )
+
+
+def _seconds(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)

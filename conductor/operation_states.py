@@ -1,0 +1,66 @@
+"""Operations as an operator sees them: what is to be done next, who has it, since when."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, or_, select
+
+from conductor.steps import PENDING
+from moorage.columns import now
+from moorage.inspection import OperationState
+
+#: The most that one answer holds; of more the newest. Arbitrary: more than a person reads, less than a bus minds.
+_MOST = 5000
+
+
+class OperationStates:
+    """Reads of the operations of one schema; each method is a part of the transaction that it is given.
+
+    :param scope: columns that narrow the table down, with their values: the cell.
+    """
+
+    def __init__(self, table: Table, scope: Mapping[str, str]) -> None:
+        self._table = table
+        self._scope = dict(scope)
+
+    def read(
+        self,
+        connection: Connection,
+        *,
+        ended: bool = True,
+        subjects: Collection[str] | None = None,
+        uuids: Collection[str] | None = None,
+    ) -> list[OperationState]:
+        """Return operations, the oldest first: with ``subjects`` or ``uuids`` those about one or named so."""
+        table = self._table
+        statement = select(
+            table,
+            (table.c.lease_until - now()).label("lease_left"),
+            (now() - table.c.created_at).label("age"),
+            (now() - table.c.updated_at).label("idle"),
+        ).where(*(table.c[name] == value for name, value in self._scope.items()))
+        if not ended:
+            statement = statement.where(table.c.state == PENDING)
+        if subjects is not None or uuids is not None:
+            statement = statement.where(or_(table.c.subject.in_(subjects or ()), table.c.uuid.in_(uuids or ())))
+        newest = connection.execute(statement.order_by(table.c.created_at.desc(), table.c.uuid).limit(_MOST)).all()
+        return [self._state(row) for row in reversed(newest)]
+
+    def _state(self, row: Row[Any]) -> OperationState:
+        return OperationState(
+            uuid=row.uuid,
+            kind=row.kind,
+            subject=row.subject,
+            request_id=row.request_id,
+            step=row.step,
+            step_number=row.step_number,
+            state=row.state,
+            tries=row.tries,
+            reason=None if row.reason is None else row.reason.decode(),
+            cell_uuid=self._scope.get("cell_uuid"),
+            # Whatever life of the conductor it is.
+            lease_owner=None if row.lease_owner is None else row.lease_owner.partition("/")[0],
+            lease_left=row.lease_left,
+            age=row.age,
+            idle=row.idle,
+        )

@@ -1,0 +1,74 @@
+"""What the super conductor says of a claim that no host has accepted: whether anybody wants it."""
+
+import logging
+
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.cells import Cells
+from conductor.disowned import DisownedClaims
+from conductor.operations import Operations
+from conductor.steps import DELETE
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import Ownership, OwnsClaim, OwnsClaimInCell
+
+LOG = logging.getLogger(__name__)
+
+
+class SuperClaims:
+    """Answers the reconciler: itself for what no cell has, from the cell's word for the rest. None is stored."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        operations: Operations,
+        disowned: DisownedClaims,
+        cells: Cells,
+    ) -> None:
+        self._timeout: float = conf.rpc.call_timeout / 3
+        self._database = database
+        self._operations = operations
+        self._disowned = disowned
+        self._cells = cells
+
+    @serves(OwnsClaim)
+    def owns_claim(self, message: OwnsClaim) -> Ownership:
+        """Answer whether a claim is wanted; a "no" is on record before it is said.
+
+        :raises InstanceNotFound: there is no record of the consumer, which proves nothing.
+        :raises CellUnreachable: only its cell could tell.
+        """
+        cell_uuid, owned = self._database.write(lambda connection: self._here(connection, message))
+        if cell_uuid is None:
+            return Ownership(owned=owned)
+        return self._cells.call(
+            cell_uuid,
+            OwnsClaimInCell(
+                request_id=ids.derived(message.request_id, "in_cell"),
+                consumer_uuid=message.consumer_uuid,
+                claim_id=message.claim_id,
+            ),
+            # Whoever asks here is to hear that its cell is away, and not nothing.
+            timeout=self._timeout,
+        )
+
+    def _here(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
+        """Return the cell that is to be asked, else what is known here."""
+        uuid = message.consumer_uuid
+        instance = super_records.lock(connection, [uuid]).get(uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        if self._operations.is_pending(connection, instance.operation_uuid):
+            # Its request to the scheduler, or its hand-over, may be about this very claim.
+            return None, True
+        if instance.cell_uuid is not None:
+            return instance.cell_uuid, False
+        if self._operations.pending(connection, uuid, DELETE) is not None:
+            return None, True
+        LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
+        self._disowned.add(connection, message.claim_id, uuid)
+        return None, False

@@ -1,0 +1,82 @@
+"""One look at a whole cloud, for an audit: every part is asked, and one that does not answer is noted."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from oslo_config import cfg
+
+from moorage import errors
+from moorage.audit import Sight, unanswered, unexplained_residues
+from moorage.inspection import StoreAudit, StrangerGuest, ViewDrift
+from moorage.messages import (
+    AuditStore,
+    CompareView,
+    ListCells,
+    ListHosts,
+    ListInstances,
+    ListServices,
+    ListStrangersInCell,
+)
+from moorage.model import Cell, Instance
+from moorage.reach import Reach
+
+T = TypeVar("T")
+
+
+class Look:
+    """The questions of one look; :meth:`sight` asks them."""
+
+    def __init__(self, conf: cfg.ConfigOpts, reach: Reach) -> None:
+        self._silent_after: float = conf.service.silent_after
+        self._reach = reach
+        self._unseen: dict[str, str] = {}
+
+    def sight(self) -> Sight:
+        """Ask every part, the store first: whoever held something then was on its owner's record before."""
+        placement = self._reach.topic("placement")
+        store = self._ask("the store", lambda: placement.call(AuditStore()))
+        cells = self._ask("the cells", lambda: placement.call(ListCells())) or []
+        instances = self._instances(store, {cell.uuid: cell.name for cell in cells})
+        hosts = self._ask("the hosts", lambda: self._reach.topic("scheduler").call(ListHosts()))
+        strangers = [stranger for cell in cells for stranger in self._strangers(cell)]
+        drift = self._drift()
+        return Sight(store, instances, hosts, strangers, drift, self._unseen)
+
+    def _ask(self, part: str, question: Callable[[], T]) -> T | None:
+        try:
+            return question()
+        except errors.MoorageError as fault:
+            self._unseen[part] = str(fault)
+            return None
+
+    def _instances(self, store: StoreAudit | None, cells: dict[str, str]) -> list[Instance] | None:
+        conductor = self._reach.topic("conductor")
+        instances = self._ask("the instances", lambda: conductor.call(ListInstances()))
+        # Deleted instances may be many, and are asked for only where one of theirs may have left a residue.
+        if instances is not None and store is not None and unexplained_residues(store, instances):
+            instances = self._ask("deleted instances", lambda: conductor.call(ListInstances(deleted=True)))
+        for uuid in unanswered(instances or ()):
+            self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
+        return instances
+
+    def _strangers(self, cell: Cell) -> list[StrangerGuest]:
+        # The cell itself, since the super conductor's answer would not say which of the cells is missing in it.
+        found = self._ask(f"guests of {cell.name}", lambda: self._reach.cell(cell).call(ListStrangersInCell()))
+        return found or []
+
+    def _drift(self) -> dict[str, ViewDrift]:
+        services = self._ask("the services", lambda: self._reach.topic("placement").call(ListServices())) or []
+        names = [
+            known.service.name
+            for known in services
+            if known.service.kind == "scheduler" and known.heard <= self._silent_after
+        ]
+        if not names:
+            # None has reported itself yet: any one that serves.
+            drift = self._ask("the host view", lambda: self._reach.topic("scheduler").call(CompareView()))
+            return {} if drift is None else {"any": drift}
+        answers = {name: self._view(name) for name in names}
+        return {name: drift for name, drift in answers.items() if drift is not None}
+
+    def _view(self, name: str) -> ViewDrift | None:
+        return self._ask(f"the view of {name}", lambda: self._reach.topic("scheduler", name).call(CompareView()))

@@ -1,0 +1,56 @@
+"""How a service lets the operator know that it is there: it says so from time to time, and nothing depends on it."""
+
+import logging
+import socket
+from importlib import metadata
+
+from oslo_config import cfg
+
+from moorage import context, errors, ids, logs
+from moorage.bus import Bus
+from moorage.inspection import ServiceReport
+from moorage.messages import ReportService
+from moorage.service import Periodic
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds to wait for the placement role. Arbitrary, and short: the next report says the same, and a service that is
+#: to stop waits for the one under way.
+_PATIENCE = 2.0
+
+
+class Presence:
+    """Reports one service to the placement role every ``[service] report_interval`` seconds.
+
+    :param bus: the main bus.
+    :param kind: see :class:`~moorage.inspection.ServiceReport`.
+    :param name: its own name among its kind.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, bus: Bus, kind: str, name: str, cell_uuid: str | None = None) -> None:
+        self._placement = bus.client("placement", timeout=min(_PATIENCE, conf.rpc.call_timeout))
+        self._log_name = logs.service_name(conf)
+        self._service = ServiceReport(
+            name=name,
+            kind=kind,
+            machine=socket.gethostname(),
+            version=metadata.version("moorage"),
+            cell_uuid=cell_uuid,
+        )
+        self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
+
+    def start(self) -> None:
+        """Report at once, and then again and again."""
+        self._reports.start()
+
+    def stop(self) -> None:
+        """Report no more. Nobody is told: a service that ends and one that dies are silent alike."""
+        self._reports.stop()
+
+    def _report(self) -> None:
+        with context.bound(service=self._log_name):
+            try:
+                self._placement.call(ReportService(request_id=ids.fresh(), service=self._service))
+            except errors.MoorageError as fault:
+                # Whoever needs the placement role says so loudly enough.
+                LOG.debug("This report of presence was not taken: %s", fault)

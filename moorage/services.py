@@ -1,0 +1,92 @@
+"""The services of a cloud as the operator sees them: those that report themselves, and agents by their hosts.
+
+An agent is known by the heartbeats of its hosts, which reach the schedulers through its cell whatever bus it is on.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from cliff.lister import Lister
+
+from moorage import errors
+from moorage.commands import Configured, shown
+from moorage.inspection import ServiceState
+from moorage.messages import ListCells, ListHosts, ListServices
+from moorage.model import HostState
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLine:
+    """One service; ``heard`` and ``running`` are seconds since its last and its first report."""
+
+    kind: str
+    name: str
+    cell: str | None
+    state: str
+    heard: float
+    running: float | None = None
+    version: str | None = None
+    machine: str | None = None
+
+
+def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
+    """Return a line for each service that has reported itself; ``cells`` are names by uuid."""
+    return [
+        ServiceLine(
+            kind=known.service.kind,
+            name=known.service.name,
+            cell=_cell(known.service.cell_uuid, cells),
+            state=_state(known.heard, silent_after),
+            heard=round(known.heard, 1),
+            running=round(known.running, 1),
+            version=known.service.version,
+            machine=known.service.machine,
+        )
+        for known in services
+    ]
+
+
+def agents(hosts: Iterable[HostState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
+    """Return a line for each agent, which is heard as long as one of its hosts is."""
+    heard: dict[tuple[str, str], float] = {}
+    for host in hosts:
+        key = (host.cell_uuid, host.agent)
+        heard[key] = min(host.heartbeat_age, heard.get(key, host.heartbeat_age))
+    return [
+        ServiceLine("compute", agent, _cell(cell_uuid, cells), _state(age, silent_after), round(age, 1))
+        for (cell_uuid, agent), age in sorted(heard.items())
+    ]
+
+
+def _cell(uuid: str | None, cells: Mapping[str, str]) -> str | None:
+    return None if uuid is None else cells.get(uuid, uuid)
+
+
+def _state(heard: float, silent_after: float) -> str:
+    return "up" if heard <= silent_after else "silent"
+
+
+class ServiceList(Configured, Lister):
+    """List the services of the cloud: schedulers, the placement role, conductors and agents.
+
+    What is silent for longer than `[service] silent_after` may have been stopped, may have died, or may not reach the
+    placement role. Agents do not report themselves: they are heard through their hosts.
+    """
+
+    def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Ask the placement role, and a scheduler for the agents."""
+        silent_after = self.conf.service.silent_after
+        placement = self.client("placement")
+        cells = {cell.uuid: cell.name for cell in placement.call(ListCells())}
+        services = placement.call(ListServices())
+        lines = reported(services, cells, silent_after)
+        try:
+            hosts = self.client("scheduler").call(ListHosts())
+            lines += agents(hosts, cells, silent_after)
+        except errors.Unavailable as fault:
+            LOG.warning("Agents are not listed: %s", fault)
+        return [field.name for field in fields(ServiceLine)], [shown(astuple(line)) for line in lines]

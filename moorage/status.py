@@ -1,0 +1,216 @@
+"""Whether each part of the cloud is there and fits: one line a part, also while others are down."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from cliff.lister import Lister
+from oslo_config import cfg
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from moorage import errors, services
+from moorage.broker import mask_url
+from moorage.commands import Configured, positive, shown
+from moorage.database import Database
+from moorage.messages import ListCells, ListHosts, ListServices
+from moorage.model import Cell
+from moorage.reach import Reach
+from moorage.schemas import Schema, known_schemas
+
+#: Parts asked at the same time: those that are down shall not make the operator wait one after the other.
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One part: ``ok`` with what there is to know, or ``wrong`` with the reason."""
+
+    part: str
+    state: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A question about one part; its answer is the detail, and an error says what is wrong."""
+
+    part: str
+    ask: Callable[[], str]
+
+    def line(self) -> Line:
+        """Ask, and return the line."""
+        try:
+            return Line(self.part, "ok", self.ask())
+        except errors.MoorageError as fault:
+            return Line(self.part, "wrong", f"{fault} ({fault.code})")
+        except ArgumentError:
+            # Without its text, which holds the URL and so the password.
+            return Line(self.part, "wrong", "its database's URL is none")
+        except SQLAlchemyError as fault:
+            return Line(self.part, "wrong", str(getattr(fault, "orig", None) or type(fault).__name__))
+
+
+class Status:
+    """All checks of one cloud, as far as it can be seen from here."""
+
+    def __init__(self, conf: cfg.ConfigOpts, reach: Reach) -> None:
+        self._conf = conf
+        self._reach = reach
+
+    def lines(self) -> list[Line]:
+        """Check everything, first what the rest is learnt from."""
+        first = [
+            Check("bus", lambda: self._bus(None)),
+            *(self._role(topic) for topic in ("placement", "scheduler", "conductor")),
+            self._schema("main", self._conf.database.connection),
+            self._schema("conductor", self._conf.conductor.connection or self._conf.database.connection),
+            Check("distributions", _no_intruders),
+        ]
+        cells: list[Cell] = []
+        learnt = Check("cells", lambda: self._learn(cells))
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            lines = list(threads.map(Check.line, [*first, learnt]))
+            lines += threads.map(Check.line, [check for cell in cells for check in self._of_cell(cell)])
+        return [*lines, *self._services({cell.uuid: cell.name for cell in cells})]
+
+    def _bus(self, transport_url: str | None) -> str:
+        bus = self._reach.bus(transport_url)
+        bus.probe()
+        return bus.url
+
+    def _role(self, topic: str) -> Check:
+        def ask() -> str:
+            self._reach.topic(topic).ping()
+            return "answers"
+
+        return Check(f"role {topic}", ask)
+
+    def _schema(self, name: str, url: str, cell: str | None = None) -> Check:
+        part = f"schema {name}" if cell is None else f"schema {name} of {cell}"
+
+        def ask() -> str:
+            return _revision(known_schemas()[name], url, name if cell is None else f"cell {cell}")
+
+        return Check(part, ask)
+
+    def _learn(self, cells: list[Cell]) -> str:
+        known = self._reach.topic("placement").call(ListCells())
+        cells += known
+        return ", ".join(cell.name for cell in cells) or "there are none yet"
+
+    def _of_cell(self, cell: Cell) -> Iterator[Check]:
+        def answers() -> str:
+            self._reach.cell(cell).ping()
+            return "answers"
+
+        if cell.transport_url is not None:
+            yield Check(f"bus of {cell.name}", lambda: self._bus(cell.transport_url))
+        yield Check(f"role conductor of {cell.name}", answers)
+        yield self._schema("cell", cell.database_connection or self._conf.database.connection, cell.name)
+
+    def _services(self, cells: Mapping[str, str]) -> list[Line]:
+        """Return a line for each service that reports itself, and one for the agents of each cell."""
+        silent_after = self._conf.service.silent_after
+
+        def reported() -> list[Line]:
+            known = self._reach.topic("placement").call(ListServices())
+            return [_service(line) for line in services.reported(known, cells, silent_after)]
+
+        def agents() -> list[Line]:
+            hosts = self._reach.topic("scheduler").call(ListHosts())
+            # What the operator has taken out of service may be silent.
+            expected = [host for host in hosts if not host.disabled and not host.forced_down]
+            return _agents(services.agents(expected, cells, silent_after))
+
+        return [*_lines("services", reported), *_lines("agents", agents)]
+
+
+def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
+    """Return the lines that a question is answered with, or one that says why it is not."""
+    found: list[Line] = []
+
+    def learn() -> str:
+        found.extend(ask())
+        return "none is known"
+
+    fallback = Check(part, learn).line()
+    return found or [fallback]
+
+
+def _revision(schema: Schema, url: str, name: str) -> str:
+    database = Database(url, name, pool_size=1)
+    try:
+        if database.is_sqlite and not Path(database.url.database or "").is_file():
+            # Looking would create it.
+            raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
+        schema.check(database)
+    finally:
+        database.close()
+    return f"{schema.head()} in {mask_url(url)}"
+
+
+def _service(line: services.ServiceLine) -> Line:
+    part = " ".join(word for word in (line.kind, line.name, line.cell and f"of {line.cell}") if word)
+    heard = f"version {line.version} on {line.machine}, heard of {line.heard:g} s ago"
+    return Line(part, "ok" if line.state == "up" else "wrong", heard)
+
+
+def _agents(lines: Sequence[services.ServiceLine]) -> list[Line]:
+    """Return a line a cell, which names the agents that are silent."""
+    by_cell: dict[str, list[services.ServiceLine]] = {}
+    for line in lines:
+        by_cell.setdefault(line.cell or "", []).append(line)
+    found = []
+    for cell, of_cell in sorted(by_cell.items()):
+        silent = [line.name for line in of_cell if line.state != "up"]
+        detail = f"{len(of_cell)} heard of" if not silent else f"{len(silent)} of {len(of_cell)} silent: "
+        found.append(Line(f"agents of {cell}", "wrong" if silent else "ok", detail + ", ".join(silent)))
+    return found
+
+
+def intruders(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the distributions that have put files into our top-level names, by name.
+
+    :param owners: what :func:`importlib.metadata.packages_distributions` returns.
+    """
+    ours = {point.value.split(".")[0] for point in metadata.distribution("moorage").entry_points}
+    strangers = {name: sorted({*owners.get(name, ())} - {"moorage"}) for name in sorted(ours)}
+    return {name: others for name, others in strangers.items() if others}
+
+
+def _no_intruders() -> str:
+    found = intruders(metadata.packages_distributions())
+    if found:
+        named = "; ".join(f"{name} is also in {', '.join(others)}" for name, others in found.items())
+        raise errors.ConfigurationError(reason=f"two distributions share a name: {named}")
+    return "nobody else has put files among ours"
+
+
+class StatusShow(Configured, Lister):
+    """Say of each part of the cloud whether it is there and fits: bus, roles, schemas, services, distributions.
+
+    The exit status is 0 if all is well and 1 if anything is wrong.
+    """
+
+    def get_parser(self, prog_name: str) -> Any:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long each part may take to answer"
+        )
+        return parser
+
+    def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Check all parts."""
+        lines = Status(self.conf, self.reach(parsed_args.timeout)).lines()
+        self._wrong = any(line.state != "ok" for line in lines)
+        return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
+
+    def run(self, parsed_args: Any) -> int:
+        """Show the lines, and tell by the exit status whether all is well."""
+        self._wrong = True
+        status: int = super().run(parsed_args)
+        return status or int(self._wrong)

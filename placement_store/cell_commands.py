@@ -1,0 +1,190 @@
+"""The sub-commands `moorage cell create`, `list`, `set` and `delete`."""
+
+import argparse
+import logging
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from cliff.lister import Lister
+from cliff.show import ShowOne
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from moorage import errors, ids
+from moorage.bus import mask_url
+from moorage.commands import Configured, shown
+from moorage.database import Database
+from moorage.messages import ShowInCell
+from moorage.model import Cell
+from moorage.reach import Reach
+from placement_store import cells
+from placement_store.schema import MAIN
+from placement_store.upgrade import cell_place, upgrade
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds to wait for a cell's conductor, which only looks something up; for its bus, see :mod:`moorage.bus`.
+_PATIENCE = 3.0
+#: Cells asked at the same time.
+_AT_ONCE = 16
+
+_COLUMNS = ("name", "uuid", "transport_url", "database_connection")
+
+
+def _row(cell: Cell) -> tuple[Any, ...]:
+    return shown((cell.name, cell.uuid, _masked(cell.transport_url), _masked(cell.database_connection)))
+
+
+def _masked(url: str | None) -> str | None:
+    return None if url is None else mask_url(url)
+
+
+def _uuid(text: str) -> str:
+    return str(uuid.UUID(text))
+
+
+def _name(text: str) -> str:
+    if not 1 <= len(text) <= 255:
+        raise argparse.ArgumentTypeError("a name has 1 to 255 characters")
+    return text
+
+
+def _database_url(text: str) -> str:
+    try:
+        make_url(text)
+    except ArgumentError:
+        # Without the text itself: it may hold a password.
+        raise argparse.ArgumentTypeError("not a URL of a database") from None
+    return text
+
+
+def _database_url_or_none(text: str) -> str:
+    return _database_url(text) if text else text
+
+
+class CellCreate(Configured, ShowOne):
+    """Write down a new cell, with its own message bus and records or with those of the main configuration."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", type=_name, help="how the cell is called")
+        parser.add_argument("--uuid", type=_uuid, help="its uuid; default: a new one")
+        parser.add_argument("--transport-url", help="its message bus; default: that of whoever asks")
+        parser.add_argument(
+            "--database-connection", type=_database_url, help="its records; default: [database] connection"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Create the cell and show it."""
+        database = _database(self)
+        # First the tables of its records, which may be created again: a cell that is listed can be served.
+        upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
+        cell = cells.create(
+            database,
+            name=parsed_args.name,
+            uuid=parsed_args.uuid or ids.fresh(),
+            transport_url=parsed_args.transport_url,
+            database_connection=parsed_args.database_connection,
+        )
+        return _COLUMNS, _row(cell)
+
+
+class CellList(Configured, Lister):
+    """Show all cells, and which of them can be reached from here: the bus, and behind it a conductor."""
+
+    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """List the cells by name."""
+        known = cells.list_cells(_database(self))
+        with closing(Reach(self.conf, _PATIENCE)) as reach, ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+            answers = list(threads.map(partial(_answers, reach), known))
+        columns = (*_COLUMNS, "bus_reachable", "conductor_answers")
+        return columns, [(*_row(cell), *said) for cell, said in zip(known, answers, strict=True)]
+
+
+def _answers(reach: Reach, cell: Cell) -> tuple[bool, bool]:
+    """Tell whether a cell's bus can be reached, and whether a conductor of it answers."""
+    try:
+        reach.cell(cell).call(ShowInCell(instance_uuids=()))
+    except (errors.BusUnavailable, errors.ConfigurationError) as fault:
+        LOG.warning("The bus of cell %s: %s", cell.name, fault)
+        return False, False
+    except errors.NoReply:
+        return True, False
+    except errors.MoorageError as fault:
+        LOG.warning("The conductor of cell %s: %s", cell.name, fault)
+    return True, True
+
+
+class CellSet(Configured, ShowOne):
+    """Change what a cell is called, or where its message bus and its records are.
+
+    Nothing is moved: records that are to be found at a new place must be there already; tables that are missing there
+    are created. Services learn a cell's addresses when they start: start those of the cell and the super conductors
+    anew.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("cell", metavar="NAME", help="the cell")
+        parser.add_argument("--name", type=_name, help="its new name")
+        parser.add_argument("--transport-url", help="its message bus; an empty one stands for that of whoever asks")
+        parser.add_argument(
+            "--database-connection",
+            type=_database_url_or_none,
+            help="its records; an empty one stands for [database] connection",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Change the cell and show it.
+
+        :raises CellNotFound: there is no such cell.
+        :raises AlreadyExists: the new name is taken.
+        :raises ConfigurationError: nothing is to be changed.
+        """
+        given = {name: getattr(parsed_args, name) for name in ("name", "transport_url", "database_connection")}
+        changed = {name: value or None for name, value in given.items() if value is not None}
+        if not changed:
+            raise errors.ConfigurationError(reason="nothing was said that is to be changed")
+        database = _database(self)
+        cell = database.read(lambda connection: cells.by_name(connection, parsed_args.cell))
+        if "database_connection" in changed:
+            upgrade(cell_place(self.conf, cell.name, changed["database_connection"]))
+        return _COLUMNS, _row(cells.change(database, cell.uuid, **changed))
+
+
+class CellDelete(Configured, ShowOne):
+    """Strike a cell off the list. It is refused as long as hosts of the cell are known.
+
+    The cell's message bus and its records are left as they are.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("cell", metavar="NAME", help="the cell")
+        parser.add_argument("--dry-run", action="store_true", help="only say whether it would be done")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Delete the cell and show what it was.
+
+        :raises CellNotFound: there is no such cell.
+        :raises InvalidState: it has hosts.
+        """
+        cell = cells.delete(_database(self), parsed_args.cell, dry_run=parsed_args.dry_run)
+        return (*_COLUMNS, "deleted"), (*_row(cell), not parsed_args.dry_run)
+
+
+def _database(command: Any) -> Database:
+    """Return the main database, whose schema fits, closed when the command ends."""
+    database = Database(command.conf.database.connection, MAIN.name, pool_size=1)
+    command.app.closing.callback(database.close)
+    MAIN.check(database)
+    return database

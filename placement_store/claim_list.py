@@ -1,0 +1,64 @@
+"""Claims as an operator looks at them: who holds what host since when, and which hosts still have residues."""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
+
+from moorage.columns import now
+from moorage.inspection import ClaimState
+from moorage.messages import ListClaims
+from placement_store import bulk
+from placement_store.residues import RESIDUE
+from placement_store.schema import consumers, resource_providers
+
+_AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)
+
+_CLAIMS = select(
+    consumers.c.uuid,
+    consumers.c.consumer_type,
+    consumers.c.generation,
+    consumers.c.claim_id,
+    resource_providers.c.uuid.label("root_provider_uuid"),
+    resource_providers.c.name.label("node"),
+    consumers.c.owner,
+    consumers.c.accepted_by,
+    consumers.c.accepted_host,
+    _AGE.label("age"),
+).select_from(consumers.outerjoin(resource_providers, resource_providers.c.id == consumers.c.root_provider_id))
+
+
+def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
+    """Return the consumers that are asked for, the oldest claim first."""
+    wanted: ColumnElement[bool] = consumers.c.claim_id.is_not(None)
+    if message.unaccepted:
+        wanted = and_(wanted, consumers.c.accepted_by.is_(None))
+    if message.residues:
+        wanted = or_(wanted, consumers.c.consumer_type == RESIDUE)
+    query = _CLAIMS.where(wanted)
+    if message.older_than:
+        query = query.where(message.older_than <= _AGE)
+    rows = _named(connection, query, message.consumer_uuids)
+    return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
+
+
+def _named(connection: Connection, query: Any, uuids: Collection[str]) -> list[Row[Any]]:
+    if not uuids:
+        return list(connection.execute(query))
+    return list(bulk.select_in(connection, query, consumers.c.uuid, sorted(uuids)))
+
+
+def _state(row: Row[Any]) -> ClaimState:
+    return ClaimState(
+        consumer_uuid=row.uuid,
+        consumer_type=row.consumer_type or "UNKNOWN",
+        generation=row.generation,
+        claim_id=row.claim_id,
+        root_provider_uuid=row.root_provider_uuid,
+        node=row.node,
+        owner=row.owner,
+        accepted_by=row.accepted_by,
+        accepted_host=row.accepted_host,
+        # Two statements of the clock may differ by the time that one of them takes.
+        age=max(0.0, row.age),
+    )

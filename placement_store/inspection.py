@@ -1,0 +1,72 @@
+"""What an operator and the other services ask of topic `placement` beside placement itself."""
+
+import logging
+
+from sqlalchemy import Connection
+
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.inspection import ClaimState, ReconcilerAction, ServiceState, StoreAudit
+from moorage.messages import (
+    AcknowledgeRequests,
+    AuditStore,
+    Done,
+    ListClaims,
+    ListReconciled,
+    ListServices,
+    ReportService,
+)
+from moorage.requests import StoredRequests
+from placement_store import audit, claim_list, reconciled, service_list
+from placement_store.races import until_settled
+from placement_store.schema import requests
+
+LOG = logging.getLogger(__name__)
+
+
+class InspectionEndpoint:
+    """The methods of topic `placement` that show, and those that keep the books in order.
+
+    Its mutations store no answer: each says the same however often it is said.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._requests = StoredRequests(database, requests)
+
+    @serves(ListClaims)
+    def list_claims(self, message: ListClaims) -> list[ClaimState]:
+        """Return the consumers that a claim places, and on request residues, the oldest first."""
+        return self._database.read(lambda connection: claim_list.claims(connection, message))
+
+    @serves(AuditStore)
+    def audit_store(self, _message: AuditStore) -> StoreAudit:
+        """Return what the store says of itself."""
+        return self._database.read(audit.report)
+
+    @serves(ListReconciled)
+    def list_reconciled(self, _message: ListReconciled) -> list[ReconcilerAction]:
+        """Return what the reconciler found, the newest first."""
+        return self._database.read(reconciled.actions)
+
+    @serves(ListServices)
+    def list_services(self, _message: ListServices) -> list[ServiceState]:
+        """Return the services that have reported, by kind and name."""
+        return self._database.read(service_list.services_heard)
+
+    @serves(ReportService)
+    def report_service(self, message: ReportService) -> Done:
+        """Note that a service is running."""
+
+        def work(connection: Connection) -> Done:
+            service_list.report(connection, message.service)
+            return Done()
+
+        return until_settled(lambda: self._database.write(work))
+
+    @serves(AcknowledgeRequests)
+    def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:
+        """Let the stored answers of these requests go in due time; ids without one are passed over."""
+        self._requests.acknowledge(message.request_ids)
+        LOG.debug("Acknowledged: %d requests", len(message.request_ids))
+        return Done()

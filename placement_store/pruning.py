@@ -1,0 +1,50 @@
+"""What the main schema forgets in time: answers, tombstones, silent services, what the reconciler once found."""
+
+import logging
+
+from sqlalchemy import Connection, select
+
+from moorage.columns import now
+from moorage.database import Database
+from moorage.requests import StoredRequests
+from moorage.retention import Retention
+from placement_store import reconciled, service_list
+from placement_store.schema import requests, tombstones
+
+LOG = logging.getLogger(__name__)
+
+#: The most tombstones that one transaction removes, so that none grows without bound.
+_AT_ONCE = 1000
+#: A day, so that the morning's operator still sees what fell silent in the night.
+_SILENT_SERVICES_KEPT = 86400.0
+
+
+class Pruning:
+    """Forgets what is older than it needs to be; several processes may do so at once."""
+
+    def __init__(self, database: Database, retention: Retention) -> None:
+        self._database = database
+        self._requests = StoredRequests(database, requests)
+        self._retention = retention
+
+    def round(self) -> None:
+        """Forget all that has reached its age.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        keep = self._retention
+        answers = self._requests.prune(acknowledged=keep.acknowledged, unacknowledged=keep.unacknowledged)
+        buried = 0
+        while part := self._database.write(self._unbury):
+            buried += part
+        self._database.write(lambda connection: service_list.prune(connection, _SILENT_SERVICES_KEPT))
+        self._database.write(lambda connection: reconciled.prune(connection, keep.unacknowledged))
+        if answers or buried:
+            LOG.info("Forgot %d stored answers and %d tombstones", answers, buried)
+
+    def _unbury(self, connection: Connection) -> int:
+        # By key, read without a lock: deleting by time would lock the index that new tombstones are entered in.
+        old = tombstones.c.created_at < now() - self._retention.tombstones
+        uuids = sorted(connection.scalars(select(tombstones.c.consumer_uuid).where(old).limit(_AT_ONCE)))
+        connection.execute(tombstones.delete().where(tombstones.c.consumer_uuid.in_(uuids)))
+        return len(uuids)

@@ -1,0 +1,54 @@
+"""The services of the cloud, as they have reported themselves."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, exc, select
+
+from moorage.columns import now
+from moorage.inspection import ServiceReport, ServiceState
+from placement_store import bulk
+from placement_store.races import Moved
+from placement_store.schema import services
+
+
+def report(connection: Connection, service: ServiceReport) -> None:
+    """Note that a service is running.
+
+    :raises Moved: it has reported itself for the first time twice at once; a new transaction succeeds.
+    """
+    key = {"kind": service.kind, "name": service.name, "cell_uuid": service.cell_uuid or ""}
+    described = {"machine": service.machine, "version": service.version}
+    same = [services.c[column] == value for column, value in key.items()]
+    # UPDATE services SET heard_at = :now, machine = :machine, version = :version
+    #  WHERE kind = :kind AND name = :name AND cell_uuid = :cell
+    known = connection.execute(services.update().where(*same).values(**described, heard_at=now()))
+    if known.rowcount == 0:
+        try:
+            bulk.insert(connection, services, [key | described], stamps=["first_heard_at", "heard_at"])
+        except exc.IntegrityError as fault:
+            raise Moved from fault
+
+
+def services_heard(connection: Connection) -> list[ServiceState]:
+    """Return the services by kind and name."""
+    query = select(
+        services,
+        (now() - services.c.heard_at).label("heard"),
+        (now() - services.c.first_heard_at).label("running"),
+    ).order_by(services.c.kind, services.c.name, services.c.cell_uuid)
+    return [_state(row) for row in connection.execute(query)]
+
+
+def prune(connection: Connection, silent_for: float) -> int:
+    """Forget services that have been silent for so many seconds; return how many."""
+    return connection.execute(services.delete().where(services.c.heard_at < now() - silent_for)).rowcount
+
+
+def _state(row: Row[Any]) -> ServiceState:
+    return ServiceState(
+        service=ServiceReport(
+            name=row.name, kind=row.kind, machine=row.machine, version=row.version, cell_uuid=row.cell_uuid or None
+        ),
+        heard=max(0.0, row.heard),
+        running=max(0.0, row.running),
+    )

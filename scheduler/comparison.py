@@ -1,0 +1,78 @@
+"""The host view against the store, for the operator: what the view has missed for good, and not what it is yet to read.
+
+Between two decisions the view is left as it is; a decision first has it follow the feed of changes. So does the
+comparison. What then still differs is what the feed has not told, which the next comparison of everything mends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.inspection import ViewDrift
+from moorage.messages import CompareView
+from placement_store import providers
+from scheduler import hosts
+from scheduler.follow import Follower
+from scheduler.picture import UNSURE, Picture
+
+
+@dataclass(frozen=True, slots=True)
+class _Seqs:
+    """The ``seq`` of every provider and of every host, by id."""
+
+    providers: Mapping[int, int]
+    hosts: Mapping[int, int]
+
+
+class ViewComparison:
+    """The endpoint of `compare_view`. It mends nothing: what a decision would not see now, it does not see after."""
+
+    def __init__(self, database: Database, follower: Follower, picture: Picture) -> None:
+        self._database = database
+        self._follower = follower
+        self._picture = picture
+
+    @serves(CompareView)
+    def compare_view(self, _message: CompareView) -> ViewDrift:
+        """Name the hosts of which the view has missed a change, and by its uuid a provider that has no host.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        # First the store, then the feed, which tells all that was seen there: a writer at work is not taken for drift.
+        before = self._database.read(_in_store)
+        self._follower.follow(self._follower.now())
+        in_view = _Seqs(self._picture.provider_seqs(), self._picture.host_seqs())
+        names: set[str] = set()
+        if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):
+            names = self._database.read(lambda connection: self._drifted(connection, before, in_view))
+        return ViewDrift(hosts=len(self._picture.snapshot()), drifted=tuple(sorted(names)))
+
+    def _drifted(self, connection: Connection, before: _Seqs, in_view: _Seqs) -> set[str]:
+        """Return the names of what the view has missed, without what has come or gone meanwhile."""
+        after = _in_store(connection)
+        provider_ids = _unmoved(_behind(before.providers, in_view.providers), before.providers, after.providers)
+        host_ids = _unmoved(_behind(before.hosts, in_view.hosts), before.hosts, after.hosts)
+        known = [*self._picture.snapshot().hosts, *hosts.rows(connection, host_ids)]
+        host_of_node = {host.compute_node_uuid: host.service_host for host in known}
+        uuids = self._picture.provider_uuids(provider_ids)
+        uuids |= {row.id: row.uuid for row in providers.rows(connection, provider_ids)}
+        names = {host.service_host for host in known if host.id in host_ids}
+        return names | {host_of_node.get(uuid, uuid) for uuid in uuids.values()}
+
+
+def _in_store(connection: Connection) -> _Seqs:
+    return _Seqs(providers.pairs(connection), hosts.pairs(connection))
+
+
+def _behind(store: Mapping[int, int], view: Mapping[int, int]) -> set[int]:
+    """Return the ids of which the view has less than the store had; a claim made here since is no less."""
+    older = {id_ for id_, seq in store.items() if view.get(id_) != UNSURE and view.get(id_, UNSURE) < seq}
+    return older | (view.keys() - store.keys())
+
+
+def _unmoved(ids: set[int], before: Mapping[int, int], after: Mapping[int, int]) -> set[int]:
+    """Return those that were there both before and after, or neither."""
+    return {id_ for id_ in ids if (id_ in before) == (id_ in after)}

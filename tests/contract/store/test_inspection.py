@@ -1,0 +1,81 @@
+"""What an operator sees of claims and services."""
+
+import time
+
+from placement_builders import Store
+
+from moorage import ids
+from moorage.inspection import ServiceReport
+from moorage.messages import AuditStore, ListServices, ReportService
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+def test_claims_are_listed_the_oldest_first_with_who_has_accepted_them(store: Store, host: str) -> None:
+    first, second, attempt = ids.fresh(), ids.fresh(), ids.fresh()
+    store.put(ids.fresh(), {host: {"VCPU": 1}})
+    claim_id = store.claim(first, {host: SMALL}).claim_id
+    store.age("consumers", "claimed_at", 100.0)
+    store.claim(second, {host: SMALL}, owner=None)
+    store.accept(first, claim_id, attempt)
+
+    found = store.listed()
+
+    assert [claim.consumer_uuid for claim in found] == [first, second]
+    assert (found[0].claim_id, found[0].owner, found[0].node) == (claim_id, "conductor", "host")
+    assert (found[0].accepted_by, found[0].accepted_host) == (attempt, "host")
+    assert (found[0].root_provider_uuid, found[0].generation) == (host, 1)
+    assert 100 <= found[0].age < 150 > 50 > found[1].age >= 0
+    assert [claim.consumer_uuid for claim in store.listed(unaccepted=True)] == [second]
+    assert [claim.consumer_uuid for claim in store.listed(older_than=60)] == [first]
+    assert store.listed(unaccepted=True, older_than=60) == []
+    assert [claim.consumer_uuid for claim in store.listed(consumer_uuids=(second, ids.fresh()))] == [second]
+
+
+def test_residues_are_listed_on_request_with_the_host_that_has_them(store: Store, host: str) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+    store.accept(uuid, claim_id, attempt)
+    store.delete(uuid, for_good=True, leave_residue=True)
+
+    assert store.listed() == []
+    [residue] = store.listed(residues=True)
+    assert (residue.consumer_uuid, residue.consumer_type, residue.claim_id) == (attempt, "RESIDUE", None)
+    assert (residue.node, residue.accepted_host, residue.accepted_by) == ("host", "host", attempt)
+    assert store.listed(residues=True, older_than=60) == []
+
+
+def test_an_audit_names_the_roots_that_each_consumer_holds_something_of(store: Store, host: str) -> None:
+    pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
+    store.claim(uuid, {host: SMALL, pool: {"DISK_GB": 5}})
+
+    audit = store.inspection.audit_store(AuditStore())
+
+    [holder] = audit.holders
+    assert (holder.uuid, holder.allocations) == (uuid, 3)
+    assert set(holder.root_provider_uuids) == {host, pool}
+    assert (audit.overcommitted, audit.drifted) == ((), ())
+
+
+def test_a_service_is_known_by_kind_name_and_cell_since_its_first_report(store: Store) -> None:
+    cell = ids.fresh()
+
+    def report(version: str, **more: str) -> None:
+        described = {"name": "a", "kind": "scheduler", "machine": "m1"} | more
+        store.inspection.report_service(
+            ReportService(request_id=ids.fresh(), service=ServiceReport(version=version, **described))
+        )
+
+    report("1.0")
+    report("1.0", kind="cell conductor", cell_uuid=cell)
+    store.age("services", "first_heard_at", 50.0)
+    store.age("services", "heard_at", 50.0)
+    report("1.1", machine="m2")
+    time.sleep(0.01)
+
+    found = store.inspection.list_services(ListServices())
+
+    assert [(s.service.kind, s.service.cell_uuid) for s in found] == [("cell conductor", cell), ("scheduler", None)]
+    assert (found[1].service.version, found[1].service.machine) == ("1.1", "m2")
+    assert found[0].heard >= 50 > 25 > found[1].heard > 0
+    assert all(state.running >= 50 for state in found)

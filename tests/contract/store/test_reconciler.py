@@ -1,0 +1,216 @@
+"""The reconciler: released upon the owner's word and not for age; kept and reported where nothing is certain."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from oslo_config import cfg
+from placement_builders import Store
+
+from moorage import errors, ids, options
+from moorage.bus import Bus, serves
+from moorage.messages import ListReconciled, Ownership, OwnsClaim
+from placement_store.reconciler import Reconciler
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+class FakeOwner:
+    """Owns the claims in `mine`, disowns those in `disowned`, and cannot tell of any other.
+
+    A test misbehaves by replacing :attr:`before_answer`, which runs before each answer.
+    """
+
+    def __init__(self) -> None:
+        self.mine: set[str] = set()
+        self.disowned: set[str] = set()
+        self.asked: list[OwnsClaim] = []
+        self.before_answer: Callable[[OwnsClaim], object] = lambda message: None
+
+    @serves(OwnsClaim)
+    def owns_claim(self, message: OwnsClaim) -> Ownership:
+        self.asked.append(message)
+        self.before_answer(message)
+        if message.claim_id in self.mine | self.disowned:
+            return Ownership(owned=message.claim_id in self.mine)
+        raise errors.InstanceNotFound(name=message.consumer_uuid)
+
+
+@pytest.fixture
+def conf() -> cfg.ConfigOpts:
+    return options.new(
+        {
+            "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
+            "placement": {"reconcile_after": 60.0, "reconcile_interval": 10.0},
+            "rpc": {"call_timeout": 0.3},
+        }
+    )
+
+
+@pytest.fixture
+def bus(conf: cfg.ConfigOpts) -> Iterator[Bus]:
+    bus = Bus(conf)
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def owner(bus: Bus) -> FakeOwner:
+    owner = FakeOwner()
+    bus.server("conductor", "c1", [owner]).start()
+    return owner
+
+
+@pytest.fixture
+def reconciler(conf: cfg.ConfigOpts, bus: Bus, store: Store) -> Reconciler:
+    return Reconciler(conf, bus, store.database, store.names)
+
+
+def old_claim(store: Store, host: str, **more: str | None) -> tuple[str, str]:
+    """A claim made long ago; return whose, and its id."""
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}, **more).claim_id
+    store.age("consumers", "claimed_at", 100.0)
+    return uuid, claim_id
+
+
+def found(store: Store) -> dict[str, tuple[str, str]]:
+    """What the book says of each claim."""
+    return {a.claim_id: (a.outcome, a.reason) for a in store.inspection.list_reconciled(ListReconciled())}
+
+
+def next_round(store: Store, reconciler: Reconciler) -> None:
+    """The round that comes when what was looked at is due again."""
+    store.age("reconciled", "looked_at", 20.0)
+    reconciler.round()
+
+
+def test_a_claim_is_released_upon_its_owners_word_and_only_then(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    unwanted, first = old_claim(store, host)
+    wanted, second = old_claim(store, host)
+    owner.disowned, owner.mine = {first}, {second}
+
+    reconciler.round()
+
+    assert {(m.consumer_uuid, m.claim_id) for m in owner.asked} == {(unwanted, first), (wanted, second)}
+    assert store.held(unwanted) == {}
+    assert store.held(wanted) == {host: SMALL}
+    assert found(store) == {
+        first: ("released", "its owner does not want it"),
+        second: ("kept", "its owner wants it"),
+    }
+    with pytest.raises(errors.ClaimReleased):
+        store.accept(unwanted, first, ids.fresh())
+
+
+def test_what_the_owner_cannot_tell_is_kept_and_reported_however_old_it_is(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    store.age("consumers", "claimed_at", 1e7)
+
+    reconciler.round()
+    next_round(store, reconciler)
+
+    assert store.held(uuid) == {host: SMALL}
+    assert found(store) == {claim_id: ("unknown", f"There is no instance {uuid}.")}
+    assert len(owner.asked) == len({message.request_id for message in owner.asked}) == 2
+
+
+def test_without_an_answer_everything_is_kept_and_a_few_questions_are_enough(
+    store: Store, host: str, bus: Bus, reconciler: Reconciler
+) -> None:
+    claims = dict(old_claim(store, store.provider(VCPU=2, MEMORY_MB=2048)) for _ in range(5))
+
+    reconciler.round()
+
+    assert [outcome for outcome, _ in found(store).values()] == ["unknown"] * 3
+    reconciler.round()
+    assert found(store).keys() == set(claims.values())
+    assert all(store.consumer(uuid).claim_id == claim_id for uuid, claim_id in claims.items())
+
+
+def test_young_accepted_raw_and_ownerless_allocations_are_never_asked_after(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    accepted, claim_id = old_claim(store, host)
+    store.accept(accepted, claim_id, ids.fresh())
+    old_claim(store, host, owner=None)
+    store.put(ids.fresh(), {host: {"VCPU": 1}})
+    store.age("consumers", "created_at", 1000.0)
+    store.claim(ids.fresh(), {host: SMALL})
+
+    reconciler.round()
+
+    assert owner.asked == []
+    assert found(store) == {}
+
+
+def test_a_claim_accepted_while_its_owner_is_asked_is_left_alone(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    owner.disowned = {claim_id}
+    owner.before_answer = lambda message: store.accept(uuid, claim_id, ids.fresh())
+
+    reconciler.round()
+
+    assert store.held(uuid) == {host: SMALL}
+    assert found(store) == {}
+
+
+def test_a_claim_replaced_while_its_owner_is_asked_is_left_alone(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    owner.disowned = {claim_id}
+    owner.before_answer = lambda message: store.swap(uuid, claim_id, {host: SMALL}, {host: {"VCPU": 1}})
+
+    reconciler.round()
+
+    assert store.held(uuid) == {host: {"VCPU": 1}}
+
+
+def test_two_reconcilers_share_the_questions_and_release_once(
+    store: Store, host: str, owner: FakeOwner, conf: cfg.ConfigOpts, bus: Bus, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    kept, wanted = old_claim(store, host)
+    owner.disowned, owner.mine = {claim_id}, {wanted}
+    other = Reconciler(conf, bus, store.database, store.names)
+    # The other one's whole round comes in the middle of this one's first question.
+    owner.before_answer = lambda message: setattr(owner, "before_answer", lambda message: None) or other.round()
+
+    reconciler.round()
+
+    assert store.consumer(uuid).generation == 2
+    assert (store.held(uuid), store.held(kept)) == ({}, {host: SMALL})
+    assert {claim: outcome for claim, (outcome, _) in found(store).items()} == {claim_id: "released", wanted: "kept"}
+    asked = len(owner.asked)
+    other.round()
+    assert len(owner.asked) == asked
+
+
+def test_what_was_found_of_a_claim_is_forgotten_once_it_is_settled_but_not_what_was_released(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    uuid, claim_id = old_claim(store, host)
+    _, released = old_claim(store, host)
+    owner.disowned = {released}
+    reconciler.round()
+    assert found(store).keys() == {claim_id, released}
+
+    store.accept(uuid, claim_id, ids.fresh())
+    next_round(store, reconciler)
+
+    assert found(store).keys() == {released}
+
+
+def test_a_reconciler_that_is_to_end_asks_no_more(
+    store: Store, host: str, owner: FakeOwner, reconciler: Reconciler
+) -> None:
+    old_claim(store, host)
+    reconciler.end()
+    reconciler.round()
+    assert owner.asked == []

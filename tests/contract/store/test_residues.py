@@ -1,0 +1,212 @@
+"""Residues: allocations follow the guest, wherever its instance has gone."""
+
+import threading
+
+import pytest
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.model import Inventory
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+@pytest.fixture
+def after(store: Store) -> str:
+    return store.provider("after", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def accepted(store: Store, host: str) -> tuple[str, str, str]:
+    """An instance on the host, its claim, and the attempt that has accepted it."""
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+    store.accept(uuid, claim_id, attempt)
+    return uuid, claim_id, attempt
+
+
+def test_a_claim_that_was_never_accepted_is_released_outright(store: Store, host: str, after: str) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+
+    swapped = store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+
+    assert swapped.residue_uuid is None
+    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    assert store.delete(uuid, for_good=True, leave_residue=True).residue_uuid is None
+    assert store.rows() == {}
+
+
+def test_an_accepted_claim_that_is_swapped_leaves_on_its_host_what_the_guest_may_use(
+    store: Store, host: str, after: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+
+    swapped = store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+
+    assert swapped.residue_uuid == attempt
+    residue, instance = store.consumer(attempt), store.consumer(uuid)
+    assert (residue.consumer_type, residue.claim_id, residue.owner) == ("RESIDUE", None, None)
+    assert (residue.root_provider_uuid, residue.project_id, residue.user_id) == (host, "project", "user")
+    assert (instance.claim_id, instance.root_provider_uuid, instance.accepted_by) == (swapped.claim_id, after, None)
+    assert store.held(attempt) == {host: SMALL}
+    assert store.held(uuid) == {after: SMALL}
+    assert store.used(host) == SMALL
+    assert store.is_sound()
+
+
+def test_a_residue_goes_when_it_is_deleted_for_good_and_does_not_come_back(
+    store: Store, host: str, after: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    message = store.swap_message(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+    answer = store.endpoint.swap_claim(message)
+
+    for _ in range(2):
+        store.delete(attempt, for_good=True)
+
+    assert store.endpoint.swap_claim(message) == answer
+    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+    with pytest.raises(errors.ConsumerNotFound):
+        store.consumer(attempt)
+    assert store.held(uuid) == {after: SMALL}
+
+
+def test_a_guest_reported_gone_before_the_claim_moves_on_leaves_no_residue(
+    store: Store, host: str, after: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    store.delete(attempt, for_good=True)
+
+    swapped = store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+
+    assert swapped.residue_uuid is None
+    assert store.used(host) == {"VCPU": 0, "MEMORY_MB": 0}
+
+
+def test_an_instance_deleted_for_good_leaves_a_residue_and_is_buried_in_the_same_transaction(
+    store: Store, host: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    request_id = ids.fresh()
+
+    for _ in range(2):
+        released = store.delete(uuid, claim_id=claim_id, for_good=True, leave_residue=True, request_id=request_id)
+        assert released.residue_uuid == attempt
+
+    with pytest.raises(errors.ConsumerDeleted):
+        store.claim(uuid, {host: SMALL})
+    assert store.held(attempt) == {host: SMALL}
+    assert store.is_sound()
+    store.delete(attempt, for_good=True, leave_residue=True)
+    assert store.rows() == {}
+
+
+def test_a_guest_that_was_destroyed_first_leaves_no_residue(
+    store: Store, host: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, _ = accepted
+    assert store.delete(uuid, claim_id=claim_id, for_good=True).residue_uuid is None
+    assert store.rows() == {}
+
+
+def test_a_residue_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_shrunk(
+    store: Store, host: str, after: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    generation = store.generation(host)
+    store.set_inventories(host, generation, VCPU=1, MEMORY_MB=Inventory(total=4096, max_unit=512, step_size=500))
+
+    store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+
+    assert store.held(attempt) == {host: SMALL}
+    assert store.used(host) == SMALL
+
+
+def test_on_the_same_host_a_residue_and_the_next_claim_are_both_counted(
+    store: Store, host: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    with pytest.raises(errors.CapacityExceeded):
+        store.swap(uuid, claim_id, {host: SMALL}, {host: {"VCPU": 7}}, leave_residue=True)
+    assert store.consumer(uuid).claim_id == claim_id
+
+    store.swap(uuid, claim_id, {host: SMALL}, {host: {"VCPU": 6, "MEMORY_MB": 1}}, leave_residue=True)
+
+    assert store.used(host) == {"VCPU": 8, "MEMORY_MB": 2049}
+    assert (store.held(attempt), store.held(uuid)) == ({host: SMALL}, {host: {"VCPU": 6, "MEMORY_MB": 1}})
+
+
+def test_what_a_guest_held_of_a_shared_pool_is_no_part_of_its_residue(store: Store, host: str, after: str) -> None:
+    pool = store.provider("pool", DISK_GB=100)
+    uuid, attempt, disk = ids.fresh(), ids.fresh(), {pool: {"DISK_GB": 50}}
+    claim_id = store.claim(uuid, {host: SMALL, **disk}).claim_id
+    store.accept(uuid, claim_id, attempt)
+
+    store.swap(uuid, claim_id, {host: SMALL, **disk}, {after: SMALL, **disk}, leave_residue=True)
+
+    assert (store.held(attempt), store.held(uuid)) == ({host: SMALL}, {after: SMALL, **disk})
+    store.delete(uuid, for_good=True)
+    assert (store.used(pool), store.used(host)) == ({"DISK_GB": 0}, SMALL)
+
+
+def test_what_others_have_put_on_the_host_stays_with_the_guest(
+    store: Store, host: str, after: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, attempt = accepted
+    more = {host: {"VCPU": 3, "MEMORY_MB": 2048}}
+    store.put(uuid, more, 1)
+
+    store.swap(uuid, claim_id, {host: SMALL}, {after: SMALL}, leave_residue=True)
+
+    assert store.held(attempt) == more
+
+
+def test_a_claim_accepted_at_the_very_moment_of_its_swap_leaves_a_residue_or_is_not_accepted(store: Store) -> None:
+    hosts = [store.provider(VCPU=100), store.provider(VCPU=100)]
+    for _ in range(20):
+        uuid, attempt = ids.fresh(), ids.fresh()
+        claim_id = store.claim(uuid, {hosts[0]: {"VCPU": 1}}).claim_id
+        accepted: list[bool] = []
+
+        def accept(
+            uuid: str = uuid, claim_id: str = claim_id, attempt: str = attempt, said: list[bool] = accepted
+        ) -> None:
+            try:
+                store.accept(uuid, claim_id, attempt)
+                said.append(True)
+            except errors.ClaimReleased:
+                said.append(False)
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        swapped = store.swap(uuid, claim_id, {hosts[0]: {"VCPU": 1}}, {hosts[1]: {"VCPU": 1}}, leave_residue=True)
+        accepting.join()
+        assert swapped.residue_uuid == (attempt if accepted == [True] else None)
+    assert store.is_sound()
+
+
+# --- Releasing what nobody has accepted -------------------------------------------------------------------------------
+
+
+def test_a_release_of_an_unaccepted_claim_names_it_and_leaves_an_accepted_one_alone(
+    store: Store, host: str, accepted: tuple[str, str, str]
+) -> None:
+    uuid, claim_id, _ = accepted
+    with pytest.raises(errors.InvalidRequest) as caught:
+        store.delete(uuid, unaccepted=True)
+    assert caught.value.path == "$.claim_id"
+    for for_good in (False, True):
+        with pytest.raises(errors.InvalidState):
+            store.delete(uuid, claim_id=claim_id, unaccepted=True, for_good=for_good)
+    assert store.held(uuid) == {host: SMALL}
+    other = ids.fresh()
+    unaccepted = store.claim(other, {host: SMALL}).claim_id
+    with pytest.raises(errors.ClaimReleased):
+        store.delete(other, claim_id=claim_id, unaccepted=True)
+
+    store.delete(other, claim_id=unaccepted, unaccepted=True)
+
+    assert store.held(other) == {}
+    with pytest.raises(errors.ClaimReleased):
+        store.accept(other, unaccepted, ids.fresh())

@@ -1,0 +1,111 @@
+"""Stored answers and tombstones: kept for as long as they may be needed, and then forgotten."""
+
+import pytest
+from placement_builders import Store
+from sqlalchemy import func, select
+
+from moorage import errors, ids, options
+from moorage.messages import AcknowledgeRequests, PutAllocations
+from moorage.retention import Retention
+from placement_store.pruning import Pruning
+from placement_store.schema import requests, services, tombstones
+
+KEEP = Retention(acknowledged=100.0, unacknowledged=1000.0, tombstones=5000.0)
+
+
+def put(store: Store, host: str, request_id: str, consumer: str) -> None:
+    store.endpoint.put_allocations(
+        PutAllocations(request_id=request_id, consumer_uuid=consumer, wanted=store.wanted({host: {"VCPU": 1}}))
+    )
+
+
+def stored(store: Store) -> set[str]:
+    query = select(requests.c.request_id).where(requests.c.method == "put_allocations")
+    return set(store.database.read(lambda connection: connection.scalars(query).all()))
+
+
+def acknowledge(store: Store, *request_ids: str) -> None:
+    store.inspection.acknowledge_requests(AcknowledgeRequests(request_id=ids.fresh(), request_ids=request_ids))
+
+
+def grow_older(store: Store, seconds: float) -> None:
+    for column in ("created_at", "acknowledged_at"):
+        store.age("requests", column, seconds)
+    store.age("tombstones", "created_at", seconds)
+
+
+def test_an_acknowledged_answer_goes_in_its_time_and_any_other_stays_longer(store: Store, host: str) -> None:
+    pruning, consumer = Pruning(store.database, KEEP), ids.fresh()
+    put(store, host, "old", consumer)
+    put(store, host, "unacknowledged", ids.fresh())
+    acknowledge(store, "old", "never heard of")
+    grow_older(store, 90)
+    acknowledge(store, "old")
+
+    pruning.round()
+    assert stored(store) == {"old", "unacknowledged"}
+    put(store, host, "old", consumer)
+    grow_older(store, 20)
+    pruning.round()
+    assert stored(store) == {"unacknowledged"}
+    # What the answer guarded is guarded by the consumer's generation from now on.
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        put(store, host, "old", consumer)
+    grow_older(store, 1000)
+    pruning.round()
+    assert stored(store) == set()
+    assert store.used(host)["VCPU"] == 2
+
+
+def test_an_answer_counts_from_its_acknowledgement_however_late_that_comes(store: Store, host: str) -> None:
+    put(store, host, "r1", ids.fresh())
+    grow_older(store, 990)
+    acknowledge(store, "r1")
+    grow_older(store, 50)
+    Pruning(store.database, KEEP).round()
+    assert stored(store) == {"r1"}
+
+
+def test_many_answers_go_in_bounded_transactions(store: Store) -> None:
+    rows = [
+        {"request_id": f"r{n}", "method": "put_allocations", "digest": b"x" * 32, "result": b"1", "created_at": 0.0}
+        for n in range(2500)
+    ]
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.execute(requests.insert(), rows)
+    Pruning(store.database, KEEP).round()
+    assert stored(store) == set()
+
+
+def test_a_tombstone_outlives_every_answer(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.delete(uuid, for_good=True)
+    pruning = Pruning(store.database, KEEP)
+    grow_older(store, 4990)
+    pruning.round()
+    with pytest.raises(errors.ConsumerDeleted):
+        store.claim(uuid, {host: {"VCPU": 1}})
+    grow_older(store, 20)
+    pruning.round()
+    assert store.scalar(select(func.count()).select_from(tombstones)) == 0
+
+
+def test_a_service_that_fell_silent_yesterday_is_forgotten(store: Store) -> None:
+    row = {"kind": "scheduler", "name": "a", "cell_uuid": "", "machine": "m", "version": "1"}
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.execute(services.insert(), [{**row, "first_heard_at": 0.0, "heard_at": 0.0}])
+    Pruning(store.database, KEEP).round()
+    assert store.scalar(select(func.count()).select_from(services)) == 0
+
+
+def test_nothing_is_kept_for_less_than_a_repeat_can_take_to_arrive() -> None:
+    conf = options.new(
+        {
+            "placement": {"request_retention": 0.0, "unacknowledged_retention": 0.0, "tombstone_retention": 0.0},
+            "rpc": {"call_timeout": 30.0},
+            "conductor": {"max_unanswered_retries": 3},
+        }
+    )
+    kept = Retention.of(conf)
+    assert 30.0 * (3 + 2) < kept.acknowledged <= kept.unacknowledged <= kept.tombstones
+    assert Retention.of(options.new()) == (3600.0, 7 * 86400.0, 30 * 86400.0)

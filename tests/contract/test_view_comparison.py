@@ -1,0 +1,82 @@
+"""What `compare_view` calls drift, on each store: only what the feed of changes has not told."""
+
+import pytest
+from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+
+from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
+from placement_store.schema import changes, hosts
+from scheduler.comparison import ViewComparison
+
+empty_rig = rig_on_each_store
+
+
+@pytest.fixture
+def rig(empty_rig: Rig) -> Rig:
+    empty_rig.add_hosts(range(3))
+    return empty_rig
+
+
+def comparison(scheduler: OneScheduler) -> ViewComparison:
+    return ViewComparison(scheduler.database, scheduler.follower, scheduler.picture)
+
+
+def drifted(scheduler: OneScheduler) -> tuple[str, ...]:
+    return comparison(scheduler).compare_view(CompareView()).drifted
+
+
+def silence(rig: Rig) -> None:
+    """Let the feed forget what it has not told yet: a change that it misses."""
+    rig.database.write(lambda connection: connection.execute(changes.delete()))
+
+
+def test_a_view_that_has_yet_to_follow_the_feed_has_not_drifted(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    rig.take(1, vcpus=4)
+    rig.add_hosts([7])
+
+    answer = comparison(scheduler).compare_view(CompareView())
+
+    assert (answer.hosts, answer.drifted) == (4, ())
+
+
+def test_what_the_feed_has_not_told_is_drift_and_stays_so(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    rig.take(1, vcpus=4)
+    rig.add_hosts([7])
+    silence(rig)
+
+    assert drifted(scheduler) == ("host1", "host7")
+    assert drifted(scheduler) == ("host1", "host7"), "looking must not mend it"
+
+    scheduler.follower.catch_up(scheduler.follower.now())
+    assert drifted(scheduler) == ()
+
+
+def test_what_is_gone_from_the_store_and_not_from_the_view_is_drift(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=node_uuid(2)))
+    rig.database.write(lambda connection: connection.execute(hosts.delete().where(hosts.c.service_host == "host0")))
+    silence(rig)
+
+    assert drifted(scheduler) == ("host0", "host2")
+
+
+def test_a_claim_made_here_and_not_read_again_yet_is_no_drift(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    readings = scheduler.picture.readings([node_uuid(0)])
+    rig.take(0, vcpus=2)
+    silence(rig)
+    scheduler.picture.claimed([(node_uuid(0), {"VCPU": 2})], readings)
+
+    assert drifted(scheduler) == ()
+
+
+def test_a_provider_without_a_host_is_named_by_its_uuid(rig: Rig) -> None:
+    scheduler = rig.scheduler()
+    pool = node_uuid(50)
+    rig.placement.create_resource_provider(CreateResourceProvider(request_id=rig.fresh(), uuid=pool, name="a pool"))
+    silence(rig)
+
+    assert drifted(scheduler) == (pool,)
+    rig.placement.delete_resource_provider(DeleteResourceProvider(request_id=rig.fresh(), uuid=pool))
+    assert drifted(scheduler) == ()

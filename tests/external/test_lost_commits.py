@@ -1,0 +1,171 @@
+"""MariaDB at its worst moments: a transaction that does not end, a connection that is cut at COMMIT."""
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from placement_builders import Store
+from sqlalchemy import make_url, text
+
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import PutAllocations
+from placement_store.schema import MAIN
+
+#: How PyMySQL says it: the command byte of a query, and the query.
+COMMIT = b"\x03COMMIT"
+
+pytestmark = pytest.mark.servers
+
+
+class Wire:
+    """Passes bytes between a client and MariaDB, and cuts the connection at the next COMMIT when told to.
+
+    ``passing`` says whether MariaDB still gets that COMMIT; its answer is lost either way.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._cutting = self._passing = False
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut_next_commit(self, *, passing: bool) -> None:
+        self._cutting, self._passing = True, passing
+
+    def close(self) -> None:
+        # What waits in accept() is woken by this, and not by closing.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._server) as server, contextlib.suppress(OSError):
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                if client in ready:
+                    data = client.recv(65536)
+                    if self._cuts(data):
+                        if self._passing:
+                            server.sendall(data)
+                            # MariaDB is done once it answers, which nobody hears any more.
+                            server.recv(65536)
+                        return
+                    server.sendall(data)
+                else:
+                    data = server.recv(65536)
+                    client.sendall(data)
+                if not data:
+                    return
+
+    def _cuts(self, data: bytes) -> bool:
+        if not self._cutting or COMMIT not in data:
+            return False
+        self._cutting = False
+        self.cuts += 1
+        return True
+
+
+@pytest.fixture
+def direct(mariadb_url: str) -> Iterator[Store]:
+    """A store that nothing happens to."""
+    database = Database(mariadb_url, "main")
+    MAIN.upgrade(database)
+    yield Store(database)
+    database.close()
+
+
+@pytest.fixture
+def wire(mariadb_url: str) -> Iterator[Wire]:
+    where = make_url(mariadb_url)
+    wire = Wire(where.host or "127.0.0.1", where.port or 3306)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def store(direct: Store, mariadb_url: str, wire: Wire) -> Iterator[Store]:
+    """The same store, at the other end of the wire."""
+    url = make_url(mariadb_url).set(host="127.0.0.1", port=wire.port)
+    database = Database(url.render_as_string(hide_password=False), "main", lock_wait=1.0, tries=3)
+    yield Store(database)
+    database.close()
+
+
+@pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
+def test_a_write_whose_commit_was_lost_is_done_once_and_answered(
+    direct: Store, store: Store, wire: Wire, passing: bool
+) -> None:
+    host, uuid = direct.provider(VCPU=8), ids.fresh()
+    put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
+
+    wire.cut_next_commit(passing=passing)
+    answer = store.endpoint.put_allocations(put)
+
+    assert wire.cuts == 1
+    assert answer.consumer_generation == 1
+    assert direct.consumer(uuid).generation == 1
+    assert direct.used(host) == {"VCPU": 2}
+    assert direct.endpoint.put_allocations(put) == answer
+
+
+@pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
+def test_a_swap_and_a_residues_end_whose_commits_were_lost_are_done_once(
+    direct: Store, store: Store, wire: Wire, passing: bool
+) -> None:
+    first, second = direct.provider(VCPU=8), direct.provider(VCPU=8)
+    uuid, attempt, amount = ids.fresh(), ids.fresh(), {"VCPU": 2}
+    claim_id = direct.claim(uuid, {first: amount}).claim_id
+    wire.cut_next_commit(passing=passing)
+    store.accept(uuid, claim_id, attempt)
+
+    wire.cut_next_commit(passing=passing)
+    swapped = store.swap(uuid, claim_id, {first: amount}, {second: amount}, leave_residue=True)
+    assert swapped.residue_uuid == attempt
+    assert direct.consumer(uuid).claim_id == swapped.claim_id
+    wire.cut_next_commit(passing=passing)
+    store.delete(attempt, for_good=True)
+
+    assert wire.cuts == 3
+    assert (direct.used(first), direct.used(second)) == ({"VCPU": 0}, {"VCPU": 2})
+    assert direct.is_sound()
+
+
+def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progress(direct: Store, store: Store) -> None:
+    host, uuid = direct.provider(VCPU=8), ids.fresh()
+    put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
+    with direct.database.engine.connect() as connection:
+        work = connection.begin()
+        direct.requests._insert(connection, put)
+        with pytest.raises(errors.RequestInProgress) as caught:
+            store.endpoint.put_allocations(put)
+        assert caught.value.request_id == "r1"
+        work.rollback()
+
+    assert store.endpoint.put_allocations(put).consumer_generation == 1
+
+
+def test_a_row_that_stays_locked_is_given_up_in_bounded_time_and_the_request_may_be_repeated(
+    direct: Store, store: Store
+) -> None:
+    host, uuid = direct.provider(VCPU=8), ids.fresh()
+    put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
+    with direct.database.engine.connect() as connection:
+        connection.execute(text("SELECT id FROM resource_providers FOR UPDATE"))
+        with pytest.raises(errors.Overloaded):
+            store.endpoint.put_allocations(put)
+
+    assert store.endpoint.put_allocations(put).consumer_generation == 1
+    assert direct.used(host) == {"VCPU": 2}

@@ -1,0 +1,128 @@
+"""MariaDB and RabbitMQ killed and started again while clients build and delete: everything resumes by itself.
+
+`make test` kills MariaDB three times and RabbitMQ twice; with DRILLS=long in the environment it is ten and five.
+"""
+
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import fault_rig as rig
+import pytest
+
+from harness.servers import MariaDBServer, RabbitMQServer
+from moorage.messages import ShowInstance
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
+]
+
+LONG = os.environ.get("DRILLS") == "long"
+CLIENTS = 8
+#: Seconds of work before a kill, and seconds that the server stays away.
+BETWEEN, AWAY = 3.0, 1.0
+#: An order that meets a dead server waits for it, for what starts again behind it, and for other clients.
+PATIENCE = 120.0
+
+
+@dataclass
+class Load:
+    """Clients that build an instance, see to it that it is as it should be, delete it, and begin again."""
+
+    cloud: rig.FaultyCloud
+    ended: threading.Event = field(default_factory=threading.Event)
+    #: Of each build: when it was ordered, when it ended, and how.
+    builds: list[tuple[float, float, str]] = field(default_factory=list)
+    faults: list[BaseException] = field(default_factory=list)
+
+    def __enter__(self) -> "Load":
+        self._threads = [threading.Thread(target=self._work) for _ in range(CLIENTS)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _work(self) -> None:
+        try:
+            while not self.ended.is_set() and not self.faults:
+                wanted = rig.Scene([1]).orders()
+                began = time.monotonic()
+                [instance] = rig.build(self.cloud, wanted, PATIENCE)
+                self.builds.append((began, time.monotonic(), instance.state))
+                if instance.state == "active":
+                    hosts = [host for host, uuid in self.cloud.guests() if uuid == instance.uuid]
+                    assert hosts.count(str(instance.host)) == 1, (hosts, instance)
+                rig.delete(self.cloud, wanted, PATIENCE)
+                gone = self.cloud.call("conductor", ShowInstance(instance_uuid=instance.uuid), PATIENCE)
+                assert gone.state == "deleted", gone
+        except BaseException as fault:  # noqa: BLE001 - told by the test's own thread
+            self.faults.append(fault)
+
+    def recovery(self, back: float) -> float:
+        """Return how long after ``back`` the last of the builds that were ordered before it had ended.
+
+        Where every client was deleting just then, it is how long after it the first build has ended.
+        """
+        after = [(began, ended) for began, ended, _ in self.builds if ended > back]
+        return max(
+            [ended - back for began, ended in after if began < back],
+            default=min(ended - back for _, ended in after),
+        )
+
+
+def drill(cloud: rig.FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int) -> str:
+    """Kill a server again and again under load, check the cloud at the end, and return how long it took to recover."""
+    backs: list[float] = []
+    with Load(cloud) as load:
+        for _ in range(times):
+            load.ended.wait(BETWEEN)
+            server.kill()
+            load.ended.wait(AWAY)
+            server.start()
+            backs.append(time.monotonic())
+            # Not before what the last kill has met has ended: that is the time which is to be told.
+            while not load.faults and not sum(ended > backs[-1] for _, ended, _ in load.builds) >= 2 * CLIENTS:
+                assert time.monotonic() < backs[-1] + PATIENCE, "nothing is built any more"
+                time.sleep(0.1)
+    assert not load.faults, load.faults
+    rig.check(cloud, [], 60.0)
+    states = [state for _, _, state in load.builds]
+    assert states.count("active") > times
+    return (
+        f"{server.package} killed {times} times: {states.count('active')} builds active, {states.count('error')} in "
+        f"error; recovery in s: {', '.join(f'{load.recovery(back):.1f}' for back in backs)}"
+    )
+
+
+@pytest.fixture
+def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[rig.FaultyCloud]:
+    logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
+    try:
+        with rig.FaultyCloud(rabbitmq_url, mariadb_url) as begun:
+            begun.begin()
+            yield begun
+    finally:
+        logging.disable(logging.NOTSET)
+        gc.collect()
+
+
+def test_every_build_ends_and_nothing_leaks_when_mariadb_is_killed_under_load(
+    cloud: rig.FaultyCloud, mariadb: MariaDBServer, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("measured", drill(cloud, mariadb, 10 if LONG else 3))
+
+
+def test_every_build_ends_and_nothing_leaks_when_rabbitmq_is_killed_under_load(
+    cloud: rig.FaultyCloud, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("measured", drill(cloud, rabbitmq, 5 if LONG else 2))

@@ -1,0 +1,126 @@
+"""What an agent tells of its hosts."""
+
+from typing import Any
+
+from compute_builders import (
+    AGENT,
+    CELL,
+    Begin,
+    FakeCell,
+    wait_until,
+)
+
+from compute.fake import FakeDriver
+from moorage import errors, ids
+from moorage.messages import (
+    ReportHostsInCell,
+    ReportProviderTree,
+)
+from moorage.model import ProviderReport
+from moorage.wire import Message
+
+
+def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(stage: Begin) -> None:
+    now = stage()
+    driver = now.start()
+    wait_until(lambda: len([said for said in now.cell.said(ReportHostsInCell) if said.alive]) >= 3)
+
+    reports = [said for said in now.cell.told if isinstance(said, ReportProviderTree | ReportHostsInCell)]
+    assert isinstance(reports[0], ReportProviderTree)
+    assert list(reports[0].providers) == list(driver.providers())
+    assert list(reports[1].hosts) == list(driver.hosts())
+    assert all(said.hosts == () for said in reports[2:])
+    assert all(said.alive == ("host-0001", "host-0002", "host-0003") for said in reports[2:])
+    assert all(said.agent == AGENT for said in reports)
+    assert len({said.request_id for said in reports}) == len(reports)
+
+
+def test_thousands_of_hosts_are_reported_in_batches(stage: Begin) -> None:
+    now = stage(fake_driver={"hosts": 2300})
+    now.start()
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)), seconds=30)
+
+    assert [len(said.providers) for said in now.cell.said(ReportProviderTree)] == [500, 500, 500, 500, 300]
+    assert [len(said.hosts) for said in now.cell.said(ReportHostsInCell) if said.hosts] == [1000, 1000, 300]
+    assert next(len(said.alive) for said in now.cell.said(ReportHostsInCell) if said.alive) == 2300
+
+
+def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(stage: Begin) -> None:
+    class Cell(FakeCell):
+        def before_answer(self, message: Message[Any]) -> None:
+            if isinstance(message, ReportProviderTree) and len(self.said(ReportProviderTree)) < 3:
+                raise errors.StoreUnavailable(schema="main", reason="it restarts")
+
+    now = stage(Cell())
+    now.start()
+    wait_until(lambda: now.cell.said(ReportHostsInCell))
+
+    first, *others = now.cell.said(ReportProviderTree)
+    assert others == [first] * 2
+
+
+def test_a_changed_description_is_told_in_full_and_alone(stage: Begin) -> None:
+    class Growing(FakeDriver):
+        grown = False
+
+        def providers(self) -> list[ProviderReport]:
+            first, *others = super().providers()
+            if self.grown:
+                first = ProviderReport(uuid=first.uuid, name=first.name)
+            return [first, *others]
+
+    now = stage()
+    driver = now.start(Growing)
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+    driver.grown = True
+    wait_until(lambda: len(now.cell.said(ReportProviderTree)) == 2)
+
+    assert list(now.cell.said(ReportProviderTree)[1].providers) == [driver.providers()[0]]
+
+
+def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -> None:
+    bad = ids.derived("fake-node", CELL.name, "host-0002")
+
+    class Cell(FakeCell):
+        def before_answer(self, message: Message[Any]) -> None:
+            if isinstance(message, ReportProviderTree) and any(report.uuid == bad for report in message.providers):
+                raise errors.InventoryInUse(provider_uuid=bad, resource_class="VCPU")
+
+    now = stage(Cell())
+    now.start()
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+
+    described = {report.service_host for said in now.cell.said(ReportHostsInCell) for report in said.hosts}
+    assert described == {"host-0001", "host-0003"}
+    assert all("host-0002" not in said.alive for said in now.cell.said(ReportHostsInCell))
+
+
+def test_a_dead_host_is_described_and_not_said_to_be_alive(stage: Begin) -> None:
+    class HalfDead(FakeDriver):
+        def alive(self) -> list[str]:
+            return ["host-0002"]
+
+    now = stage()
+    now.start(HalfDead)
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
+
+    described = {report.service_host for said in now.cell.said(ReportHostsInCell) for report in said.hosts}
+    assert described == {"host-0001", "host-0002", "host-0003"}
+    assert {said.alive for said in now.cell.said(ReportHostsInCell) if said.alive} == {("host-0002",)}
+
+
+def test_hosts_that_the_cell_has_lost_are_described_anew(stage: Begin) -> None:
+    class Cell(FakeCell):
+        lost = False
+
+        def before_answer(self, message: Message[Any]) -> None:
+            if self.lost and isinstance(message, ReportHostsInCell) and message.alive:
+                self.lost = False
+                raise errors.HostNotFound(name=message.alive[0])
+
+    cell = Cell()
+    now = stage(cell)
+    now.start()
+    wait_until(lambda: any(said.alive for said in cell.said(ReportHostsInCell)))
+    cell.lost = True
+    wait_until(lambda: len([said for said in cell.said(ReportHostsInCell) if said.hosts]) == 2)

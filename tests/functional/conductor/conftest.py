@@ -1,0 +1,44 @@
+"""A world with a super conductor and one cell, running."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conductor_builders import CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
+
+from conductor.schema import CELL, CONDUCTOR
+from moorage import ids, options
+from moorage.bus import Bus
+from moorage.database import Database
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    url = f"sqlite:///{tmp_path}/records.sqlite"
+    database = Database(url, "test")
+    for schema in (CONDUCTOR, CELL):
+        schema.upgrade(database)
+    database.close()
+    conf = options.new(
+        {
+            "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
+            "database": {"connection": url},
+            "rpc": {"call_timeout": 1.0},
+            "conductor": {"report_interval": 0.2, "housekeeping_interval": 0.2, "max_unanswered_retries": 2},
+        }
+    )
+    bus = Bus(conf)
+    placement = FakePlacement()
+    world = World(conf, bus, placement, FakeScheduler(placement), FakeAgent(bus))
+    world.serve("placement", placement)
+    world.serve("scheduler", world.scheduler)
+    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    world.start("super")
+    world.start("cell")
+    yield world
+    world.agent.hold.set()
+    world.agent.released.set()
+    world.agent.threads.shutdown()
+    for name in list(world.services):
+        world.stop(name)
+    bus.close()

@@ -1,0 +1,223 @@
+"""A build in the super conductor: asked for, placed, handed over."""
+
+import pytest
+from conductor_builders import LosesReplies, World, node, wait_until
+
+from moorage import errors, ids
+from moorage.messages import (
+    ListInstances,
+    SelectDestinations,
+)
+from moorage.model import (
+    Explanation,
+    FilterCount,
+    Selection,
+)
+
+# --- The straight line ------------------------------------------------------------------------------------------------
+
+
+def test_an_instance_is_placed_handed_over_and_built_under_one_request_id(world: World) -> None:
+    [uuid] = world.build(request_id="req-1")
+
+    instance = world.becomes(uuid, "active")
+
+    assert (instance.host, instance.cell, instance.request_id) == ("a", "cell1", "req-1")
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "active")]
+    held = world.placement.held[uuid]
+    assert (held.root, held.claim_id, held.accepted_by) == (
+        node("a"),
+        instance.claim_id,
+        instance.attempts[0].attempt_id,
+    )
+    assert world.scheduler.origins == ["req-1"]
+    assert world.scheduler.asked[0].num_alternates == 2
+    assert world.scheduler.asked[0].owner == "conductor"
+    assert world.agent.taken[0].resources == {"VCPU": 1, "MEMORY_MB": 1024}
+    assert world.pending("conductor") == world.pending("cell") == 0
+
+
+def test_instances_of_one_request_are_placed_in_one_decision_and_listed_in_their_order(world: World) -> None:
+    uuids = world.build(*(ids.fresh() for _ in range(20)))
+
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+
+    assert len(world.scheduler.asked) == 1
+    listed = world.bus.client("conductor").call(ListInstances())
+    assert [instance.uuid for instance in listed] == uuids
+    assert world.bus.client("conductor").call(ListInstances(project_id="another")) == []
+
+
+def test_the_same_request_twice_builds_once_and_another_content_is_refused(world: World) -> None:
+    uuid = ids.fresh()
+
+    assert world.build(uuid, request_id="req-1") == world.build(uuid, request_id="req-1") == [uuid]
+    with pytest.raises(errors.RequestIdReused):
+        world.build(ids.fresh(), request_id="req-1")
+    with pytest.raises(errors.AlreadyExists):
+        world.build(uuid)
+    with pytest.raises(errors.InvalidRequest):
+        world.build(uuid, uuid)
+
+    world.becomes(uuid, "active")
+    assert len(world.agent.taken) == 1
+
+
+# --- Asking -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_kept_with_its_explanation(world: World) -> None:
+    found = Explanation(hosts=3, filters=(FilterCount(name="resources", hosts=3, removed=3),))
+
+    def refuse(message: SelectDestinations) -> list[list[Selection]]:
+        raise errors.NoValidHost(
+            instances=1,
+            summary=found.summary(),
+            explanation={"hosts": 3, "filters": [{"name": "resources", "hosts": 3, "removed": 3}]},
+        )
+
+    world.scheduler.decide = refuse  # type: ignore[method-assign]
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "error")
+
+    assert instance.explanation == found
+    assert "resources removed 3 of 3" in str(instance.reason)
+    assert world.placement.calls == world.scheduler.asked, "nothing that cannot have been claimed is released"
+
+
+def test_after_contention_the_scheduler_is_asked_again_with_a_new_id_a_bounded_number_of_times(world: World) -> None:
+    decide = world.scheduler.decide
+
+    def lose_twice(message: SelectDestinations) -> list[list[Selection]]:
+        if len(world.scheduler.asked) < 3:
+            raise errors.ClaimContention(tries=20)
+        return decide(message)
+
+    world.scheduler.decide = lose_twice  # type: ignore[method-assign]
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    assert len({asked.request_id for asked in world.scheduler.asked}) == 3
+
+    def always_lose(message: SelectDestinations) -> list[list[Selection]]:
+        raise errors.ClaimContention(tries=20)
+
+    world.scheduler.asked.clear()
+    world.conf.set_override("max_contention_retries", 1, group="conductor")
+    world.scheduler.decide = always_lose  # type: ignore[method-assign]
+    [uuid] = world.build()
+    assert "Other claims were faster" in str(world.becomes(uuid, "error").reason)
+    assert len(world.scheduler.asked) == 2
+
+
+def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(world: World) -> None:
+    world.scheduler = LosesReplies(world.placement)
+    world.serve("scheduler", world.scheduler)
+
+    [uuid] = world.build()
+
+    world.becomes(uuid, "active")
+    assert len(world.scheduler.asked) == 2
+    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+
+
+def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_claim_is_impossible(world: World) -> None:
+    world.scheduler = LosesReplies(world.placement)
+    world.scheduler.lost = 99
+    world.serve("scheduler", world.scheduler)
+
+    [uuid] = world.build()
+
+    assert "answered" in str(world.becomes(uuid, "error").reason)
+    wait_until(lambda: uuid in world.placement.deleted)
+    assert world.placement.held == {}
+    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+    wait_until(lambda: world.pending("conductor") == 0)
+
+
+def test_a_member_released_meanwhile_is_asked_for_again_alone(world: World) -> None:
+    class LosesOneClaim(LosesReplies):
+        def while_it_is_lost(self, message: SelectDestinations) -> None:
+            del self.placement.held[message.instance_uuids[1]]
+
+    world.scheduler = LosesOneClaim(world.placement)
+    world.serve("scheduler", world.scheduler)
+
+    uuids = world.build(*(ids.fresh() for _ in range(3)))
+
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+    first, repeat, again = world.scheduler.asked
+    assert first == repeat
+    assert again.instance_uuids == (uuids[1],)
+    assert again.request_id != first.request_id
+
+
+def test_of_a_request_whose_reply_was_lost_a_member_deleted_meanwhile_drops_out_and_the_rest_stand(
+    world: World,
+) -> None:
+    world.scheduler = LosesReplies(world.placement)
+    world.serve("scheduler", world.scheduler)
+    uuids = world.build(*(ids.fresh() for _ in range(5)))
+    wait_until(lambda: len(world.placement.held) == 5)
+
+    world.delete(uuids[2])
+
+    world.becomes(uuids[2], "deleted")
+    for uuid in uuids:
+        if uuid != uuids[2]:
+            world.becomes(uuid, "active")
+    assert set(world.placement.held) == set(uuids) - {uuids[2]}
+    assert {guest.instance_uuid for guest in world.agent.guests.values()} == set(world.placement.held)
+
+
+def test_a_delete_that_overtakes_the_selection_leaves_the_others_of_the_request(world: World) -> None:
+    world.servers.pop("scheduler").stop()
+    uuids = world.build(ids.fresh(), ids.fresh())
+    world.delete(uuids[0])
+    world.becomes(uuids[0], "deleted")
+    world.serve("scheduler", world.scheduler)
+
+    world.becomes(uuids[1], "active")
+    assert set(world.placement.held) == {uuids[1]}
+    assert world.show(uuids[0]).state == "deleted"
+
+
+# --- Handing over -----------------------------------------------------------------------------------------------------
+
+
+def test_a_build_waits_for_its_cell_says_so_and_goes_on_when_the_cell_is_back(world: World) -> None:
+    world.stop("cell")
+    [uuid] = world.build()
+    wait_until(lambda: "cell cell1 cannot be reached" in str(world.show(uuid).reason))
+    assert world.show(uuid).state == "building"
+
+    world.start("cell")
+
+    instance = world.becomes(uuid, "active")
+    assert instance.reason is None
+
+
+def test_a_super_conductor_that_was_stopped_in_the_middle_goes_on_where_it_was(world: World) -> None:
+    world.stop("cell")
+    [uuid] = world.build()
+    wait_until(lambda: uuid in world.placement.held)
+    world.stop("super")
+    world.start("super")
+    world.start("cell")
+
+    world.becomes(uuid, "active")
+    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+
+
+def test_an_instance_is_shown_as_far_as_it_is_known_while_its_cell_does_not_answer(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.stop("cell")
+
+    instance = world.show(uuid)
+
+    assert instance.state == "building"
+    assert "cell1" in str(instance.reason)
+    assert len(world.bus.client("conductor").call(ListInstances())) == 1

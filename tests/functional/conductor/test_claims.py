@@ -1,0 +1,85 @@
+"""What the conductors say of claims that no host has accepted."""
+
+import pytest
+from conductor_builders import CELL_1, SPEC, FakeAgent, LosesReplies, World, selection, wait_until
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import BuildInCell, BuildOnHost, Done, InstanceBuild, OwnsClaim, OwnsClaimInCell
+
+
+def owned(world: World, consumer: str, claim_id: str) -> bool:
+    message = OwnsClaim(request_id=ids.fresh(), consumer_uuid=consumer, claim_id=claim_id)
+    return world.bus.client("conductor").call(message).owned
+
+
+def test_a_claim_is_wanted_while_its_build_is_not_handed_over(world: World) -> None:
+    world.scheduler = LosesReplies(world.placement)
+    world.serve("scheduler", world.scheduler)
+    [uuid] = world.build()
+    wait_until(lambda: uuid in world.placement.held)
+
+    assert owned(world, uuid, world.placement.held[uuid].claim_id)
+    assert owned(world, uuid, ids.fresh()), "the answer that is on its way may name any claim"
+    world.becomes(uuid, "active")
+
+
+def test_of_an_unknown_instance_nothing_can_be_said(world: World) -> None:
+    with pytest.raises(errors.InstanceNotFound):
+        owned(world, ids.fresh(), ids.fresh())
+    with pytest.raises(errors.InstanceNotFound):
+        world.cell_call(OwnsClaimInCell(request_id="r", consumer_uuid=ids.fresh(), claim_id=ids.fresh()))
+
+
+def test_for_what_is_handed_over_the_cell_answers_or_nobody_does(world: World) -> None:
+    [uuid] = world.build()
+    claim_id = str(world.becomes(uuid, "active").claim_id)
+    wait_until(lambda: world.pending("conductor") == 0)
+
+    assert owned(world, uuid, claim_id)
+    assert not owned(world, uuid, ids.fresh())
+    world.stop("cell")
+    with pytest.raises(errors.CellUnreachable):
+        owned(world, uuid, claim_id)
+
+
+def test_a_cell_wants_every_claim_of_an_instance_while_an_operation_of_it_is_under_way(world: World) -> None:
+    class Silent(FakeAgent):
+        @serves(BuildOnHost)
+        def build_instance(self, message: BuildOnHost) -> Done:
+            self.taken.append(message)
+            return Done()
+
+    world.agent = Silent(world.bus)
+    world.serve(world.compute, world.agent, "agent")
+    [uuid] = world.build()
+    wait_until(lambda: world.waiting() == 1 and world.pending("conductor") == 0)
+
+    assert owned(world, uuid, world.agent.taken[0].claim_id)
+    assert owned(world, uuid, ids.fresh())
+
+
+def test_what_an_instance_in_error_or_deleted_holds_is_not_wanted(world: World) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    failed, deleted = world.build(ids.fresh(), ids.fresh())
+    world.becomes(failed, "error")
+    world.delete(deleted)
+    world.becomes(deleted, "deleted")
+    wait_until(lambda: world.pending("conductor") == world.pending("cell") == 0)
+    claim_id = ids.fresh()
+
+    assert not owned(world, failed, claim_id)
+    assert not owned(world, failed, claim_id), "it may be asked again"
+    assert not owned(world, deleted, ids.fresh())
+
+
+def test_an_order_to_build_under_a_claim_that_was_given_up_ends_in_error_and_builds_nothing(world: World) -> None:
+    uuid, claim_id = ids.fresh(), ids.fresh()
+    world.disown(CELL_1.uuid, claim_id, uuid)
+    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection("a", claim_id),))
+
+    world.cell_call(BuildInCell(request_id="build", builds=(build,)))
+
+    wait_until(lambda: world.pending("cell") == 0)
+    assert uuid in world.placement.deleted
+    assert world.agent.taken == []

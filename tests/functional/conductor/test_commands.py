@@ -1,0 +1,83 @@
+"""The conductors' commands, and what they refuse to start without."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conductor_builders import FakePlacement, World, node
+
+from conductor.service import CellConductor, SuperConductor
+from moorage import errors, ids, options
+from moorage.bus import Bus
+from moorage.shell import main
+
+# --- Starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_conductor_refuses_to_start_without_its_tables_or_its_cell(tmp_path: Path) -> None:
+    conf = options.new(
+        {
+            "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
+            "database": {"connection": f"sqlite:///{tmp_path}/empty.sqlite"},
+        }
+    )
+    with pytest.raises(errors.SchemaMismatch):
+        SuperConductor(conf, "super").start()
+    bus = Bus(conf)
+    server = bus.server("placement", "fake", [FakePlacement()], 1)
+    server.start()
+    with pytest.raises(errors.SchemaMismatch):
+        CellConductor(conf, "cell", "cell1").start()
+    with pytest.raises(errors.CellNotFound):
+        CellConductor(conf, "cell", "nowhere").start()
+    bus.close()
+
+
+# --- The commands -----------------------------------------------------------------------------------------------------
+
+
+def moorage(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
+    capsys.readouterr()
+    status = main(["--config-file", str(file), *words, "-f", "json"])
+    printed = capsys.readouterr().out
+    return status, json.loads(printed) if printed else None
+
+
+def test_instances_are_built_listed_shown_and_deleted_by_command(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.agent.failing = {"a"}
+    size = ("--vcpus", "1", "--memory-mb", "1024", "--request-id", "r")
+
+    status, rows = moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2", "--wait")
+    assert status == 0
+    assert [(row["state"], row["host"], row["attempts"]) for row in rows] == [("active", "b", ["a", "b"])] * 2
+    assert moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "2")[1] == rows
+    assert moorage(world, tmp_path, capsys, "instance", "list") == (0, rows)
+    uuid = rows[0]["uuid"]
+    _status, shown = moorage(world, tmp_path, capsys, "instance", "show", uuid)
+    assert shown["attempt_1"].startswith("a, failed: a is broken (")
+    assert shown["attempt_2"].startswith("b, active (")
+    assert shown["holds"].startswith(node("b"))
+    status, rows = moorage(world, tmp_path, capsys, "instance", "delete", uuid, "--wait")
+    assert (status, rows[0]["state"]) == (0, "deleted")
+    assert len(moorage(world, tmp_path, capsys, "instance", "list")[1]) == 1
+
+
+def test_a_command_that_waits_for_a_build_in_error_says_why_and_fails(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    size = ("--vcpus", "1", "--memory-mb", "1024")
+
+    status, rows = moorage(world, tmp_path, capsys, "instance", "build", *size, "--wait")
+
+    assert status == 1
+    assert rows[0]["state"] == "error"
+    assert "c: c is broken" in rows[0]["reason"]
+    assert moorage(world, tmp_path, capsys, "instance", "build", *size, "--count", "0")[0] == 1
+    assert moorage(world, tmp_path, capsys, "instance", "build", "--vcpus", "0", "--memory-mb", "1")[0] == 1
+    assert moorage(world, tmp_path, capsys, "instance", "show", ids.fresh())[0] == 1

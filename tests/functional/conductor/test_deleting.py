@@ -1,0 +1,127 @@
+"""Deleting, at every point of an instance's life."""
+
+import threading
+import time
+
+import pytest
+from conductor_builders import CELL_1, SPEC, FakePlacement, World, selection, wait_until
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import (
+    BuildInCell,
+    Claimed,
+    DeleteInCell,
+    InstanceBuild,
+    ListInstances,
+    SwapClaim,
+)
+
+
+def test_a_deleted_instance_loses_its_guest_then_its_claim_and_is_listed_only_on_request(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    world.delete(uuid)
+    world.delete(uuid)
+
+    world.becomes(uuid, "deleted")
+    assert world.agent.guests == {}
+    assert world.placement.held == {}
+    assert uuid in world.placement.deleted
+    conductor = world.bus.client("conductor")
+    assert conductor.call(ListInstances()) == []
+    [instance] = conductor.call(ListInstances(deleted=True))
+    assert (instance.state, instance.attempts[0].state) == ("deleted", "ended")
+    world.delete(uuid)
+    with pytest.raises(errors.InstanceNotFound):
+        world.delete(ids.fresh())
+    with pytest.raises(errors.InstanceNotFound):
+        world.show(ids.fresh())
+
+
+def test_an_instance_deleted_while_its_host_builds_it_leaves_nothing(world: World) -> None:
+    world.agent.hold.clear()
+    [uuid] = world.build()
+    wait_until(lambda: len(world.agent.guests) == 1)
+
+    world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    world.agent.hold.set()
+    world.agent.threads.shutdown()
+
+    assert world.show(uuid).state == "deleted"
+    assert world.agent.guests == {}
+    assert world.placement.held == {}
+
+
+def test_an_instance_deleted_while_its_claim_is_swapped_leaves_nothing(world: World) -> None:
+    class SlowSwap(FakePlacement):
+        swapping = threading.Event()
+
+        @serves(SwapClaim)
+        def swap_claim(self, message: SwapClaim) -> Claimed:
+            answer = super().swap_claim(message)
+            self.swapping.set()
+            time.sleep(0.5)
+            return answer
+
+    placement = SlowSwap()
+    world.placement = world.scheduler.placement = placement
+    world.serve("placement", placement)
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+    assert placement.swapping.wait(10)
+
+    world.delete(uuid)
+
+    world.becomes(uuid, "deleted")
+    time.sleep(0.6)
+    assert world.show(uuid).state == "deleted"
+    assert placement.held == {}
+    assert len(world.agent.taken) == 1
+    assert world.pending("cell") == 0
+
+
+def test_a_delete_waits_for_a_host_that_does_not_answer_and_keeps_its_claim_until_then(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.servers.pop(f"compute.{CELL_1.uuid}").stop()
+
+    world.delete(uuid)
+    time.sleep(1.5)
+    assert world.show(uuid).state == "deleting"
+    assert uuid in world.placement.held
+    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+
+    world.becomes(uuid, "deleted")
+    assert world.placement.held == {}
+
+
+def test_an_instance_in_error_can_be_deleted(world: World) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    [uuid] = world.build()
+    world.becomes(uuid, "error")
+
+    world.delete(uuid)
+
+    world.becomes(uuid, "deleted")
+
+
+def test_an_order_to_build_that_comes_after_the_order_to_delete_builds_nothing(world: World) -> None:
+    cell, uuid = world.bus.client(f"conductor.{CELL_1.uuid}"), ids.fresh()
+    cell.call(DeleteInCell(request_id="delete", instance_uuid=uuid))
+    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection("a", ids.fresh()),))
+
+    cell.call(BuildInCell(request_id="build", builds=(build,)))
+
+    wait_until(lambda: uuid in world.placement.deleted)
+    wait_until(lambda: world.pending("cell") == 0)
+    assert world.agent.taken == []
+
+
+def test_a_build_without_a_claim_is_refused_by_the_cell(world: World) -> None:
+    build = InstanceBuild(instance_uuid=ids.fresh(), request_spec=SPEC, selections=(selection("a"),))
+
+    with pytest.raises(errors.InvalidRequest):
+        world.bus.client(f"conductor.{CELL_1.uuid}").call(BuildInCell(request_id="build", builds=(build,)))

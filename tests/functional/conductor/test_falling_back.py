@@ -1,0 +1,216 @@
+"""A build in its cell: one host after the other, and the gates between them."""
+
+import threading
+import time
+
+import pytest
+from conductor_builders import CELL_1, FakeAgent, FakePlacement, World, node, wait_until
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import (
+    BuildFinished,
+    BuildOnHost,
+    Claimed,
+    Done,
+    ReportHostsInCell,
+    SwapClaim,
+)
+from moorage.model import (
+    HostReport,
+)
+
+# --- Falling back -----------------------------------------------------------------------------------------------------
+
+
+def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_and_super_conductor(
+    world: World,
+) -> None:
+    world.agent.failing = {"a", "b"}
+    accept = world.agent.accept
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait(message: BuildOnHost) -> None:
+        accept(message)
+        begun.set()
+        assert go_on.wait(10)
+
+    world.agent.accept = wait  # type: ignore[method-assign]
+    [uuid] = world.build()
+    assert begun.wait(10)
+    wait_until(lambda: world.pending("conductor") == 0)
+    world.stop("super")
+    world.servers.pop("scheduler").stop()
+    go_on.set()
+    wait_until(lambda: node("c") in world.placement.hosts_held() and world.pending("cell") == 0)
+    world.start("super")
+
+    instance = world.becomes(uuid, "active")
+
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [
+        ("a", "failed"),
+        ("b", "failed"),
+        ("c", "active"),
+    ]
+    assert instance.attempts[0].reason == "a is broken"
+    assert world.placement.hosts_held() == {node("c")}
+
+
+def test_when_every_host_fails_the_error_names_each_attempt_and_nothing_is_held(world: World) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "error")
+
+    for host in "abc":
+        assert f"{host}: {host} is broken" in str(instance.reason)
+    assert instance.host is None
+    assert world.placement.held == {}
+    assert world.placement.deleted == set()
+
+
+def test_an_alternate_that_has_filled_up_is_skipped(world: World) -> None:
+    world.agent.failing = {"a"}
+    world.placement.full = {node("b")}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    assert [attempt.state for attempt in instance.attempts] == ["failed", "skipped", "active"]
+    assert "not enough room" in str(instance.attempts[1].reason)
+
+
+def test_an_alternate_that_the_cell_has_missed_for_long_is_skipped(world: World) -> None:
+    world.conf.set_override("host_down_after", 0.2, group="scheduler")
+    world.stop("cell")
+    world.start("cell")
+    report = HostReport(service_host="b", nodename="b", compute_node_uuid=node("b"), agent="agent")
+    world.bus.client(f"conductor.{CELL_1.uuid}").call(
+        ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report,))
+    )
+    time.sleep(0.4)
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    assert [attempt.state for attempt in instance.attempts] == ["failed", "skipped", "active"]
+    assert "not reported" in str(instance.attempts[1].reason)
+
+
+def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World) -> None:
+    class LosesASwap(FakePlacement):
+        slow = True
+
+        @serves(SwapClaim)
+        def swap_claim(self, message: SwapClaim) -> Claimed:
+            answer = super().swap_claim(message)
+            if self.slow:
+                self.slow = False
+                time.sleep(1.2)
+            return answer
+
+    world.placement = world.scheduler.placement = LosesASwap()
+    world.serve("placement", world.placement)
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    assert [attempt.state for attempt in instance.attempts] == ["failed", "active"]
+    assert world.placement.held[uuid].claim_id == instance.claim_id
+    swaps = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    assert len(swaps) == 2
+    assert swaps[0] == swaps[1]
+
+
+def test_a_host_whose_agent_does_not_answer_is_left_for_the_next_one_while_it_has_not_accepted(world: World) -> None:
+    class Deaf(FakeAgent):
+        @serves(BuildOnHost)
+        def build_instance(self, message: BuildOnHost) -> Done:
+            if message.host == "a":
+                self.taken.append(message)
+                time.sleep(1.2)
+                return Done()
+            return super().build_instance(message)
+
+    world.agent = Deaf(world.bus)
+    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
+    assert instance.attempts[0].reason == "the agent did not answer"
+    late = next(taken for taken in world.agent.taken if taken.host == "a")
+    with pytest.raises(errors.ClaimReleased):
+        world.agent.accept(late)
+
+
+def test_an_unanswered_order_that_was_taken_up_all_the_same_is_waited_for(world: World) -> None:
+    class Mute(FakeAgent):
+        @serves(BuildOnHost)
+        def build_instance(self, message: BuildOnHost) -> Done:
+            done = super().build_instance(message)
+            time.sleep(1.2)
+            return done
+
+    world.agent = Mute(world.bus)
+    world.agent.hold.clear()
+    world.serve(f"compute.{CELL_1.uuid}", world.agent, "agent")
+    [uuid] = world.build()
+    wait_until(lambda: any(isinstance(call, SwapClaim) for call in world.placement.calls))
+    world.agent.hold.set()
+
+    instance = world.becomes(uuid, "active")
+
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "active")]
+    assert world.placement.hosts_held() == {node("a")}
+
+
+def test_when_no_agent_answers_and_no_host_is_left_the_claim_is_fenced_and_released(world: World) -> None:
+    world.scheduler.hosts = ["a"]
+    world.servers.pop(f"compute.{CELL_1.uuid}").stop()
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "error")
+
+    assert "a: the agent did not answer" in str(instance.reason)
+    assert world.placement.held == {}
+
+
+# --- The gates --------------------------------------------------------------------------------------------------------
+
+
+def test_an_old_attempt_passes_neither_gate_and_its_failure_has_no_effect(world: World) -> None:
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+    instance = world.becomes(uuid, "active")
+    old = next(taken for taken in world.agent.taken if taken.host == "a")
+
+    with pytest.raises(errors.ClaimReleased):
+        world.agent.accept(old)
+    with pytest.raises(errors.ClaimReleased):
+        world.bus.client(f"conductor.{CELL_1.uuid}").call(
+            BuildFinished(
+                request_id=ids.fresh(),
+                instance_uuid=uuid,
+                attempt_id=old.attempt_id,
+                claim_id=old.claim_id,
+            )
+        )
+    world.agent.report_failed(old, "once more")
+
+    again = world.show(uuid)
+    assert (again.state, again.host, again.attempts) == ("active", instance.host, instance.attempts)
+
+
+def test_both_gates_may_be_passed_twice_by_the_same_attempt(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    world.agent.accept(world.agent.taken[0])
+    world.agent.finish(world.agent.taken[0])
+
+    assert world.show(uuid).state == "active"
+    assert len(world.agent.guests) == 1

@@ -1,0 +1,100 @@
+"""What an operator sees of operations, attempts, residues and strangers."""
+
+import pytest
+from conductor_builders import World, node, wait_until
+
+from conductor.instance_timeline import holdings, timeline
+from moorage import errors, ids
+from moorage.inspection import OperationState
+from moorage.messages import (
+    ListClaims,
+    ListOperations,
+    ListStrangers,
+    ReportHostsInCell,
+    ReturnHosts,
+    ShowOperation,
+)
+from moorage.model import Guest
+
+
+def listed(world: World, *, ended: bool = False, instance: str | None = None) -> list[OperationState]:
+    return world.bus.client("conductor").call(ListOperations(ended=ended, instance_uuid=instance))
+
+
+def test_operations_are_listed_while_they_are_under_way_and_on_request_for_ever(world: World) -> None:
+    world.agent.hold.clear()
+    [uuid] = world.build(request_id="req-1")
+    wait_until(lambda: world.waiting() == 1 and world.pending("conductor") == 0)
+
+    [building] = listed(world)
+
+    assert (building.kind, building.subject, building.step, building.state) == ("build", uuid, "wait", "pending")
+    assert (building.cell_uuid is not None, building.request_id, building.lease_owner) == (True, "req-1", None)
+    assert 0 <= building.idle <= building.age < 60
+    world.agent.hold.set()
+    world.becomes(uuid, "active")
+    assert listed(world) == []
+    assert [(each.kind, each.cell_uuid is None) for each in listed(world, ended=True)] == [
+        ("build", True),
+        ("build", False),
+    ]
+
+
+def test_the_operations_of_an_instance_include_the_build_it_came_with_and_the_cleaning_up_after_it(
+    world: World,
+) -> None:
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = world.agent.deaf = {"a"}
+    uuid, other = world.build(ids.fresh(), ids.fresh())
+    for each in (uuid, other):
+        world.becomes(each, "active")
+
+    [cleaning] = listed(world, instance=uuid)
+
+    assert (cleaning.kind, cleaning.step) == ("clean", "destroy")
+    assert {each.kind for each in listed(world, ended=True, instance=uuid)} == {"build", "clean"}
+    assert len(listed(world, ended=True, instance=uuid)) == 3
+    world.agent.deaf = set()
+    wait_until(lambda: listed(world) == [])
+
+
+def test_one_operation_is_shown_wherever_it_is(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    conductor = world.bus.client("conductor")
+
+    for state in listed(world, ended=True):
+        assert conductor.call(ShowOperation(uuid=state.uuid)).cell_uuid == state.cell_uuid
+    with pytest.raises(errors.NotFound):
+        conductor.call(ShowOperation(uuid=ids.fresh()))
+    world.stop("cell")
+    assert [each.cell_uuid for each in listed(world, ended=True)] == [None]
+    with pytest.raises(errors.CellUnreachable):
+        conductor.call(ShowOperation(uuid=ids.fresh()))
+
+
+def test_strangers_of_all_cells_are_listed(world: World) -> None:
+    stranger = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent"))
+    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=("a",), guests=(stranger,)))
+
+    assert [each.guest for each in world.bus.client("conductor").call(ListStrangers())] == [stranger]
+
+
+def test_a_timeline_tells_each_attempt_and_who_holds_what(world: World) -> None:
+    world.restart("cell", build_timeout=1.0)
+    world.agent.hanging = world.agent.deaf = {"a"}
+    [uuid] = world.build()
+    instance = world.becomes(uuid, "active")
+    consumers = (uuid, *(attempt.attempt_id for attempt in instance.attempts))
+    claims = world.bus.client("placement").call(ListClaims(consumer_uuids=consumers, residues=True))
+
+    told = timeline(instance) | holdings(instance, claims)
+
+    assert list(told) == ["asked_for", "attempt_1", "attempt_2", "last_changed", "holds", "residue_1"]
+    assert told["attempt_1"].startswith("a, failed: timed out (20")
+    assert told["attempt_1"].endswith("; its guest may be left)")
+    assert told["attempt_2"].startswith("b, active (20")
+    assert told["holds"].startswith(f"{node('b')}, accepted on its host, claimed 1 s ago")
+    assert told["residue_1"] == f"{node('a')}, for the guest of attempt 1, 1 s old"
+    assert holdings(instance, [])["holds"] == "nothing"

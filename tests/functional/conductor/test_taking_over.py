@@ -1,0 +1,80 @@
+"""Operations of conductors that have died or were stopped for a while."""
+
+import time
+
+from conductor_builders import FakeAgent, FakePlacement, World, wait_until
+
+from moorage.bus import serves
+from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
+
+
+def test_what_a_dead_super_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
+    world.stop("cell")
+    [uuid] = world.build()
+    wait_until(lambda: uuid in world.placement.held)
+    world.die("super", "conductor", lease=1.0)
+    died = time.monotonic()
+
+    world.start("super")
+    world.start("cell")
+
+    world.becomes(uuid, "active")
+    assert time.monotonic() - died >= 1.0
+    assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+
+
+def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_out(world: World) -> None:
+    class Refuses(FakeAgent):
+        away = True
+
+        @serves(BuildOnHost)
+        def build_instance(self, message: BuildOnHost) -> Done:
+            if self.away:
+                time.sleep(1.2)
+            return super().build_instance(message)
+
+    world.agent = agent = Refuses(world.bus)
+    world.serve(world.compute, agent, "agent")
+    [uuid] = world.build()
+    wait_until(lambda: bool(world.pending("cell")))
+    world.die("cell", "cell", lease=1.0)
+    agent.away = False
+
+    world.start("cell")
+
+    instance = world.becomes(uuid, "active")
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "active")]
+    assert len(agent.guests) == 1
+
+
+def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_superseded(world: World) -> None:
+    class TakenOver(FakePlacement):
+        """While the first swap is under way, its operation changes hands, is done, and goes on."""
+
+        swaps = 0
+
+        @serves(SwapClaim)
+        def swap_claim(self, message: SwapClaim) -> Claimed:
+            self.swaps += 1
+            answer = super().swap_claim(message)
+            if self.swaps == 1:
+                world.lose_leases("cell")
+                wait_until(lambda: self.swaps == 2 and len(world.agent.taken) == 2)
+            return answer
+
+    placement = TakenOver()
+    world.conf.set_override("call_timeout", 10.0, group="rpc")
+    world.placement = world.scheduler.placement = placement
+    world.serve("placement", placement)
+    world.restart("cell", workers=4)
+    world.start("cell", "another")
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    time.sleep(0.5)
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
+    assert world.placement.held[uuid].claim_id == world.show(uuid).claim_id
+    assert len(world.agent.guests) == 1
+    assert len(world.agent.taken) == 2

@@ -1,0 +1,152 @@
+"""The operator's commands on whole clouds: on embedded parts, and on a real RabbitMQ and MariaDB."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conductor.service import CellConductor
+from harness import demo
+from harness.cloud import Cloud, Plan, wait_until
+from moorage import ids
+from moorage.messages import BuildInstances, DeleteInstance, PutAllocations, ShowInstance
+from moorage.model import ConsumerAllocations, ProviderAmounts, RequestSpec
+from moorage.shell import main
+from placement_store.schema import inventories
+
+Types = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.servers)], scope="module")
+def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
+    """A cloud of two cells with six instances."""
+    urls: dict[str, str] = {}
+    if request.param == "servers":
+        urls = {
+            "transport_url": request.getfixturevalue("rabbitmq").add_vhost("operator"),
+            "database_connection": request.getfixturevalue("mariadb").create_database("operator"),
+        }
+    settings = {"service": {"report_interval": 0.2, "silent_after": 5.0}, "rpc": {"call_timeout": 10.0}}
+    with Cloud(Plan(hosts=4, cells=2, settings=settings, **urls)) as running:
+        assert all(instance.state == "active" for instance in demo.build_all(running, 6))
+        yield running
+
+
+@pytest.fixture
+def types(cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
+    file = tmp_path / "moorage.conf"
+    # A percent sign in a URL would be taken for the beginning of a reference.
+    connection = cloud.database_connection.replace("$", "$$")
+    file.write_text(
+        f"[DEFAULT]\ntransport_url = {cloud.transport_url}\n[database]\nconnection = {connection}\n"
+        "[service]\nsilent_after = 5\n[rpc]\ncall_timeout = 10\n"
+    )
+
+    def typed(*words: str) -> tuple[int, Any]:
+        status = main(["--config-file", str(file), *words, "-f", "json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return typed
+
+
+def test_every_service_of_a_cloud_is_listed(types: Types) -> None:
+    expected = {
+        ("scheduler", "scheduler1", None),
+        ("placement", "scheduler1", None),
+        ("conductor", "conductor", None),
+        ("cell conductor", "conductor-cell1", "cell1"),
+        ("cell conductor", "conductor-cell2", "cell2"),
+        ("compute", "agent-cell1", "cell1"),
+        ("compute", "agent-cell2", "cell2"),
+    }
+
+    def all_listed() -> bool:
+        return {(line["kind"], line["name"], line["cell"]) for line in types("service", "list")[1]} == expected
+
+    wait_until(all_listed, "every service to have reported itself", 20)
+    assert {line["state"] for line in types("service", "list")[1]} == {"up"}
+
+
+def test_the_status_of_a_running_cloud_is_ok(types: Types) -> None:
+    status, lines = types("status")
+    assert [line for line in lines if line["state"] != "ok"] == []
+    assert status == 0
+
+
+def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: Cloud, types: Types) -> None:
+    stopped = cloud.services.pop("conductor-cell2")
+    stopped.stop()
+    try:
+        status, lines = types("status", "--timeout", "1")
+        assert status == 1
+        assert [line["part"] for line in lines if line["state"] != "ok"] == ["role conductor of cell2"]
+        status, rows = types("audit", "--timeout", "3")
+        assert status == 2
+        assert {row["subject"] for row in rows} >= {"guests of cell2"}
+    finally:
+        cloud.add("conductor-cell2", CellConductor(cloud.configuration(), "conductor-cell2", "cell2"))
+
+
+def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(cloud: Cloud, types: Types) -> None:
+    assert types("audit", "--settle", "0.5") == (0, [])
+
+    node = cloud.hosts()[0].compute_node_uuid
+    consumer = ids.fresh()
+    wanted = ConsumerAllocations(
+        allocations={node: ProviderAmounts(resources={"VCPU": 1})},
+        project_id="p",
+        user_id="u",
+        consumer_generation=None,
+    )
+    placement = cloud.client("placement")
+    placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
+    assert types("audit", "--settle", "0.1") == (0, []), "what was put without a claim is no leak"
+
+    _add_to_used(cloud, 1)
+    status, rows = types("audit", "--settle", "0.1")
+    _add_to_used(cloud, -1)
+    assert status == 1
+    assert {row["finding"] for row in rows} == {"drifted"}
+    assert types("audit", "--settle", "0.1") == (0, [])
+
+
+def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(cloud: Cloud, types: Types) -> None:
+    ended = threading.Event()
+    with ThreadPoolExecutor(3) as threads:
+        clients = [threads.submit(_build_and_delete, cloud, ended) for _ in range(3)]
+        try:
+            answers = [types("audit", "--settle", "1") for _ in range(8)]
+        finally:
+            ended.set()
+        built = sum(client.result() for client in clients)
+    assert answers == [(0, [])] * 8
+    assert built, "nothing has happened meanwhile"
+
+
+def _build_and_delete(cloud: Cloud, ended: threading.Event) -> int:
+    """Build instances and delete them again, one after the other; return how many."""
+    conductor = cloud.client("conductor")
+    built = 0
+    while not ended.is_set():
+        uuid = ids.fresh()
+        spec = RequestSpec(project_id="p", user_id="u", flavor=demo.FLAVOR)
+        conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
+        _wait_for(cloud, uuid, "active")
+        conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+        _wait_for(cloud, uuid, "deleted")
+        built += 1
+    return built
+
+
+def _wait_for(cloud: Cloud, uuid: str, state: str) -> None:
+    show = ShowInstance(instance_uuid=uuid)
+    wait_until(lambda: cloud.client("conductor").call(show).state == state, f"{uuid} to be {state}", 30, 0.05)
+
+
+def _add_to_used(cloud: Cloud, amount: int) -> None:
+    statement = inventories.update().values(used=inventories.c.used + amount)
+    cloud.database.write(lambda connection: connection.execute(statement))

@@ -1,0 +1,167 @@
+"""What an audit calls wrong, and what it leaves in peace."""
+
+from typing import Any
+
+from moorage.audit import Finding, Sight, judge, settled, unanswered, unexplained_residues
+from moorage.audit_command import examine
+from moorage.ids import derived
+from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
+from moorage.model import Attempt, Flavor, Guest, HostState, Instance
+
+CELL = derived("audit", "cell")
+NODE, OTHER, POOL = (derived("audit", "node", number) for number in range(3))
+ONE, TWO, CLAIM = (derived("audit", "one"), derived("audit", "two"), derived("audit", "claim"))
+HOLDS = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE,))
+
+
+def instance(state: str = "active", **fields: Any) -> Instance:
+    known: dict[str, Any] = {
+        "uuid": ONE,
+        "project_id": "p",
+        "user_id": "u",
+        "flavor": Flavor(vcpus=1, memory_mb=1),
+        "cell_uuid": CELL,
+        "cell": "cell1",
+        "host": "host1",
+    }
+    return Instance(state=state, **known | fields)
+
+
+def host(number: int, node: str) -> HostState:
+    return HostState(
+        service_host=f"host{number}",
+        nodename=f"host{number}",
+        compute_node_uuid=node,
+        cell_uuid=CELL,
+        agent="agent",
+        availability_zone="nova",
+        up=True,
+        heartbeat_age=0.0,
+    )
+
+
+def attempt(name: str, state: str = "active", on: str = "host1") -> Attempt:
+    return Attempt(attempt_id=derived("audit", "attempt", name), number=1, host=on, state=state)
+
+
+def residue(name: str) -> Holder:
+    return Holder(uuid=derived("audit", "attempt", name), consumer_type="RESIDUE", allocations=1)
+
+
+def seen(*holders: Holder, instances: Any = (), **parts: Any) -> Sight:
+    hosts = [host(1, NODE), host(2, OTHER)]
+    return Sight(store=StoreAudit(holders=holders), hosts=hosts, instances=list(instances), **parts)
+
+
+def kinds(sight: Sight) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.subject) for finding in judge(sight)]
+
+
+def test_an_active_instance_that_holds_its_host_is_in_order() -> None:
+    assert kinds(seen(HOLDS, instances=[instance()])) == []
+
+
+def test_an_instance_that_is_being_built_or_deleted_may_hold_what_it_holds() -> None:
+    for state in ("building", "deleting"):
+        assert kinds(seen(HOLDS, instances=[instance(state)])) == []
+
+
+def test_a_claim_of_an_instance_that_is_in_error_deleted_or_unknown_is_leaked() -> None:
+    assert kinds(seen(HOLDS, instances=[instance("error")])) == [("leaked", ONE)]
+    assert kinds(seen(HOLDS, instances=[instance("deleted")])) == [("leaked", ONE)]
+    assert kinds(seen(HOLDS)) == [("leaked", ONE)]
+
+
+def test_allocations_whose_consumer_is_gone_are_leaked() -> None:
+    assert kinds(seen(Holder(allocations=3))) == [("leaked", "(no consumer)")]
+
+
+def test_what_was_written_without_a_claim_is_its_writers_business() -> None:
+    assert kinds(seen(Holder(uuid=TWO, consumer_type="INSTANCE", allocations=1))) == []
+
+
+def test_a_residue_belongs_to_an_attempt_that_is_known() -> None:
+    failed = instance("error", attempts=(attempt("a", "failed"),))
+    assert kinds(seen(residue("a"), instances=[failed])) == []
+    assert kinds(seen(residue("b"), instances=[failed])) == [("leaked", derived("audit", "attempt", "b"))]
+
+
+def test_while_a_cell_does_not_answer_no_residue_is_called_leaked() -> None:
+    unknown = instance(cell=None)
+    assert unanswered([unknown]) == {CELL}
+    assert kinds(seen(HOLDS, residue("b"), instances=[unknown])) == []
+
+
+def test_residues_that_only_a_deleted_instance_can_explain_are_found() -> None:
+    store = StoreAudit(holders=(residue("a"), residue("b"), HOLDS))
+    known = [instance(attempts=(attempt("a", "failed"),))]
+    assert unexplained_residues(store, known) == {derived("audit", "attempt", "b")}
+
+
+def test_a_consumer_on_two_hosts_is_doubled_and_one_that_also_uses_a_pool_is_not() -> None:
+    pooled = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE, POOL))
+    twice = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE, OTHER))
+    assert kinds(seen(pooled, instances=[instance()])) == []
+    assert kinds(seen(twice, instances=[instance()])) == [("doubled", ONE)]
+
+
+def test_an_instance_with_two_active_guests_is_doubled() -> None:
+    twice = instance(attempts=(attempt("a"), attempt("b", on="host2")))
+    [finding] = judge(seen(HOLDS, instances=[twice]))
+    assert (finding.kind, finding.detail) == ("doubled", "has active guests on host1, host2")
+
+
+def test_an_active_instance_that_holds_nothing_on_its_host_is_unheld() -> None:
+    assert kinds(seen(instances=[instance()])) == [("unheld", ONE)]
+    assert kinds(seen(HOLDS, instances=[instance(host="host2")])) == [("unheld", ONE)]
+
+
+def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> None:
+    inventory = InventoryFinding(provider_uuid=NODE, resource_class="VCPU", capacity=16.0, used=17, allocated=18)
+    guest = Guest(instance_uuid=TWO, host="host2", attempt_id=TWO, claim_id=CLAIM)
+    sight = Sight(
+        store=StoreAudit(overcommitted=(inventory,), drifted=(inventory,)),
+        instances=[],
+        hosts=[],
+        strangers=[StrangerGuest(guest=guest, cell_uuid=CELL, agent="agent", age=1.0)],
+        drift={"one": ViewDrift(hosts=2, drifted=("host1",))},
+    )
+    found = judge(sight)
+    assert [(finding.kind, finding.subject) for finding in found] == [
+        ("over-committed", NODE),
+        ("drifted", NODE),
+        ("stranger", "host2"),
+        ("view", "host1"),
+    ]
+    assert found[0].detail == "VCPU: capacity 16, used 17, allocations 18"
+
+
+def test_what_nobody_has_answered_is_not_judged() -> None:
+    assert judge(Sight()) == []
+    assert judge(Sight(store=StoreAudit(holders=(HOLDS,)))) == []
+    assert judge(Sight(instances=[instance()])) == []
+
+
+def test_only_what_is_found_again_counts() -> None:
+    stays, goes, comes = (Finding("leaked", name, "") for name in ("a", "b", "c"))
+    changed = Finding("leaked", "a", "with other figures")
+    assert settled([stays, goes], [changed, comes]) == [changed]
+
+
+def test_the_same_consumer_with_another_claim_is_another_finding() -> None:
+    assert settled([Finding("leaked", ONE, "", CLAIM)], [Finding("leaked", ONE, "", TWO)]) == []
+
+
+def test_a_clean_cloud_is_looked_at_once_and_a_suspect_twice() -> None:
+    clean, dirty = seen(HOLDS, instances=[instance()]), seen(HOLDS)
+    for sights, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
+        left, slept = list(sights), []
+        found, unseen = examine(lambda left=left: left.pop(0), 5.0, slept.append)
+        assert [finding.kind for finding in found] == expected
+        assert (left, unseen, slept) == ([], {}, [5.0] * (len(sights) - 1))
+
+
+def test_what_either_look_could_not_see_is_told() -> None:
+    first, second = seen(HOLDS, unseen={"the services": "away"}), seen(HOLDS, unseen={"the hosts": "away"})
+    left = [first, second]
+    assert examine(lambda: left.pop(0), 1.0, lambda _: None)[1] == {"the services": "away", "the hosts": "away"}

@@ -1,0 +1,35 @@
+"""The operator's guide names every error of the code, and no other."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from moorage import errors
+
+GUIDE = Path(__file__).parents[2] / "docs" / "operator.md"
+OURS = [kind for kind in errors.every_error() if kind.__module__ == errors.__name__]
+GROUPS = [kind for kind in OURS if errors.MoorageError in kind.__bases__]
+
+
+def paragraphs(kind: type[errors.MoorageError]) -> str:
+    """The class's text as it stands in the guide, with the names of its data where they are filled in."""
+    text = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
+    return re.sub(r"\{(\w+)\}", r"*\1*", text)
+
+
+def table(group: type[errors.MoorageError]) -> str:
+    rows = [f"| `{kind.code}` | `{kind.__name__}` | {paragraphs(kind)} |" for kind in OURS if issubclass(kind, group)]
+    return "\n".join(["| code | error | what it says |", "|---|---|---|", *rows])
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.__name__)
+def test_each_group_of_errors_stands_in_the_guide_as_it_is_in_the_code(group: type[errors.MoorageError]) -> None:
+    if table(group) not in GUIDE.read_text():
+        pytest.fail(f"{GUIDE.name} should have this table:\n{table(group)}", pytrace=False)
+
+
+def test_the_guide_names_no_error_that_the_code_does_not_have() -> None:
+    named = set(re.findall(r"^\| `(moorage\.[a-z_.]+)` \|", GUIDE.read_text(), re.MULTILINE))
+    assert named <= {kind.code for kind in OURS}
