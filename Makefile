@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
+# Most of what a test does is waiting for another process; each worker has servers of its own.
+WORKERS ?= 2
 
 .PHONY: help demo test grid check style types layers docstrings packaging notes sample clean $(SAMPLE)
 
@@ -21,7 +23,7 @@ demo: $(VENV)/.package
 
 test: $(VENV)/.test
 	.ci/install-servers
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 grid: $(VENV)/.test
 	.ci/install-servers

@@ -34,7 +34,7 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 from oslo_messaging.rpc.server import RPCServer
 
 from moorage import context, errors, failpoints, logs
-from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode
+from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode, prepare
 
 __all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "mask_url", "probe", "register_options", "serves"]
 
@@ -307,6 +307,7 @@ class Bus:
     """One broker, as one service uses it."""
 
     def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
+        prepare()
         self._conf = conf
         self._url: str = conf.transport_url if transport_url is None else transport_url
         self._transport = self.new_transport()

@@ -18,7 +18,7 @@ import tenacity
 from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
-from moorage import errors, failpoints
+from moorage import errors, failpoints, wire
 
 LOG = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class Database:
         lock_wait: float = 2.0,
         tries: int = 20,
     ) -> None:
+        wire.prepare()
         self.schema = schema
         self.url: URL = make_url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"

@@ -1,7 +1,9 @@
 """How a message travels: typed, versioned, decoded strictly where it arrives and leniently where it returns."""
 
 import hashlib
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
@@ -58,6 +60,29 @@ class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
 def _parts(version: str) -> tuple[int, ...]:
     """Return a version as numbers, which compare as they should."""
     return tuple(int(part) for part in version.split("."))
+
+
+_PREPARING = threading.Lock()
+_PREPARED: set[type[Value]] = set()
+
+
+def prepare() -> None:
+    """Have msgspec work out all values there are by now, before several threads meet one for the first time.
+
+    It works out what a class looks like when it first decodes one. Two threads that come to that at the same moment
+    crash the process (a segmentation fault in msgspec 0.22): so it is done by whatever opens a bus or a database,
+    which is before any thread of its service.
+    """
+    with _PREPARING:
+        for kind in _known_values(Value) - _PREPARED:
+            # One that cannot be worked out is told to whoever decodes it.
+            with suppress(TypeError, NameError):
+                msgspec.json.Decoder(kind)
+            _PREPARED.add(kind)
+
+
+def _known_values(kind: type[Value]) -> set[type[Value]]:
+    return {kind}.union(*(_known_values(child) for child in kind.__subclasses__()))
 
 
 def encode(value: object) -> Any:

@@ -73,20 +73,25 @@ class _Forked:
         context.set_forkserver_preload(_PRELOADED)
         self._process = context.Process(target=_become, args=(words, folder, log, environment), daemon=True)
         self._process.start()
+        self._lock = threading.Lock()
         self.pid = self._process.pid or 0
 
     @property
     def returncode(self) -> int | None:
-        return self._process.exitcode
+        return self.poll()
 
     def poll(self) -> int | None:
-        return self._process.exitcode
+        # The exit status can be read once: a second thread that came to it at the same moment would find none.
+        with self._lock:
+            return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("moorage", timeout or 0.0)
-        return self._process.exitcode
+        end = time.monotonic() + (timeout or float("inf"))
+        while (status := self.poll()) is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired("moorage", timeout or 0.0)
+            time.sleep(0.01)
+        return status
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:

@@ -1,0 +1,37 @@
+"""Values that several threads meet for the first time at the same moment."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import sys, threading
+from moorage import messages, wire
+from moorage.errors import InvalidRequest
+
+wire.prepare()
+sys.setswitchinterval(1e-6)
+kinds = [kind for kind in vars(messages).values() if isinstance(kind, type) and issubclass(kind, wire.Message)]
+ready = threading.Barrier(8)
+
+def decode():
+    for kind in kinds:
+        ready.wait()
+        try:
+            wire.decode(kind, {"request_id": "x", "agent": "a"})
+        except InvalidRequest:
+            pass
+
+threads = [threading.Thread(target=decode) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(kinds))
+"""
+
+
+def test_prepared_values_may_be_met_by_many_threads_at_once() -> None:
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) > 30
