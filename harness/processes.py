@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.cloud import Settings, wait_until
-from moorage import errors, options
+from moorage import errors, failpoints, options
 from moorage.bus import Bus, Client
 from moorage.messages import ListHosts
 
@@ -70,14 +70,17 @@ class ProcessCloud:
             done.check_returncode()
         return done
 
-    def start(self, name: str, *words: str, settings: Settings | None = None) -> None:
-        """Start a `moorage` daemon under a name, with a configuration file of its own where it has other settings."""
+    def start(self, name: str, *words: str, settings: Settings | None = None, armed: str = "") -> None:
+        """Start a `moorage` daemon under a name, with a configuration file of its own where it has other settings.
+
+        :param armed: failpoints, as :mod:`moorage.failpoints` reads them from the environment.
+        """
         config_file = self._write_config(name, settings) if settings else self.config_file
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 self._command(*words, config_file=config_file),
                 cwd=self.folder,
-                env=self._environment(),
+                env={**self._environment(), failpoints.VARIABLE: armed},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -1,0 +1,145 @@
+"""Hosts that are late, strangers' guests and lost records, with every service a process of its own."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from building_client import SPEC, built
+
+from conductor.schema import CONDUCTOR_METADATA
+from harness.audit import judge
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import BuildInstances, ListClaims, ListReconciled, ListStrangers
+
+pytestmark = pytest.mark.servers
+
+SETTINGS = {
+    "rpc": {"call_timeout": 5.0},
+    "scheduler": {"host_down_after": 5.0},
+    "placement": {"reconcile_interval": 0.5, "reconcile_after": 1.0},
+    "conductor": {"build_timeout": 3.0, "report_interval": 0.5, "retry_backoff": 0.2},
+    "compute": {"report_interval": 0.5},
+}
+
+
+@pytest.fixture
+def database(mariadb_url: str) -> Iterator[Database]:
+    database = Database(mariadb_url, "main")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ProcessCloud]:
+    with ProcessCloud(rabbitmq_url, mariadb_url, SETTINGS) as cloud:
+        cloud.run("db", "upgrade")
+        cloud.run("cell", "create", "cell1")
+        cloud.start("scheduler", "scheduler")
+        cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
+        yield cloud
+
+
+def agent(cloud: ProcessCloud, name: str, **fake_driver: object) -> None:
+    words = ("compute", "--cell", "cell1", "--agent", name, "--fake-hosts", "1")
+    cloud.start(name, *words, settings={"fake_driver": fake_driver} if fake_driver else None)
+
+
+def guests(folder: Path) -> list[tuple[str, str]]:
+    """What the agents' files hold: host and instance of each guest."""
+    found = []
+    for file in sorted(folder.glob("moorage-fake-*.sqlite")):
+        connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+        try:
+            found += connection.execute("SELECT host, instance_uuid FROM guests").fetchall()
+        finally:
+            connection.close()
+    return found
+
+
+def patiently(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """Take a service that is not there yet for a no."""
+
+    def asked() -> bool:
+        try:
+            return ask()
+        except errors.Unavailable:
+            return False
+
+    return asked
+
+
+def order(cloud: ProcessCloud) -> str:
+    uuid = ids.fresh()
+    cloud.client("conductor").call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
+    return uuid
+
+
+def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and_one_remains(
+    cloud: ProcessCloud, database: Database
+) -> None:
+    cloud.start("conductor", "conductor")
+    # The larger host is weighed higher, so it is tried first.
+    agent(cloud, "late", memory_mb=65536, late_hosts="late-0001", late_seconds=8.0)
+    agent(cloud, "fine")
+    cloud.wait_for_hosts(2)
+
+    began = time.monotonic()
+    uuid = order(cloud)
+    instance = built(cloud.client("conductor"), uuid)
+
+    assert instance.state == "active", instance
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [
+        ("late-0001", "failed"),
+        ("fine-0001", "active"),
+    ]
+    wait_until(lambda: time.monotonic() > began + 8.5, "the late host to finish")
+    wait_until(lambda: guests(cloud.folder) == [("fine-0001", uuid)], "the late guest to be destroyed", 30)
+    wait_until(lambda: judge(database, [uuid]).clean, "the residue to go", 30)
+
+
+def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_reports_it(cloud: ProcessCloud) -> None:
+    cloud.start("conductor", "conductor")
+    agent(cloud, "host", stranger_guests=1)
+    cloud.wait_for_hosts(1)
+    [stranger] = guests(cloud.folder)
+
+    cloud.kill("host")
+    agent(cloud, "host")
+    conductor = cloud.client("conductor")
+    wait_until(
+        patiently(lambda: [one.guest.instance_uuid for one in conductor.call(ListStrangers())] == [stranger[1]]),
+        "the stranger to be reported",
+        30,
+    )
+    cloud.wait_for_hosts(1)
+
+    assert built(conductor, order(cloud)).state == "active"
+    assert stranger in guests(cloud.folder)
+
+
+def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: ProcessCloud, database: Database) -> None:
+    # Dies with the claim in hand, before it has written it down.
+    cloud.start("conductor", "conductor", armed="step.build.select.answered.scheduler.select_destinations=kill")
+    agent(cloud, "host")
+    cloud.wait_for_hosts(1)
+    uuid = order(cloud)
+    dying = cloud.processes["conductor"]
+    wait_until(lambda: dying.poll() is not None, "the conductor to die", 30)
+    placement = cloud.client("placement")
+    [claim] = placement.call(ListClaims(unaccepted=True))
+
+    database.write(lambda connection: [connection.execute(t.delete()) for t in CONDUCTOR_METADATA.sorted_tables])
+    cloud.start("conductor", "conductor")
+
+    def reported() -> bool:
+        found = {action.consumer_uuid: action for action in placement.call(ListReconciled())}
+        return uuid in found and found[uuid].outcome == "unknown" and "no instance" in found[uuid].reason
+
+    wait_until(patiently(reported), "the claim to be reported", 30)
+    assert [one.claim_id for one in placement.call(ListClaims(unaccepted=True))] == [claim.claim_id]
+    assert claim.consumer_uuid == uuid
