@@ -67,6 +67,23 @@ def test_instances_are_built_listed_shown_and_deleted_by_command(
     assert len(moorage(world, tmp_path, capsys, "instance", "list")[1]) == 1
 
 
+def test_operations_are_listed_and_shown_by_command_and_an_unknown_one_is_said_to_be_unknown(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = ("--vcpus", "1", "--memory-mb", "1024")
+    _status, built = moorage(world, tmp_path, capsys, "instance", "build", *size, "--wait")
+    uuid = built[0]["uuid"]
+
+    assert moorage(world, tmp_path, capsys, "operation", "list") == (0, [])
+    status, operations = moorage(world, tmp_path, capsys, "operation", "list", "--all", "--instance", uuid)
+    assert status == 0
+    assert {(one["kind"], one["state"]) for one in operations} == {("build", "done")}
+    for one in operations:
+        status, shown = moorage(world, tmp_path, capsys, "operation", "show", one["uuid"])
+        assert (status, shown["uuid"], shown["step"]) == (0, one["uuid"], one["step"])
+    assert moorage(world, tmp_path, capsys, "operation", "show", ids.fresh())[0] == 1
+
+
 def test_a_command_that_waits_for_a_build_in_error_says_why_and_fails(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
