@@ -15,6 +15,7 @@ from moorage.model import Inventory, ProviderReport
 from placement_store import bulk, feed, providers
 from placement_store.names import ResourceClassNames
 from placement_store.providers import InventoryRow
+from placement_store.races import Moved
 from placement_store.schema import inventories, resource_providers
 
 LOG = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def report(connection: Connection, reports: Sequence[ProviderReport], names: Res
     _refuse_doubles(reports)
     wanted = {new.uuid: _wanted(connection, new.uuid, new.inventories, names) for new in reports}
     known = _known(connection, list(wanted))
-    new_ids = providers.create(connection, {new.uuid: new.name for new in reports if new.uuid not in known})
+    new_ids = _create(connection, {new.uuid: new.name for new in reports if new.uuid not in known})
     ids = {**{uuid: row.id for uuid, row in known.items()}, **new_ids}
     renamed = {new.uuid: new.name for new in reports if new.uuid in known and known[new.uuid].name != new.name}
     differing = _differing(connection, {ids[uuid]: inventories_ for uuid, inventories_ in wanted.items()})
@@ -126,6 +127,16 @@ _FIELDS = [name for name in InventoryRow._fields if name != "used"]
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------
+
+
+def _create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str, int]:
+    """Create the providers that were not there a moment ago; whoever else reports them may have been faster since."""
+    try:
+        return providers.create(connection, names_by_uuid)
+    except errors.AlreadyExists as fault:
+        if _known(connection, list(names_by_uuid)):
+            raise Moved from fault
+        raise
 
 
 def _rename(connection: Connection, names: Mapping[int, str]) -> None:

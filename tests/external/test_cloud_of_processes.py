@@ -14,7 +14,11 @@ from moorage import errors, ids
 from moorage.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
 
-pytestmark = pytest.mark.servers
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 
 @pytest.fixture

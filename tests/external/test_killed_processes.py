@@ -27,7 +27,12 @@ from harness.cloud import wait_until
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import ids
 
-pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(1800),
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 WHOLE = os.environ.get("GRID") == "whole"
 SEED = os.environ.get("GRID_SEED", "1")

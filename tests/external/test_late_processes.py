@@ -16,7 +16,11 @@ from moorage import errors, ids
 from moorage.database import Database
 from moorage.messages import BuildInstances, ListClaims, ListReconciled, ListStrangers
 
-pytestmark = pytest.mark.servers
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 SETTINGS = {
     "rpc": {"call_timeout": 5.0},
