@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from building_client import SPEC, built
+from msgspec import structs
 
 from conductor.schema import CONDUCTOR_METADATA
 from harness.audit import judge
@@ -14,7 +15,7 @@ from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors, ids
 from moorage.database import Database
-from moorage.messages import BuildInstances, ListClaims, ListReconciled, ListStrangers
+from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
 
 pytestmark = [
     pytest.mark.servers,
@@ -48,9 +49,9 @@ def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[ProcessCloud]:
         yield cloud
 
 
-def agent(cloud: ProcessCloud, name: str, **fake_driver: object) -> None:
+def agent(cloud: ProcessCloud, name: str, armed: str = "", **fake_driver: object) -> None:
     words = ("compute", "--cell", "cell1", "--agent", name, "--fake-hosts", "1")
-    cloud.start(name, *words, settings={"fake_driver": fake_driver} if fake_driver else None)
+    cloud.start(name, *words, settings={"fake_driver": fake_driver} if fake_driver else None, armed=armed)
 
 
 def guests(folder: Path) -> list[tuple[str, str]]:
@@ -77,9 +78,9 @@ def patiently(ask: Callable[[], bool]) -> Callable[[], bool]:
     return asked
 
 
-def order(cloud: ProcessCloud) -> str:
-    uuid = ids.fresh()
-    cloud.client("conductor").call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
+def order(cloud: ProcessCloud, *hosts: str) -> str:
+    uuid, spec = ids.fresh(), structs.replace(SPEC, force_hosts=hosts)
+    cloud.client("conductor").call(BuildInstances(request_spec=spec, instance_uuids=(uuid,), request_id=ids.fresh()))
     return uuid
 
 
@@ -104,6 +105,41 @@ def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and
     wait_until(lambda: time.monotonic() > began + 8.5, "the late host to finish")
     wait_until(lambda: guests(cloud.folder) == [("fine-0001", uuid)], "the late guest to be destroyed", 30)
     wait_until(lambda: judge(database, [uuid]).clean, "the residue to go", 30)
+
+
+def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_comes_back(
+    cloud: ProcessCloud, database: Database
+) -> None:
+    cloud.start("conductor", "conductor")
+    gates = {
+        "before-the-first": "*send*accept_claim=wait:6",
+        "after-the-first": "*answered*accept_claim=wait:6",
+        "before-the-second": "*send*build_finished=wait:6",
+        "after-the-second": "*answered*build_finished=wait:6",
+    }
+    for name, armed in gates.items():
+        agent(cloud, name, armed)
+    cloud.wait_for_hosts(len(gates))
+    conductor = cloud.client("conductor")
+
+    uuids = [order(cloud, f"{name}-0001") for name in gates]
+
+    def states() -> list[str]:
+        return [conductor.call(ShowInstance(instance_uuid=uuid)).state for uuid in uuids]
+
+    at_their_gates = ["building", "building", "building", "active"]
+    wait_until(lambda: states() == at_their_gates, "each of them to stand at its gate")
+    time.sleep(0.7)  # the first ones had no longer way to theirs than this
+    assert states() == at_their_gates
+    for uuid in uuids:
+        conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+
+    wait_until(lambda: states() == ["deleted"] * len(uuids), "all to be deleted", 60)
+    for _ in range(2):
+        assert guests(cloud.folder) == []
+        verdict = judge(database, [])
+        assert (verdict.overcommitted, verdict.leaked) == (0, 0)
+        time.sleep(6.5)  # whatever may come late has come
 
 
 def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_reports_it(cloud: ProcessCloud) -> None:
