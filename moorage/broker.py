@@ -37,13 +37,16 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = "moorage"
 
-#: Where our needs differ from the library's defaults: a caller hears within seconds that the broker is away, and a
-#: reply to a caller that is gone keeps no server thread for longer than that caller would have waited.
+#: Where our needs differ from the library's defaults: a caller hears within seconds that the broker is away; a reply to
+#: a caller that is gone keeps no server thread for longer than that caller would have waited; and a server that has not
+#: taken its last message in is sent no other. The library takes messages in as soon as they come, so the last bounds
+#: what is lost in a process that is stopped, and not how many messages are worked on.
 _RABBIT_DEFAULTS = {
     "rabbit_retry_backoff": 1,
     "rabbit_interval_max": 3,
     "kombu_reconnect_delay": 0.2,
     "kombu_missing_consumer_retry_timeout": 15,
+    "rabbit_qos_prefetch_count": 1,
 }
 #: What the library lets through when the broker is away or goes away.
 CONNECTION_FAULTS: tuple[type[Exception], ...] = (

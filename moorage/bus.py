@@ -9,8 +9,8 @@ import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from oslo_config import cfg
@@ -31,12 +31,12 @@ from moorage.broker import (
 # Not before the line above, which chooses what it runs on.
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
-from oslo_messaging.rpc.server import RPCServer
 
 from moorage import context, errors, failpoints, logs
+from moorage.rpc_server import ThreadedServer
 from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode, prepare
 
-__all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "mask_url", "probe", "register_options", "serves"]
+__all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "handlers", "mask_url", "probe", "register_options", "serves"]
 
 LOG = logging.getLogger(__name__)
 
@@ -62,8 +62,8 @@ def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Ca
     return mark
 
 
-def _handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
-    """Find what the services have marked."""
+def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
+    """Find what the services have marked with :func:`serves`: each type of message with who handles it."""
     for service in services:
         for name in dir(type(service)):
             # Looked up on the class: asking the object itself would run its properties.
@@ -165,21 +165,12 @@ def _plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
     return found
 
 
-class _LibraryServer(RPCServer):  # type: ignore[misc]
-    """The library's server, on the standard library's threads: idle, they end at once and not within a second."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._executor_cls = ThreadPoolExecutor
-
-
 class BusServer:
     """Answers the messages of one topic, as one of the servers that share it and under its own name."""
 
     def __init__(self, bus: "Bus", topic: str, server: str, endpoints: Sequence[object], threads: int) -> None:
         self._bus = bus
         self._target = oslo_messaging.Target(topic=topic, server=server)
-        self._threads = threads
         # A transport of its own: its replies wait for the broker without end, and a client that shared its
         # connections would wait with it.
         self._transport = bus.new_transport()
@@ -188,7 +179,7 @@ class BusServer:
             self._target,
             [*endpoints, _Housekeeping()],
             access_policy=oslo_messaging.ExplicitRPCAccessPolicy,
-            server_cls=_LibraryServer,
+            server_cls=partial(ThreadedServer, threads=threads),
         )
         self._lock = threading.Lock()
         self._running = False
@@ -201,7 +192,7 @@ class BusServer:
         self._bus.probe()
         with self._lock:
             if not self._running:
-                self._server.start(override_pool_size=self._threads)
+                self._server.begin()
                 self._running = True
 
     def stop(self) -> None:
@@ -214,7 +205,7 @@ class BusServer:
                 return
             self._running = False
             self._bus.wake(self._target)
-            self._server.stop()
+            self._server.end()
             with farewell():
                 self._server.wait()
             let_go(self._transport)
@@ -328,7 +319,7 @@ class Bus:
         """Return a server, not yet started, for all methods of ``services`` that are marked with :func:`serves`."""
         name = logs.service_name(self._conf)
         endpoints: dict[str, _Endpoint] = {}
-        for message_type, handler in _handlers(services):
+        for message_type, handler in handlers(services):
             if message_type.method in endpoints:
                 raise TypeError(f"{message_type.method} is served twice on {topic}")
             endpoints[message_type.method] = _Endpoint(message_type, handler, name)

@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from cliff.columns import FormattableColumn
@@ -67,6 +67,18 @@ class ShownValue(FormattableColumn[Any]):
         if isinstance(self._value, list | tuple):
             return ", ".join(str(part) for part in self._value)
         return "" if self._value is None else str(self._value)
+
+
+class ShownLines(FormattableColumn[Any]):
+    """A value that a table shows as lines of its own, and other formats as it is."""
+
+    def __init__(self, value: Any, lines: Sequence[str]) -> None:
+        super().__init__(value)
+        self._lines = lines
+
+    def human_readable(self) -> str:
+        """Return what a table shows."""
+        return "\n".join(self._lines)
 
 
 def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:

@@ -6,7 +6,6 @@ lets a connection that is lost during COMMIT be answered by simply running the w
 """
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,20 +17,15 @@ import tenacity
 from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
-from moorage import errors, failpoints, wire
+from moorage import database_faults, errors, failpoints, wire
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Deadlock, lock wait, and a row changed since the snapshot (MariaDB with innodb_snapshot_isolation): begin again.
-_MYSQL_COLLISIONS = frozenset({1213, 1205, 1020})
-#: Not reachable, gone away, lost, shutting down, killed, too many connections, read-only while failing over.
-_MYSQL_AWAY = frozenset({0, 1040, 1053, 1129, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
-_MYSQL_LOCK_WAIT = 1205
-
-_SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+#: Row locks that one write waits for in vain, each for `lock_wait` seconds. Those whom it waits for are then no passing
+#: collision, and a thread that waits on is one that answers nobody else. Arbitrary.
+_LOCK_WAITS = 5
 
 
 class _WriterLock:
@@ -53,7 +47,10 @@ class Database:
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
     :param pool_size: connections kept at most; a thread that finds none free waits ``pool_timeout`` seconds.
     :param lock_wait: seconds to wait for a row lock.
-    :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`.
+    :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
+        a few times only where it is a row lock that does not come free.
+    :param idle_transaction: seconds after which MariaDB rolls back a transaction in which nothing happens, and closes
+        its connection; 0 for never. MySQL has no such limit.
     """
 
     def __init__(
@@ -65,6 +62,7 @@ class Database:
         pool_timeout: float = 10.0,
         lock_wait: float = 2.0,
         tries: int = 20,
+        idle_transaction: float = 30.0,
     ) -> None:
         wire.prepare()
         self.schema = schema
@@ -72,7 +70,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.tries = tries
         self._writer: _WriterLock | None = self._writer_lock() if self.is_sqlite else None
-        self.engine = self._create_engine(pool_size, pool_timeout, lock_wait)
+        self.engine = self._create_engine(pool_size, pool_timeout, lock_wait, idle_transaction)
 
     def close(self) -> None:
         """Close all pooled connections."""
@@ -90,7 +88,7 @@ class Database:
 
         :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT, whether it was written is
             unknown to the caller, who repeats the request with its id.
-        :raises Overloaded: collisions went on, or no connection came free.
+        :raises Overloaded: collisions went on, a row lock did not come free, or no connection did.
         """
         return self._repeated(lambda: self._transaction(work, writing=True))
 
@@ -117,14 +115,14 @@ class Database:
     def _repeated(self, transaction: Callable[[], T]) -> T:
         """Run the rings: collisions are repeated with milliseconds of back-off, a lost connection twice at most."""
         collisions = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(is_collision),
-            stop=tenacity.stop_after_attempt(self.tries),
+            retry=tenacity.retry_if_exception(database_faults.is_collision),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits()),
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
         # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
         losses = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(is_away),
+            retry=tenacity.retry_if_exception(database_faults.is_away),
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
@@ -134,12 +132,12 @@ class Database:
         except exc.TimeoutError as fault:
             raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
         except exc.DBAPIError as fault:
-            if is_away(fault):
+            if database_faults.is_away(fault):
                 LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
-                raise errors.StoreUnavailable(schema=self.schema, reason=_plain_reason(fault)) from fault
-            if is_collision(fault):
+                raise errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault)) from fault
+            if database_faults.is_collision(fault):
                 raise errors.Overloaded(
-                    reason=f"{self.tries} transactions in the database of {self.schema} collided with others"
+                    reason=f"what was to be written to the database of {self.schema} went on colliding with others"
                 ) from fault
             raise
 
@@ -151,7 +149,7 @@ class Database:
                 lock = _WRITER_LOCKS[path] = _WriterLock()
             return lock
 
-    def _create_engine(self, pool_size: int, pool_timeout: float, lock_wait: float) -> Engine:
+    def _create_engine(self, pool_size: int, pool_timeout: float, lock_wait: float, idle_transaction: float) -> Engine:
         if self.is_sqlite:
             engine = sqlalchemy.create_engine(
                 self.url,
@@ -176,10 +174,40 @@ class Database:
             pool_reset_on_return=None,
             connect_args={
                 "connect_timeout": 5,
-                "init_command": f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_wait))}, "
-                "SESSION sql_mode = 'TRADITIONAL'",
+                "init_command": f"SET SESSION innodb_lock_wait_timeout = {_whole(lock_wait)}, "
+                f"SESSION sql_mode = 'TRADITIONAL' {_idle_limits(idle_transaction)}",
             },
         )
+
+
+class _LockWaits(tenacity.stop.stop_base):
+    """Ends the tries of one write once it has waited for row locks in vain so many times."""
+
+    def __init__(self) -> None:
+        self._waits = 0
+
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        fault = state.outcome.exception() if state.outcome else None
+        self._waits += fault is not None and database_faults.is_lock_wait(fault)
+        return self._waits >= _LOCK_WAITS
+
+
+def _whole(seconds: float) -> int:
+    """Return what MySQL, which counts in whole seconds, takes for a time that is not zero."""
+    return max(1, round(seconds))
+
+
+def _idle_limits(seconds: float) -> str:
+    """Return the rest of a SET statement that limits idle transactions, in a comment that MariaDB alone reads.
+
+    A process that is stopped within a transaction keeps its row locks for as long as its connection stands, and the
+    broker's heartbeats or our leases cannot take those away. The second variable is for a transaction that has locked
+    rows and not changed any yet, which MariaDB does not count as a writing one.
+    """
+    if not seconds:
+        return ""
+    limits = ("idle_write_transaction_timeout", "idle_transaction_timeout")
+    return f"/*M!100300 {''.join(f', SESSION {name} = {_whole(seconds)}' for name in limits)} */"
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -193,47 +221,3 @@ def _begin_sqlite(connection: Connection) -> None:
     # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
     writing = connection.get_execution_options().get("moorage_writing", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
-
-
-def _code(fault: BaseException) -> tuple[str, int] | None:
-    """Return the driver's own code of a fault: never its text."""
-    if not isinstance(fault, exc.DBAPIError) or fault.orig is None:
-        return None
-    if isinstance(fault.orig, sqlite3.Error):
-        # The extended code of a primary one has it in its low byte.
-        return "sqlite", getattr(fault.orig, "sqlite_errorcode", 0) & 0xFF
-    first = fault.orig.args[0] if fault.orig.args else None
-    return ("mysql", first) if isinstance(first, int) else None
-
-
-def is_collision(fault: BaseException) -> bool:
-    """Tell whether another transaction was in the way, so that the same one may succeed from its beginning."""
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_COLLISIONS
-        case ("sqlite", code):
-            return code in _SQLITE_BUSY
-    return False
-
-
-def is_lock_wait(fault: BaseException) -> bool:
-    """Tell whether a row lock was waited for in vain."""
-    return _code(fault) == ("mysql", _MYSQL_LOCK_WAIT)
-
-
-def is_away(fault: BaseException) -> bool:
-    """Tell whether the database could not be reached, or the connection to it was lost."""
-    if isinstance(fault, exc.DBAPIError) and fault.connection_invalidated:
-        return True
-    match _code(fault):
-        case ("mysql", code):
-            return code in _MYSQL_AWAY
-        case ("sqlite", code):
-            return code in _SQLITE_AWAY
-    return False
-
-
-def _plain_reason(fault: exc.DBAPIError) -> str:
-    """Return the driver's words without the statement and its parameters."""
-    arguments = getattr(fault.orig, "args", ())
-    return str(arguments[-1] if arguments else fault.orig)[:300]

@@ -1,14 +1,13 @@
 """Every option of every service, and how a service reads its own configuration."""
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 
-from moorage import errors
+from moorage import compute_options, errors, placement_api_options
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 
@@ -32,7 +31,16 @@ _DATABASE = [
         "max_transaction_tries",
         default=20,
         min=1,
-        help="How often one transaction is begun when it collides with others (deadlock, lock wait, snapshot).",
+        help="How often one transaction is begun when it collides with others (deadlock, lock wait, snapshot). Where a "
+        "row lock does not come free, it is given up after five waits.",
+    ),
+    cfg.FloatOpt(
+        "idle_transaction_timeout",
+        default=30.0,
+        min=0.0,
+        help="Seconds after which MariaDB rolls back a transaction in which nothing happens, as of a process that was "
+        "stopped or of a machine that was cut off; it is then begun anew. Shorter than [conductor] lease_seconds, so "
+        "that whoever takes over finds the rows free. 0 for never. MySQL has no such limit.",
     ),
 ]
 
@@ -65,7 +73,7 @@ _SERVICE = [
 _SCHEDULER = [
     cfg.ListOpt(
         "enabled_filters",
-        default=["compute", "availability_zone", "destination", "resources"],
+        default=["compute", "availability_zone", "destination", "traits", "aggregates", "resources"],
         help="Filters by the name of their entry point, in the order in which they run.",
     ),
     cfg.ListOpt(
@@ -207,62 +215,18 @@ _CONDUCTOR = [
         "stays held until nothing of the guest is left.",
     ),
     cfg.FloatOpt(
+        "record_retention",
+        default=30 * 86400.0,
+        min=0.0,
+        help="Seconds for which the record of an operation that has ended is kept, and, after an instance was deleted, "
+        "that of its attempts; never less than [placement] tombstone_retention. An attempt whose host may still have "
+        "its guest is kept until that host says that it has not.",
+    ),
+    cfg.FloatOpt(
         "report_interval",
         default=5.0,
         min=0.05,
         help="Seconds between two reports of a cell's hosts to the schedulers.",
-    ),
-]
-
-_COMPUTE = [
-    cfg.StrOpt("agent", default=socket.gethostname(), sample_default="<host name>", help="The name of this agent."),
-    cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
-    cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
-    cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
-    cfg.FloatOpt(
-        "stop_timeout",
-        default=20.0,
-        min=0.0,
-        help="Seconds that an agent which is told to stop gives to the builds under way.",
-    ),
-]
-
-_FAKE_DRIVER = [
-    cfg.IntOpt("hosts", default=1, min=1, help="How many hosts the fake driver plays."),
-    cfg.StrOpt("host_prefix", help="How their names begin; the default is the agent's name."),
-    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of its hosts."),
-    cfg.IntOpt("vcpus", default=16, min=1, help="VCPU of each host."),
-    cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="Allocation ratio of VCPU."),
-    cfg.IntOpt("memory_mb", default=32768, min=1, help="MEMORY_MB of each host."),
-    cfg.IntOpt("disk_gb", default=500, min=0, help="DISK_GB of each host; 0 for none."),
-    cfg.StrOpt(
-        "state_file",
-        help="The file that holds its guests and outlives the agent; by default one beside the working directory's "
-        "other files, named after the agent.",
-    ),
-    cfg.IntOpt("seed", default=0, help="Which attempts fail is a function of this, the instance and the host."),
-    cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The share of spawns that fail."),
-    cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
-    cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
-    cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),
-    cfg.ListOpt("hanging_hosts", default=[], help="Hosts on which a spawn never ends, until it is destroyed."),
-    cfg.ListOpt(
-        "late_hosts",
-        default=[],
-        help="Hosts on which a spawn takes late_seconds and cannot be cut short, however little it is still wanted.",
-    ),
-    cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="How long a spawn takes on late_hosts."),
-    cfg.ListOpt(
-        "dying_hosts",
-        default=[],
-        help="Hosts that die in the middle of every spawn, and return after dead_seconds with the guests they had.",
-    ),
-    cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="How long dying_hosts are dead."),
-    cfg.IntOpt(
-        "stranger_guests",
-        default=0,
-        min=0,
-        help="How many guests its hosts have from the start that their cell knows nothing of; each holds one VCPU.",
     ),
 ]
 
@@ -273,8 +237,9 @@ GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "scheduler": _SCHEDULER,
     "placement": _PLACEMENT,
     "conductor": _CONDUCTOR,
-    "compute": _COMPUTE,
-    "fake_driver": _FAKE_DRIVER,
+    "compute": compute_options.COMPUTE,
+    "fake_driver": compute_options.FAKE_DRIVER,
+    "placement_api": placement_api_options.PLACEMENT_API,
 }
 
 

@@ -5,7 +5,7 @@ through its constructor. Answering for all hosts at once is optional: it is fast
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,11 +17,14 @@ from moorage.model import RequestSpec
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+#: Yes or no: of one host, or of each of all hosts.
+Answer = bool | np.bool_ | BoolArray
 
 
 @dataclass(frozen=True, slots=True)
 class HostInventory:
-    """What one host has of one resource class, and how much of it is used, in the class's own units."""
+    """What one provider has of one resource class, and how much of it is used, in the class's own units."""
 
     total: int
     reserved: int
@@ -52,7 +55,11 @@ class HostInventory:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host, as it was when the decision began."""
+    """One host, as it was when the decision began: its providers, and the pools that share with it, taken together.
+
+    What may be asked of it is what may be asked of all hosts at once (:class:`HostView`), by the same names. A pool
+    counts in full for every host that it shares with.
+    """
 
     service_host: str
     nodename: str
@@ -62,12 +69,70 @@ class Host:
     up: bool
     disabled: bool
     forced_down: bool
-    inventories: Mapping[str, HostInventory]
+    #: Of each resource class one for every provider that has it.
+    inventories: Mapping[str, Sequence[HostInventory]]
     attributes: Mapping[str, Any]
+    #: All traits of all of them, and those of the root of the host's own tree.
+    traits: Collection[str] = frozenset()
+    root_traits: Collection[str] = frozenset()
+    #: All aggregates that any of them belongs to.
+    aggregates: Collection[str] = frozenset()
+    #: The uuids of all of them.
+    providers: Collection[str] = frozenset()
+    #: Whether one provider is all there is: then whatever fits the host fits that provider.
+    flat: bool = True
+
+    def fits(self, resource_class: str, amount: int) -> bool:
+        """Tell whether ``amount`` may be allocated to one more consumer from one provider at least."""
+        return any(inventory.fits(amount) for inventory in self._inventories(resource_class))
+
+    def fitting(self, resource_class: str, amount: int) -> int:
+        """Return from how many providers ``amount`` may be allocated to one more consumer."""
+        return sum(inventory.fits(amount) for inventory in self._inventories(resource_class))
+
+    def capacity(self, resource_class: str) -> float:
+        """Return how much of a class may be allocated in all; 0 where there is none of it."""
+        return sum((inventory.capacity for inventory in self._inventories(resource_class)), 0.0)
+
+    def used(self, resource_class: str) -> float:
+        """Return how much of a class is allocated."""
+        return sum((inventory.used for inventory in self._inventories(resource_class)), 0.0)
+
+    def free(self, resource_class: str) -> float:
+        """Return how much of a class may still be allocated; negative where it is over-full."""
+        return self.capacity(resource_class) - self.used(resource_class)
+
+    def room(self, resource_class: str) -> float:
+        """Return the same, where an over-full provider takes nothing away from the others."""
+        return sum((max(inventory.free, 0.0) for inventory in self._inventories(resource_class)), 0.0)
+
+    def has_trait(self, trait: str) -> bool:
+        """Tell whether any of its providers has a trait."""
+        return trait in self.traits
+
+    def root_has_trait(self, trait: str) -> bool:
+        """Tell whether the root of its tree has a trait."""
+        return trait in self.root_traits
+
+    def in_aggregate(self, aggregate: str) -> bool:
+        """Tell whether any of its providers belongs to an aggregate."""
+        return aggregate in self.aggregates
+
+    def has_provider(self, uuid: str) -> bool:
+        """Tell whether a provider is one of its own, or of a tree that shares with it."""
+        return uuid in self.providers
+
+    def _inventories(self, resource_class: str) -> Sequence[HostInventory]:
+        return self.inventories.get(resource_class, ())
 
 
 class HostView(ABC):
-    """All hosts as they were when the decision began: row ``i`` of every column is host ``i``."""
+    """All hosts as they were when the decision began: row ``i`` of every column is host ``i``.
+
+    A host is its own providers and the pools that share with it, taken together. Whether the groups of a request can be
+    served is worked out later, for the best hosts: until then these columns say what is possible at most, and for
+    :attr:`flat` hosts exactly.
+    """
 
     @abstractmethod
     def __len__(self) -> int:
@@ -87,6 +152,11 @@ class HostView(ABC):
     def enabled(self) -> BoolArray:
         """Which hosts take new servers."""
 
+    @property
+    @abstractmethod
+    def flat(self) -> BoolArray:
+        """Which hosts are one provider, with which no pool shares."""
+
     @abstractmethod
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
@@ -96,8 +166,32 @@ class HostView(ABC):
         """How much of a class is allocated."""
 
     @abstractmethod
+    def room(self, resource_class: str) -> FloatArray:
+        """How much of a class may still be allocated; an over-full provider takes nothing away from the others."""
+
+    @abstractmethod
     def fits(self, resource_class: str, amount: int) -> BoolArray:
-        """Which hosts may allocate ``amount`` to one more consumer (capacity and unit rules)."""
+        """Which hosts may allocate ``amount`` to one more consumer from one provider (capacity and unit rules)."""
+
+    @abstractmethod
+    def fitting(self, resource_class: str, amount: int) -> IntArray:
+        """From how many providers of each host ``amount`` may be allocated to one more consumer."""
+
+    @abstractmethod
+    def has_trait(self, trait: str) -> BoolArray:
+        """Which hosts have a provider with this trait."""
+
+    @abstractmethod
+    def root_has_trait(self, trait: str) -> BoolArray:
+        """Which hosts have this trait on the root of their own tree."""
+
+    @abstractmethod
+    def in_aggregate(self, aggregate: str) -> BoolArray:
+        """Which hosts have a provider that belongs to this aggregate."""
+
+    @abstractmethod
+    def has_provider(self, uuid: str) -> BoolArray:
+        """Which hosts have this provider for their own, or in a tree that shares with them."""
 
     @abstractmethod
     def in_zone(self, availability_zone: str) -> BoolArray:
@@ -140,6 +234,36 @@ class Filter(ABC):
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
         """Tell for each row whether it passes; overridden where all hosts can be answered for at once."""
         return np.fromiter((self.passes(view.host(row), request) for row in range(len(view))), dtype=np.bool_)
+
+
+class ConditionsFilter(Filter):
+    """A filter that is a number of conditions, which are put to one host and to all hosts in the same words."""
+
+    @abstractmethod
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterable[Answer]:
+        """Yield what must all be true: an answer of one host, or of each of all, as ``asked`` gives them.
+
+        They are combined with ``np.logical_not`` and its like, which take either.
+        """
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        """Tell whether all conditions are true of ``host``."""
+        return all(bool(answer) for answer in self.conditions(host, request))
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        """Tell the same of all hosts."""
+        passes = np.ones(len(view), dtype=np.bool_)
+        for answer in self.conditions(view, request):
+            passes &= answer
+        return passes
+
+
+def any_of(answers: Iterable[Answer]) -> Answer:
+    """Return whether one of these is true at least; of none it is not."""
+    found: Answer = False
+    for answer in answers:
+        found = np.logical_or(found, answer)
+    return found
 
 
 class Weigher(ABC):

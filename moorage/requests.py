@@ -8,7 +8,8 @@ from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaDat
 
 from moorage import errors
 from moorage.columns import digest_type, document_type, name_type, now, request_id_type
-from moorage.database import Database, is_lock_wait
+from moorage.database import Database
+from moorage.database_faults import is_lock_wait
 from moorage.wire import Mutation
 
 R = TypeVar("R")

@@ -7,8 +7,21 @@ from msgspec import Meta
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import MAX_INSTANCES, Done
 from moorage.messages.conductor import Ownership
-from moorage.messages.placement import ProviderReports
-from moorage.model import EndedAttempt, Guest, HostReport, Instance, Name, RequestSpec, Selection, Text, Uuid, Value
+from moorage.messages.providers import Children, MoveInstructions, ProviderReports, ProvidersReported
+from moorage.model import (
+    EndedAttempt,
+    Guest,
+    HostReport,
+    Instance,
+    Name,
+    RequestSpec,
+    ReshapePlan,
+    ResourceProvider,
+    Selection,
+    Text,
+    Uuid,
+    Value,
+)
 from moorage.wire import Message, Mutation
 
 
@@ -98,13 +111,35 @@ class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
     started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
 
 
-class ReportProviderTree(Mutation[Done], frozen=True, kw_only=True):
+class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True):
     """What the providers of an agent's hosts are; answered once the placement role has them."""
 
     topic = "conductor.cell"
     method = "report_provider_tree"
+    since: ClassVar = {"gone": "1.2"}
     agent: Name
     providers: ProviderReports
+    gone: Annotated[tuple[Uuid, ...], Meta(max_length=1000)] = ()
+
+
+class ListProviderTreesInCell(Message[list[ResourceProvider]], frozen=True, kw_only=True):
+    """All providers of the trees that these belong to, as the placement role has them now."""
+
+    topic = "conductor.cell"
+    method = "list_provider_trees"
+    version = "1.2"
+    uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=1000)]
+
+
+class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
+    """Move inventories within the tree of one of an agent's hosts; answered once the placement role has done it."""
+
+    topic = "conductor.cell"
+    method = "reshape_provider_tree"
+    version = "1.2"
+    agent: Name
+    instructions: MoveInstructions
+    providers: Children = ()
 
 
 class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):

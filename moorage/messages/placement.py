@@ -1,4 +1,4 @@
-"""Topic `placement` of the main bus: providers, what is held of them, and claims."""
+"""Topic `placement` of the main bus: what consumers hold, claims, and what an operator asks of the store."""
 
 from typing import Annotated, ClassVar
 
@@ -12,11 +12,8 @@ from moorage.model import (
     Consumer,
     ConsumerAllocations,
     Generation,
-    Inventories,
     Name,
-    ProviderReport,
     RequestId,
-    ResourceProvider,
     Uuid,
     Value,
 )
@@ -28,60 +25,6 @@ class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "list_cells"
-
-
-class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Create a root provider without inventory."""
-
-    topic = "placement"
-    method = "create_resource_provider"
-    uuid: Uuid
-    name: Name
-
-
-class DeleteResourceProvider(Mutation[Done], frozen=True, kw_only=True):
-    """Delete a provider that nobody holds anything of, with its inventories."""
-
-    topic = "placement"
-    method = "delete_resource_provider"
-    uuid: Uuid
-
-
-class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
-    """One provider with its inventories and what is used of them."""
-
-    topic = "placement"
-    method = "get_resource_provider"
-    uuid: Uuid
-
-
-class ListResourceProviders(Message[list[ResourceProvider]], frozen=True, kw_only=True):
-    """All providers by name, or the one of that name."""
-
-    topic = "placement"
-    method = "list_resource_providers"
-    name: Name | None = None
-
-
-class SetInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Replace all inventories of a provider; ``generation`` is compared and moves."""
-
-    topic = "placement"
-    method = "set_inventories"
-    uuid: Uuid
-    generation: Generation
-    inventories: Inventories
-
-
-ProviderReports = Annotated[tuple[ProviderReport, ...], Meta(max_length=1000)]
-
-
-class ReportProviders(Mutation[Done], frozen=True, kw_only=True):
-    """Make the providers what their hosts say they are: create what is missing, change what differs."""
-
-    topic = "placement"
-    method = "report_providers"
-    providers: ProviderReports
 
 
 class GetAllocations(Message[Consumer], frozen=True, kw_only=True):

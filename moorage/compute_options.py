@@ -1,0 +1,102 @@
+"""The options of compute agents, and of the fake driver."""
+
+import socket
+
+from oslo_config import cfg
+
+#: Group `compute`.
+COMPUTE = [
+    cfg.StrOpt("agent", default=socket.gethostname(), sample_default="<host name>", help="The name of this agent."),
+    cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
+    cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
+    cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
+    cfg.FloatOpt(
+        "stop_timeout",
+        default=20.0,
+        min=0.0,
+        help="Seconds that an agent which is told to stop gives to the builds under way.",
+    ),
+    cfg.BoolOpt(
+        "reshape_at_any_report",
+        default=False,
+        help="Whether a driver may have the resource providers of a host reshaped, with all that is allocated of them, "
+        "at any report; by default only until the host has been described after the agent's start.",
+    ),
+]
+
+#: Group `fake_driver`.
+FAKE_DRIVER = [
+    cfg.IntOpt("hosts", default=1, min=1, help="How many hosts the fake driver plays."),
+    cfg.StrOpt("host_prefix", help="How their names begin; the default is the agent's name."),
+    cfg.StrOpt("availability_zone", default="nova", help="The availability zone of its hosts."),
+    cfg.IntOpt("vcpus", default=16, min=1, help="VCPU of each host."),
+    cfg.FloatOpt("vcpu_allocation_ratio", default=1.0, min=0.001, help="Allocation ratio of VCPU."),
+    cfg.IntOpt("memory_mb", default=32768, min=1, help="MEMORY_MB of each host."),
+    cfg.IntOpt("disk_gb", default=500, min=0, help="DISK_GB of each host; 0 for none."),
+    cfg.StrOpt(
+        "shared_disk_aggregate",
+        help="The uuid of an aggregate. Its hosts have no DISK_GB of their own then, and belong to this aggregate, in "
+        "which a storage pool shares its own.",
+    ),
+    cfg.ListOpt("traits", default=[], help="Traits of each host."),
+    cfg.StrOpt(
+        "layout",
+        default="nested",
+        choices=[
+            ("nested", "NUMA nodes, GPUs and NICs are resource providers under their host's"),
+            ("flat", "the host's own resource provider has all that they have"),
+        ],
+        help="How its hosts describe what they have. An agent that is started with another layout than before has the "
+        "providers of its hosts reshaped.",
+    ),
+    cfg.IntOpt(
+        "numa_nodes",
+        default=0,
+        min=0,
+        help="NUMA nodes of each host, which have its VCPU and MEMORY_MB in equal shares; 0 for none.",
+    ),
+    cfg.IntOpt("gpus", default=0, min=0, help="Physical GPUs of each host."),
+    cfg.IntOpt("vgpus_per_gpu", default=4, min=1, help="VGPU of each physical GPU."),
+    cfg.IntOpt("nics", default=0, min=0, help="SR-IOV NICs of each host."),
+    cfg.IntOpt("vfs_per_nic", default=8, min=1, help="SRIOV_NET_VF of each NIC."),
+    cfg.IntOpt(
+        "nic_bandwidth",
+        default=10_000_000,
+        min=0,
+        help="NET_BW_EGR_KILOBIT_PER_SEC and NET_BW_IGR_KILOBIT_PER_SEC of each NIC; 0 for none.",
+    ),
+    cfg.ListOpt(
+        "physnets",
+        default=["physnet0"],
+        help="The physical networks that the NICs of a host are on, in turn: NIC n has the trait of network n.",
+    ),
+    cfg.StrOpt(
+        "state_file",
+        help="The file that holds its guests and outlives the agent; by default one beside the working directory's "
+        "other files, named after the agent.",
+    ),
+    cfg.IntOpt("seed", default=0, help="Which attempts fail is a function of this, the instance and the host."),
+    cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The share of spawns that fail."),
+    cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
+    cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
+    cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),
+    cfg.ListOpt("hanging_hosts", default=[], help="Hosts on which a spawn never ends, until it is destroyed."),
+    cfg.ListOpt(
+        "late_hosts",
+        default=[],
+        help="Hosts on which a spawn takes late_seconds and cannot be cut short, however little it is still wanted.",
+    ),
+    cfg.FloatOpt("late_seconds", default=30.0, min=0.0, help="How long a spawn takes on late_hosts."),
+    cfg.ListOpt(
+        "dying_hosts",
+        default=[],
+        help="Hosts that die in the middle of every spawn, and return after dead_seconds with the guests they had.",
+    ),
+    cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="How long dying_hosts are dead."),
+    cfg.IntOpt(
+        "stranger_guests",
+        default=0,
+        min=0,
+        help="How many guests its hosts have from the start that their cell knows nothing of; each holds one VCPU.",
+    ),
+]

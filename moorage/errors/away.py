@@ -1,0 +1,51 @@
+"""A part is away: the operator must look."""
+
+from moorage.errors.basis import MoorageError
+
+
+class Unavailable(MoorageError):
+    """A part of the cloud cannot be reached."""
+
+    code = "moorage.unavailable"
+
+
+class StoreUnavailable(Unavailable):
+    """The database of {schema} cannot be reached: {reason}."""
+
+    code = "moorage.store_unavailable"
+    schema: str
+    reason: str
+
+
+class BusUnavailable(Unavailable):
+    """The message bus cannot be reached: {reason}."""
+
+    code = "moorage.bus_unavailable"
+    reason: str
+
+
+class NoReply(Unavailable):
+    """Nobody has answered {method} on {topic} within {seconds} seconds.
+
+    Whether it was carried out is unknown: repeat it with the same request id.
+    """
+
+    code = "moorage.no_reply"
+    topic: str
+    method: str
+    seconds: float
+
+
+class CellUnreachable(Unavailable):
+    """The cell {cell} cannot be reached: {reason}."""
+
+    code = "moorage.cell_unreachable"
+    cell: str
+    reason: str
+
+
+class Overloaded(Unavailable):
+    """The service has more work than it can take: {reason}."""
+
+    code = "moorage.overloaded"
+    reason: str

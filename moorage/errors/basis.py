@@ -1,0 +1,71 @@
+"""The root of the tree: how an error gets its text, and how it crosses the bus as itself."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, dataclass_transform
+
+Json = Any  # what json.dumps takes: checked by the contract test that sends every error over both buses
+
+
+class _Blank(dict[str, object]):
+    """Stands in for data that an older or newer peer did not send."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+@dataclass_transform(kw_only_default=True)
+class MoorageError(Exception):
+    """Something in Moorage went wrong."""
+
+    __module__ = __package__
+
+    code: ClassVar[str] = "moorage.error"
+
+    def __init_subclass__(cls) -> None:
+        # Errors travel under the name of this package, so that a class may move from file to file.
+        if cls.__module__.startswith(__package__):
+            cls.__module__ = __package__
+
+    def __init__(self, **data: Json) -> None:
+        # A newer peer may send data that this version has no name for: it is dropped, as in every reply.
+        self.data: dict[str, Json] = {}
+        for name in self.field_names():
+            if name in data or hasattr(type(self), name):
+                self.data[name] = data[name] if name in data else getattr(type(self), name)
+        for name, value in self.data.items():
+            setattr(self, name, value)
+        super().__init__()
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        """Return the names of the data that this error carries."""
+        annotations = [vars(base).get("__annotations__", {}) for base in reversed(cls.__mro__)]
+        return [name for names in annotations for name in names if name != "code"]
+
+    @property
+    def kwargs(self) -> dict[str, Json]:
+        """What oslo.messaging sends along and hands to the constructor on the other side."""
+        return self.data
+
+    def __str__(self) -> str:
+        first_paragraph = inspect.cleandoc(self.__doc__ or "").split("\n\n")[0]
+        return " ".join(first_paragraph.split()).format_map(_Blank(self.data))
+
+    def __reduce__(self) -> tuple[Callable[..., "MoorageError"], tuple[type["MoorageError"], dict[str, Json]]]:
+        return _rebuild, (type(self), self.data)
+
+
+def _rebuild(kind: type[MoorageError], data: dict[str, Json]) -> MoorageError:
+    return kind(**data)
+
+
+def every_error() -> list[type[MoorageError]]:
+    """Return each class of the tree, the root first."""
+    found: list[type[MoorageError]] = []
+    pending: list[type[MoorageError]] = [MoorageError]
+    while pending:
+        kind = pending.pop(0)
+        found.append(kind)
+        pending.extend(kind.__subclasses__())
+    return found

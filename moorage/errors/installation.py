@@ -1,0 +1,30 @@
+"""The installation is wrong: the operator must mend it before a service starts."""
+
+from moorage.errors.basis import MoorageError
+
+
+class ConfigurationError(MoorageError):
+    """The configuration is wrong: {reason}."""
+
+    code = "moorage.configuration"
+    reason: str
+
+
+class UnknownPlugin(ConfigurationError):
+    """There is no {kind} named {name}; the known ones are: {known}."""
+
+    code = "moorage.unknown_plugin"
+    kind: str
+    name: str
+    known: str
+    reason: str = ""
+
+
+class SchemaMismatch(ConfigurationError):
+    """The {schema} schema is at revision {found} and this version needs {needed}: run `moorage db upgrade`."""
+
+    code = "moorage.schema_mismatch"
+    schema: str
+    found: str
+    needed: str
+    reason: str = ""

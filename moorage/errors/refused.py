@@ -1,0 +1,106 @@
+"""It does not fit: ask for something else, or somewhere else."""
+
+from collections.abc import Mapping, Sequence
+
+from moorage.errors.basis import Json, MoorageError
+
+
+class PlacementRefused(MoorageError):
+    """What was asked for cannot be placed."""
+
+    code = "moorage.refused"
+
+
+class NoValidHost(PlacementRefused):
+    """No valid host was found for {instances} instance(s): {summary}.
+
+    The explanation counts, for each filter, the hosts that it removed, and names the nearest misses. It is only ever
+    raised after the host view has caught up with the store and has decided once more.
+    """
+
+    code = "moorage.no_valid_host"
+    instances: int
+    summary: str
+    explanation: Mapping[str, Json]
+
+
+class MaxRetriesExceeded(PlacementRefused):
+    """The build of instance {instance_uuid} failed on every host that was tried: {summary}."""
+
+    code = "moorage.max_retries_exceeded"
+    instance_uuid: str
+    summary: str
+    attempts: Sequence[Mapping[str, Json]]
+
+
+class CapacityExceeded(PlacementRefused):
+    """There is not enough room on {count} inventories, the first of them {resource_class} of provider {provider_uuid}.
+
+    ``refusals`` lists every one as ``{provider_uuid, resource_class, asked, free, reason}``.
+    """
+
+    code = "moorage.capacity_exceeded"
+    provider_uuid: str
+    resource_class: str
+    count: int
+    refusals: Sequence[Mapping[str, Json]]
+
+
+class InvalidInventory(PlacementRefused):
+    """The inventory of {resource_class} on provider {provider_uuid} is invalid: {reason}."""
+
+    code = "moorage.invalid_inventory"
+    provider_uuid: str
+    resource_class: str
+    reason: str
+
+
+class InventoryInUse(PlacementRefused):
+    """The inventory of {resource_class} on provider {provider_uuid} is in use and cannot be removed."""
+
+    code = "moorage.inventory_in_use"
+    provider_uuid: str
+    resource_class: str
+
+
+class ProviderInUse(PlacementRefused):
+    """The resource provider {provider_uuid} is in use: it can be neither deleted nor moved to another tree.
+
+    It cannot be deleted while anybody holds anything of it. It cannot be moved to or from the tree of a claim's host
+    while that claim's consumer holds anything of it or of what stands below it, and not as long as it is a host's own.
+    """
+
+    code = "moorage.provider_in_use"
+    provider_uuid: str
+
+
+class ProviderHasChildren(ProviderInUse):
+    """The resource provider {provider_uuid} has children and cannot be deleted before they are."""
+
+    code = "moorage.provider_has_children"
+
+
+class ImpossibleDeal(PlacementRefused):
+    """What consumer {consumer_uuid} holds of provider {provider_uuid} fits none of its new places: {reason}."""
+
+    code = "moorage.impossible_deal"
+    consumer_uuid: str
+    provider_uuid: str
+    reason: str
+
+
+class SearchBoundReached(PlacementRefused):
+    """The search for {what} was given up after {steps} steps; whether there is a way is not known."""
+
+    code = "moorage.search_bound_reached"
+    what: str
+    steps: int
+
+
+class BuildFailed(PlacementRefused):
+    """The guest of instance {instance_uuid} could not be built on host {host}: {reason}."""
+
+    code = "moorage.build_failed"
+    instance_uuid: str
+    host: str
+    reason: str

@@ -1,0 +1,38 @@
+"""The caller's view is stale: read again, then decide."""
+
+from moorage.errors.basis import MoorageError
+
+
+class StaleView(MoorageError):
+    """What the caller knows has changed in the meantime."""
+
+    code = "moorage.stale"
+
+
+class ConsumerGenerationConflict(StaleView):
+    """The consumer {consumer_uuid} is at generation {found}, not at {named}.
+
+    A generation of null stands for a consumer that does not exist.
+    """
+
+    code = "moorage.consumer_generation_conflict"
+    consumer_uuid: str
+    named: int | None
+    found: int | None
+
+
+class ProviderGenerationConflict(StaleView):
+    """The resource provider {provider_uuid} is at generation {found}, not at {named}."""
+
+    code = "moorage.provider_generation_conflict"
+    provider_uuid: str
+    named: int
+    found: int
+
+
+class ClaimReleased(StaleView):
+    """The claim {claim_id} of consumer {consumer_uuid} has been released or replaced."""
+
+    code = "moorage.claim_released"
+    consumer_uuid: str
+    claim_id: str

@@ -1,0 +1,205 @@
+"""Resource groups as they are typed: `--resource VGPU=1 --required CUSTOM_GPU --group 1 --resource ...`.
+
+Words and shapes are those of osc-placement. What follows `--group SUFFIX` is asked of that group, until the next one;
+what stands before the first is asked of the unsuffixed group.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName, Uuid
+
+#: A `--required` of which any one trait will do is written as in Placement's API.
+_ANY_OF = "in:"
+
+
+def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
+    """Add the options that say what is asked of one group; :func:`group` reads them.
+
+    :param trees_by_name: the provider of --in-tree may be typed by name; whoever reads the group looks it up.
+    """
+    _add(parser, "--resource", _amount, "CLASS=AMOUNT", "an amount of a resource class, to be free")
+    _add(parser, "--required", _required, "TRAIT", "a trait that must be there; in:TRAIT,TRAIT: any one of them")
+    _add(parser, "--forbidden", _trait, "TRAIT", "a trait that must not be there")
+    _add(parser, "--member-of", _uuids, "UUID[,UUID...]", "an aggregate to belong to; of several, any one of them")
+    _add(parser, "--not-member-of", _uuids, "UUID[,UUID...]", "an aggregate not to belong to; of several, none of them")
+    tree, metavar = (str, "PROVIDER") if trees_by_name else (_uuid, "UUID")
+    _add(parser, "--in-tree", tree, metavar, "only providers of the tree that this one belongs to", repeated="")
+
+
+def add_request_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
+    """Add the options of one group, those for further groups, and those between them; :func:`request` reads them."""
+    add_group_words(parser, trees_by_name=trees_by_name)
+    parser.add_argument(
+        "--group",
+        type=_suffix,
+        action=_GroupAction,
+        metavar="SUFFIX",
+        help="a further group, served by one provider: it is what the options after this one are about",
+    )
+    add = parser.add_argument
+    policies = ("none", "isolate")
+    add("--group-policy", choices=policies, help="whether suffixed groups must have providers of their own: isolate")
+    add(
+        "--same-subtree",
+        type=_suffixes,
+        action="append",
+        default=[],
+        metavar="SUFFIX,SUFFIX[,...]",
+        help="groups served under one provider of the tree, or by it",
+    )
+    for name, what in (("--root-required", "must"), ("--root-forbidden", "must not")):
+        add(
+            name,
+            type=_trait,
+            action="append",
+            default=[],
+            metavar="TRAIT",
+            help=f"a trait that the root of the tree {what} have",
+        )
+
+
+def group(given: argparse.Namespace) -> ResourceGroup:
+    """Return what is asked of the unsuffixed group, which asks for nothing where nothing was typed."""
+    return groups(given).get(UNSUFFIXED, ResourceGroup())
+
+
+def groups(given: argparse.Namespace) -> Mapping[str, ResourceGroup]:
+    """Return by suffix the groups of which something was typed, be it nothing but `--group SUFFIX`."""
+    return {suffix: asked.group() for suffix, asked in _typed(given).items()}
+
+
+def request(given: argparse.Namespace) -> ResourceRequest:
+    """Return all that was typed."""
+    return ResourceRequest(groups=dict(groups(given)), **between(given))
+
+
+def between(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what was typed of all groups together, under the field names of requests."""
+    return {
+        "group_policy": given.group_policy,
+        "same_subtree": tuple(given.same_subtree),
+        "root_required": tuple(given.root_required),
+        "root_forbidden": tuple(given.root_forbidden),
+    }
+
+
+# --- Collecting -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Asked:
+    """What has been typed of one group so far."""
+
+    words: dict[str, list[Any]] = field(default_factory=dict)
+
+    def group(self) -> ResourceGroup:
+        required = self.words.get("required", [])
+        return ResourceGroup(
+            resources=dict(self.words.get("resource", [])),
+            required=tuple(traits[0] for any_of, traits in required if not any_of),
+            any_of=tuple(traits for any_of, traits in required if any_of),
+            forbidden=tuple(self.words.get("forbidden", [])),
+            member_of=tuple(self.words.get("member_of", [])),
+            not_member_of=tuple(uuid for uuids in self.words.get("not_member_of", []) for uuid in uuids),
+            in_tree=next(iter(self.words.get("in_tree", [])), None),
+        )
+
+
+def _typed(given: argparse.Namespace) -> dict[str, _Asked]:
+    typed: dict[str, _Asked] | None = getattr(given, "groups", None)
+    if typed is None:
+        typed = given.groups = {}
+    return typed
+
+
+class _GroupAction(argparse.Action):
+    """Begins a group."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        namespace.group = values
+        _typed(namespace).setdefault(values, _Asked())
+
+
+class _WordAction(argparse.Action):
+    """Adds a word to the group that was begun last."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        suffix = getattr(namespace, "group", None) or UNSUFFIXED
+        words = _typed(namespace).setdefault(suffix, _Asked()).words.setdefault(self.dest, [])
+        if words and (self.dest == "in_tree" or (self.dest == "resource" and values[0] in dict(words))):
+            raise argparse.ArgumentError(self, f"{option_string} says the same of one group twice")
+        words.append(values)
+
+
+def _add(
+    parser: argparse.ArgumentParser, name: str, kind: Any, metavar: str, text: str, repeated: str = "; may be repeated"
+) -> None:
+    parser.add_argument(
+        name, type=kind, action=_WordAction, default=argparse.SUPPRESS, metavar=metavar, help=text + repeated
+    )
+
+
+# --- Words ----------------------------------------------------------------------------------------------------------
+
+
+def _checked(text: Any, kind: Any, what: str) -> Any:
+    try:
+        return msgspec.convert(text, kind)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no {what}") from None
+
+
+def _amount(text: str) -> tuple[str, int]:
+    name, _, amount = text.partition("=")
+    if not amount.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not CLASS=AMOUNT")
+    return _checked(name, ResourceClassName, "resource class"), _checked(int(amount), Amount, "amount")
+
+
+def _trait(text: str) -> str:
+    trait: str = _checked(text, TraitName, "trait")
+    return trait
+
+
+def _required(text: str) -> tuple[bool, Sequence[str]]:
+    """Return the traits, and whether any one of them will do."""
+    names = text.removeprefix(_ANY_OF)
+    any_of = names != text
+    return any_of, tuple(_trait(name) for name in (names.split(",") if any_of else [names]))
+
+
+def _uuid(text: str) -> str:
+    uuid: str = _checked(text, Uuid, "uuid")
+    return uuid
+
+
+def _uuids(text: str) -> Sequence[str]:
+    return tuple(_uuid(uuid) for uuid in text.split(","))
+
+
+def _suffix(text: str) -> str:
+    if text == UNSUFFIXED:
+        raise argparse.ArgumentTypeError("a group's suffix has at least one character")
+    suffix: str = _checked(text, Suffix, "suffix")
+    return suffix
+
+
+def _suffixes(text: str) -> Sequence[str]:
+    return tuple(_suffix(suffix) for suffix in text.split(","))

@@ -1,0 +1,79 @@
+"""What the scheduler answers."""
+
+from collections import Counter
+
+from moorage.model.basis import Generation, Name, ResourceClassName, Resources, Uuid, Value
+from moorage.model.held import AllocationRequest
+
+
+class Selection(Value, frozen=True, kw_only=True):
+    """One host in an answer, with the allocation request that claims it.
+
+    The claimed one alone has a ``claim_id``. In a replayed answer it is marked ``released`` where that claim no longer
+    stands, with the consumer generation to name next.
+    """
+
+    service_host: Name
+    nodename: Name
+    compute_node_uuid: Uuid
+    cell_uuid: Uuid
+    agent: Name
+    availability_zone: Name
+    allocation_request: AllocationRequest
+    #: Those providers of the allocation request that are not the host's own: pools that share with it.
+    shared_providers: tuple[Uuid, ...] = ()
+    #: How much of each resource class may be allocated on the host in all, pools that share with it included.
+    limits: dict[ResourceClassName, float] = {}
+    weight: float = 0.0
+    claim_id: Uuid | None = None
+    consumer_generation: Generation | None = None
+    released: bool = False
+
+    @property
+    def resources(self) -> Resources:
+        """What is claimed of the host itself, by resource class: of its own providers together."""
+        amounts: Counter[str] = Counter()
+        for uuid, part in self.allocation_request.allocations.items():
+            if uuid not in self.shared_providers:
+                amounts.update(part.resources)
+        return dict(amounts)
+
+
+class FilterCount(Value, frozen=True, kw_only=True):
+    """How many hosts entered a filter and how many it removed."""
+
+    name: str
+    hosts: int
+    removed: int
+
+
+class Miss(Value, frozen=True, kw_only=True):
+    """A host that came near: what it lacked of one resource class."""
+
+    host: str
+    resource_class: str
+    asked: int
+    free: float
+    reason: str = "not enough room"
+
+
+class Explanation(Value, frozen=True, kw_only=True):
+    """Why there was no valid host, as data."""
+
+    hosts: int
+    filters: tuple[FilterCount, ...] = ()
+    nearest_misses: tuple[Miss, ...] = ()
+    #: For hosts that the request names: why not this one.
+    named_hosts: dict[str, str] = {}
+    #: Hosts that passed every filter and refused the claim itself.
+    refused_claims: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """Return the explanation in one line for people."""
+        if not self.hosts:
+            return "the cloud has no hosts"
+        parts = [f"{f.name} removed {f.removed} of {f.hosts}" for f in self.filters if f.removed]
+        parts += [f"{host}: {why}" for host, why in self.named_hosts.items()]
+        if self.refused_claims:
+            parts.append(f"{len(self.refused_claims)} refused the claim")
+        return "; ".join(parts) or "no host was left"

@@ -1,0 +1,140 @@
+"""What is asked for: a server, and what of it the store must find room for."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, structs
+
+from moorage.model.basis import (
+    DISK_GB,
+    MEMORY_MB,
+    VCPU,
+    Count,
+    Name,
+    Resources,
+    Suffix,
+    Text,
+    TraitName,
+    Uuid,
+    Value,
+)
+
+#: The group whose resources may come from several providers of a host's tree, and from pools that share with it.
+UNSUFFIXED = ""
+
+
+class ResourceGroup(Value, frozen=True, kw_only=True):
+    """What is asked of one provider or, in the unsuffixed group, of all that serve it together.
+
+    Of each class the amount comes whole from one provider. A trait stands once on any of the providers that serve the
+    group; a forbidden one on none of them. Names are Placement's (API 1.39).
+    """
+
+    resources: Resources = {}
+    required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    #: Of each of these, at least one trait.
+    any_of: Annotated[tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    #: Of each of these, at least one aggregate. In the unsuffixed group a provider's root may be the member.
+    member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
+    #: Only providers of the tree that this one belongs to.
+    in_tree: Uuid | None = None
+
+
+class ResourceRequest(Value, frozen=True, kw_only=True):
+    """The groups of a request by suffix, and what holds between them (Placement's allocation candidates)."""
+
+    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)]
+    #: Whether suffixed groups must be served by pairwise different providers; to be said where there are several.
+    group_policy: Literal["none", "isolate"] | None = None
+    #: Of the providers that serve these groups, one is an ancestor of all, or itself.
+    same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+
+
+class Flavor(Value, frozen=True, kw_only=True):
+    """The size of a server: amounts in units, MiB and GiB; swap in MiB."""
+
+    name: Name = "custom"
+    vcpus: Annotated[int, Meta(ge=1, le=2**20)]
+    memory_mb: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    root_gb: Count = 0
+    ephemeral_gb: Count = 0
+    swap_mb: Count = 0
+    extra_specs: Annotated[dict[Name, Text], Meta(max_length=512)] = {}
+
+
+class Image(Value, frozen=True, kw_only=True):
+    """The image that a server starts from."""
+
+    id: Name | None = None
+    properties: Annotated[dict[Name, Text], Meta(max_length=512)] = {}
+
+
+class Destination(Value, frozen=True, kw_only=True):
+    """Where a server shall go: any of host, node and cell, the others left open."""
+
+    host: Name | None = None
+    node: Name | None = None
+    cell: Uuid | None = None
+
+
+HostNames = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
+
+
+class RequestSpec(Value, frozen=True, kw_only=True):
+    """What is asked of the scheduler, for each instance of the request alike."""
+
+    project_id: Name
+    user_id: Name
+    flavor: Flavor
+    image: Image = Image()
+    is_volume_backed: bool = False
+    availability_zone: Name | None = None
+    ignore_hosts: HostNames = ()
+    force_hosts: HostNames = ()
+    force_nodes: HostNames = ()
+    requested_destination: Destination | None = None
+    scheduler_hints: Annotated[dict[Name, Text], Meta(max_length=64)] = {}
+    #: Further groups by suffix. An unsuffixed one adds to what the flavor stands for: what it names of a class counts
+    #: instead of the flavor's amount.
+    groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)] = {}
+    group_policy: Literal["none", "isolate"] | None = None
+    same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+
+    @property
+    def resources(self) -> Resources:
+        """The unsuffixed resource group that the flavor stands for; an amount of nothing is left out.
+
+        Disk is root + ephemeral + swap rounded up to GiB, without the root disk for a volume-backed server
+        (Nova: ``ResourceRequest.from_request_spec``).
+        """
+        flavor = self.flavor
+        root_gb = 0 if self.is_volume_backed else flavor.root_gb
+        amounts = {
+            VCPU: flavor.vcpus,
+            MEMORY_MB: flavor.memory_mb,
+            DISK_GB: root_gb + flavor.ephemeral_gb + math.ceil(flavor.swap_mb / 1024),
+        }
+        own = self.groups[UNSUFFIXED].resources if UNSUFFIXED in self.groups else {}
+        return {name: amount for name, amount in {**amounts, **own}.items() if amount}
+
+    @property
+    def resource_request(self) -> ResourceRequest:
+        """All resource groups of the request, that of the flavor included."""
+        unsuffixed = structs.replace(self.groups.get(UNSUFFIXED, ResourceGroup()), resources=self.resources)
+        return ResourceRequest(
+            groups={UNSUFFIXED: unsuffixed, **self._suffixed()},
+            group_policy=self.group_policy,
+            same_subtree=self.same_subtree,
+            root_required=self.root_required,
+            root_forbidden=self.root_forbidden,
+        )
+
+    def _suffixed(self) -> Mapping[str, ResourceGroup]:
+        return {suffix: group for suffix, group in self.groups.items() if suffix != UNSUFFIXED}

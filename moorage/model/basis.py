@@ -1,0 +1,34 @@
+"""Names, amounts, and what all values have in common."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+#: A uuid in its canonical, lower-case form.
+Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+#: Names a request for its whole life; see :mod:`moorage.requests`.
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+ResourceClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+#: What a resource group is called; the empty one names the unsuffixed group.
+Suffix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
+#: The name of a host, node, agent, cell, zone, project or user.
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+#: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
+Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Generation = Annotated[int, Meta(ge=0)]
+#: Values of extra specs, image properties and hints: long enough for any policy, short enough to store.
+Text = Annotated[str, Meta(max_length=4096)]
+
+Resources = dict[ResourceClassName, Amount]
+
+VCPU = "VCPU"
+MEMORY_MB = "MEMORY_MB"
+DISK_GB = "DISK_GB"
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What all values have in common: frozen, keyword-only, and silent about fields left at their default."""

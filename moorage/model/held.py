@@ -1,0 +1,162 @@
+"""What there is, and who holds how much of it."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from moorage.model.basis import (
+    Amount,
+    ConsumerType,
+    Count,
+    Generation,
+    Name,
+    ResourceClassName,
+    Resources,
+    Suffix,
+    TraitName,
+    Uuid,
+    Value,
+)
+
+
+class ProviderAmounts(Value, frozen=True, kw_only=True):
+    """What a consumer holds, or shall hold, of one resource provider."""
+
+    resources: Annotated[Resources, Meta(min_length=1, max_length=256)]
+    #: In a write: the provider's generation that the caller relies on, compared where named. In a read: the present.
+    generation: Generation | None = None
+
+
+Allocations = Annotated[dict[Uuid, ProviderAmounts], Meta(max_length=256)]
+
+
+class AllocationRequest(Value, frozen=True, kw_only=True):
+    """The amounts that place one consumer, by provider, and which providers serve which resource group."""
+
+    allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(min_length=1, max_length=256)]
+    mappings: dict[Suffix, tuple[Uuid, ...]] = {}
+
+
+class ConsumerAllocations(Value, frozen=True, kw_only=True):
+    """All that one consumer shall hold from now on; whatever it holds beside this is released."""
+
+    allocations: Allocations
+    project_id: Name
+    user_id: Name
+    consumer_type: ConsumerType = "INSTANCE"
+    #: The generation that the caller relies on; null means that there is no such consumer yet.
+    consumer_generation: Generation | None
+
+
+class Consumer(Value, frozen=True, kw_only=True):
+    """A consumer as the store has it."""
+
+    uuid: Uuid
+    consumer_type: ConsumerType
+    project_id: Name
+    user_id: Name
+    generation: Generation
+    allocations: Allocations = {}
+    claim_id: Uuid | None = None
+    #: The attempt whose host has accepted the claim.
+    accepted_by: Uuid | None = None
+    #: The host that the claim places the consumer on.
+    root_provider_uuid: Uuid | None = None
+    owner: Name | None = None
+
+
+class Inventory(Value, frozen=True, kw_only=True):
+    """What a provider has of one resource class. Capacity = (total - reserved) x allocation_ratio."""
+
+    total: Amount
+    reserved: Count = 0
+    min_unit: Amount = 1
+    max_unit: Amount = 2**31 - 1
+    step_size: Amount = 1
+    allocation_ratio: Annotated[float, Meta(gt=0)] = 1.0
+
+    @property
+    def capacity(self) -> float:
+        """How much may be allocated in all."""
+        return (self.total - self.reserved) * self.allocation_ratio
+
+
+Inventories = Annotated[dict[ResourceClassName, Inventory], Meta(max_length=256)]
+
+
+class ResourceProvider(Value, frozen=True, kw_only=True):
+    """A resource provider as the store has it; ``used`` has a key for each inventory. Names are sorted."""
+
+    uuid: Uuid
+    name: Name
+    generation: Generation
+    root_provider_uuid: Uuid
+    parent_provider_uuid: Uuid | None = None
+    inventories: Inventories = {}
+    used: dict[ResourceClassName, int] = {}
+    traits: tuple[TraitName, ...] = ()
+    aggregates: tuple[Uuid, ...] = ()
+
+
+Traits = Annotated[tuple[TraitName, ...], Meta(max_length=1024)]
+Aggregates = Annotated[tuple[Uuid, ...], Meta(max_length=1024)]
+
+
+class ProviderReport(Value, frozen=True, kw_only=True):
+    """One provider as the host that has it describes it; what is null is not said, and stays as it is."""
+
+    uuid: Uuid
+    name: Name
+    inventories: Inventories = {}
+    #: Null for a root. A report never moves a provider that exists to another parent.
+    parent_provider_uuid: Uuid | None = None
+    traits: Traits | None = None
+    aggregates: Aggregates | None = None
+    #: The generation that the reporter relies on, compared where named; null for a provider that is new to it.
+    generation: Generation | None = None
+
+
+# --- Who uses how much ----------------------------------------------------------------------------------------------
+
+
+class ConsumerHold(Value, frozen=True, kw_only=True):
+    """What one consumer holds of one provider."""
+
+    resources: Resources
+    consumer_generation: Generation
+
+
+class ProviderAllocations(Value, frozen=True, kw_only=True):
+    """Who holds what of one provider."""
+
+    generation: Generation
+    allocations: dict[Uuid, ConsumerHold] = {}
+
+
+class Usage(Value, frozen=True, kw_only=True):
+    """What the consumers of one type hold together."""
+
+    consumer_type: ConsumerType
+    consumer_count: int
+    resources: dict[ResourceClassName, int] = {}
+
+
+# --- What may be allocated ------------------------------------------------------------------------------------------
+
+
+class ProviderSummary(Value, frozen=True, kw_only=True):
+    """What there is and what is used of one provider of a tree that an allocation candidate comes from."""
+
+    root_provider_uuid: Uuid
+    parent_provider_uuid: Uuid | None = None
+    #: By resource class.
+    capacity: dict[ResourceClassName, float] = {}
+    used: dict[ResourceClassName, int] = {}
+    traits: tuple[TraitName, ...] = ()
+
+
+class AllocationCandidates(Value, frozen=True, kw_only=True):
+    """Ways to serve a request, and every provider of the trees that they come from. Nothing is reserved."""
+
+    allocation_requests: tuple[AllocationRequest, ...] = ()
+    provider_summaries: dict[Uuid, ProviderSummary] = {}

@@ -1,0 +1,60 @@
+"""The options of Placement's HTTP API: group `placement_api`."""
+
+from oslo_config import cfg
+
+_KEYSTONE = (
+    "keystonemiddleware, which the extra `keystone` of the package brings, asks Keystone, as [keystone_authtoken] says"
+)
+_NOAUTH2 = (
+    "every token is believed, `user[:project]`, where the user `admin` has the role of that name; for tests, and for "
+    "networks that nobody else reaches"
+)
+
+PLACEMENT_API = [
+    cfg.StrOpt(
+        "auth_strategy",
+        default="keystone",
+        choices=[("keystone", _KEYSTONE), ("noauth2", _NOAUTH2)],
+        help="Who tells who asks.",
+    ),
+    cfg.HostAddressOpt("host", default="127.0.0.1", help="The address that `moorage placement-api` listens on."),
+    cfg.PortOpt("port", default=8778, help="The port that `moorage placement-api` listens on."),
+    cfg.IntOpt("workers", default=2, min=1, help="Processes of `moorage placement-api`."),
+    cfg.IntOpt("threads", default=8, min=1, help="Threads of each of them; each has a connection to the database."),
+    cfg.FloatOpt(
+        "stop_timeout",
+        default=30.0,
+        min=0.0,
+        help="Seconds that requests under way are given when `moorage placement-api` is told to stop.",
+    ),
+    cfg.IntOpt(
+        "max_body_bytes",
+        default=16 * 2**20,
+        min=1024,
+        help="The longest body that a request may have; a longer one is refused with 413.",
+    ),
+    cfg.IntOpt(
+        "max_allocation_candidates",
+        default=100_000,
+        min=1,
+        help="How many allocation candidates one answer has at most, also where the request names no limit. One host "
+        "of many equal devices may have millions of them.",
+    ),
+    cfg.BoolOpt(
+        "randomize_allocation_candidates",
+        default=False,
+        help="Whether allocation candidates come in any order, of any hosts, instead of those first that were created "
+        "first. Clients that take the first candidates of a limited answer then spread over the cloud. The numbers of "
+        "all root providers are read for it.",
+    ),
+    cfg.StrOpt(
+        "incomplete_consumer_project_id",
+        default="00000000-0000-0000-0000-000000000000",
+        help="The project of a consumer that is created by a request before microversion 1.8, which names none.",
+    ),
+    cfg.StrOpt(
+        "incomplete_consumer_user_id",
+        default="00000000-0000-0000-0000-000000000000",
+        help="The user of such a consumer.",
+    ),
+]
