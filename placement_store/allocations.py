@@ -46,7 +46,7 @@ def generations_named(
     named: dict[int, set[int]] = {}
     for request in requests:
         for uuid, part in request.items():
-            if part.generation is not None:
+            if part.generation is not None and uuid in keys:
                 named.setdefault(keys[uuid].id, set()).add(part.generation)
     return named
 
@@ -78,6 +78,18 @@ class Change:
         return {} if self.before is None else self.before.amounts
 
     @property
+    def is_plain(self) -> bool:
+        """Whether of the consumer's own row nothing changes but its generation."""
+        return not (self.columns or self.claimed or self.unaccepted or self.for_good or self.forgets)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the consumer's row goes with its last allocation: as long as only HTTP knows it."""
+        if self.before is None or self.after:
+            return False
+        return not self.columns.get("known_over_rpc", self.before.known_over_rpc)
+
+    @property
     def differing(self) -> set[Pair]:
         """The pairs of which the consumer will hold another amount, more, less, or nothing."""
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
@@ -89,20 +101,21 @@ def write(
     names: ResourceClassNames,
     *,
     relied_on: Mapping[int, Collection[int]] | None = None,
+    roots: Mapping[int, int] | None = None,
     moves_generations: bool = True,
 ) -> None:
     """Write the changes of all these consumers, each of whom is named once, or raise and leave it to be rolled back.
 
     :param relied_on: the generations of providers that the caller has named.
+    :param roots: the roots that providers were found to have; in another tree by now, they count as changed.
     :param moves_generations: whether the generations of the providers move; ``seq`` always does.
     :raises ProviderGenerationConflict: a provider is at another generation than the caller relies on.
     :raises CapacityExceeded: it does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises Moved: what was read has changed since; a new transaction may succeed.
     """
-    touched = {provider_id for change in changes for provider_id in change.named}
-    touched |= {provider_id for change in changes for provider_id, _ in change.differing}
-    providers.move_rows(connection, touched, generation=int(moves_generations))
+    touched = providers_touched(changes)
+    providers.move_rows(connection, touched, generation=int(moves_generations), roots=roots)
     if relied_on:
         _compare_generations(connection, relied_on, moved_by=int(moves_generations))
     # Consumers that are there come before the inventories: whether these amounts are still what is to be given back is
@@ -113,6 +126,12 @@ def write(
     ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
     feed.record(connection, provider_ids=touched)
+
+
+def providers_touched(changes: Sequence[Change]) -> set[int]:
+    """Return the ids of the providers that a write of these changes locks, and tells the feed of."""
+    touched = {provider_id for change in changes for provider_id in change.named}
+    return touched | {provider_id for change in changes for provider_id, _ in change.differing}
 
 
 def _compare_generations(connection: Connection, relied_on: Mapping[int, Collection[int]], moved_by: int) -> None:
@@ -143,12 +162,17 @@ def _demands(changes: Sequence[Change]) -> list[Demand]:
 
 def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
     """Move or bury the consumers that are there, in the order of their ids, which are returned by uuid."""
-    ids: dict[str, int] = {}
     present = [(change.before.id, change, change.before) for change in changes if change.before is not None]
-    for id_, change, before in sorted(present, key=lambda one: one[0]):
-        ids[change.uuid] = id_
+    ids = {change.uuid: id_ for id_, change, _ in present}
+    if all(change.is_plain for _, change, _ in present):
+        # A reshape changes very many in this way, and all who claim there wait for it.
+        consumers.move_all(connection, [before for _, _, before in present])
+        return ids
+    for _, change, before in sorted(present, key=lambda one: one[0]):
         if change.for_good:
             consumers.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
+        elif change.forgets:
+            consumers.forget(connection, before, unaccepted=change.unaccepted)
         else:
             consumers.move(connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted)
     return ids

@@ -8,9 +8,9 @@ from sqlalchemy import Connection, select
 
 from moorage import errors, ids
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
-from placement_store import allocations, bulk, consumers, providers, residues
+from placement_store import allocations, bulk, consumers, given_up, providers, residues
 from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
+from placement_store.consumers import UNCLAIMED, Holding
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import consumers as consumer_table
@@ -69,7 +69,7 @@ def claim(connection: Connection, claims: Sequence[NewClaim], names: ResourceCla
         for new, claim_id in zip(claims, claim_ids, strict=True)
     ]
     try:
-        allocations.write(connection, changes, names)
+        allocations.write(connection, changes, names, roots=dict(keys.values()))
     except Moved as fault:
         raise _why(connection, claims) from fault
     return [
@@ -89,7 +89,8 @@ def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[st
 def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) -> Claimed:
     """Release what a claim holds on its host and claim the next one: both, or neither.
 
-    A provider that is released and not claimed is left whole; on one that is both, what others have put there stays.
+    The host is left whole, unless it is the next one too, and so is any other provider that is released and not
+    claimed; on one that is both, what others have put there stays. See :mod:`placement_store.given_up`.
     Where the guest may still run, what leaves the host goes to a residue instead, if that is asked for.
 
     :raises ClaimReleased: the claim no longer stands.
@@ -105,23 +106,28 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
         raise _accepted(message.consumer_uuid)
     requests = [message.released.allocations, message.claimed.allocations]
-    keys = providers.keys_of(connection, {message.root_provider_uuid, *requests[0], *requests[1]})
-    released, claimed = (
-        allocations.numbered({uuid: part.resources for uuid, part in request.items()}, keys, names, connection)
-        for request in requests
-    )
-    kept = _kept(holding, released, claimed)
+    keys = providers.keys_of(connection, {message.root_provider_uuid, *requests[1]})
+    # What was claimed of may be gone, emptied by a reshape.
+    keys |= providers.keys_found(connection, requests[0])
+    released, wanted = ({uuid: part.resources for uuid, part in request.items()} for request in requests)
+    claimed = allocations.numbered(wanted, keys, names, connection)
+    next_root_id = keys[message.root_provider_uuid].root_id
+    in_tree = given_up.on_host(connection, holding)
+    left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
+    if next_root_id != holding.root_provider_id:
+        left |= in_tree
+    kept = given_up.kept(holding, given_up.located(connection, holding, released, keys, in_tree, names), left)
     residue = None if message.guest_gone else residues.left(connection, holding, kept)
     claim_id = ids.fresh()
     change = Change(
         uuid=message.consumer_uuid,
         before=holding,
         after={pair: kept.get(pair, 0) + claimed.get(pair, 0) for pair in kept.keys() | claimed.keys()},
-        named=frozenset(keys[uuid].id for request in requests for uuid in request),
+        named=frozenset(keys[uuid].id for request in requests for uuid in request if uuid in keys),
         columns={
             **UNCLAIMED,
             "claim_id": claim_id,
-            "root_provider_id": keys[message.root_provider_uuid].root_id,
+            "root_provider_id": next_root_id,
             "owner": holding.owner,
         },
         claimed=True,
@@ -129,7 +135,8 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         unaccepted=holding.accepted_by is None and not message.guest_gone,
     )
     relied_on = allocations.generations_named(requests, keys)
-    residue_uuid = residues.write(connection, change, residue, names, relied_on=relied_on)
+    roots = dict(keys.values())
+    residue_uuid = residues.write(connection, change, residue, names, relied_on=relied_on, roots=roots)
     return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1, residue_uuid=residue_uuid)
 
 
@@ -194,9 +201,10 @@ def _providers_named(claims: Sequence[NewClaim]) -> set[str]:
 
 def _require_claimable(connection: Connection, new: NewClaim, holding: Holding | None) -> None:
     found = None if holding is None else holding.generation
+    # A new consumer is looked for among the deleted ones when it is created.
+    if holding is not None or new.consumer_generation is not None:
+        consumers.require_unburied(connection, new.consumer_uuid, holding)
     if found != new.consumer_generation:
-        if found is None and consumers.buried(connection, [new.consumer_uuid]):
-            raise errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=found
         )
@@ -217,16 +225,8 @@ def _placement(new: NewClaim, claim_id: str, root_id: int) -> dict[str, Any]:
         "project_id": new.project_id,
         "user_id": new.user_id,
         "consumer_type": new.consumer_type,
+        "known_over_rpc": True,
     }
-
-
-def _kept(holding: Holding, released: Mapping[Pair, int], claimed: Mapping[Pair, int]) -> dict[Pair, int]:
-    """Return what a consumer still holds of its own between giving up one host and taking the next."""
-    left = {provider_id for provider_id, _ in released} - {provider_id for provider_id, _ in claimed}
-    kept = {
-        pair: max(0, amount - released.get(pair, 0)) for pair, amount in holding.amounts.items() if pair[0] not in left
-    }
-    return {pair: amount for pair, amount in kept.items() if amount}
 
 
 def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:

@@ -1,11 +1,11 @@
 """Consumers as rows: read with all they hold, moved by compare and swap, and buried for good."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, exc, func, or_, select
+from sqlalchemy import Connection, bindparam, exc, func, or_, select, tuple_
 
 from moorage import errors
 from moorage.columns import now
@@ -38,6 +38,8 @@ class Holding:
     root_provider_id: int | None
     accepted_by: str | None
     owner: str | None
+    #: Whether anything but HTTP has ever written it.
+    known_over_rpc: bool
     rows: Mapping[Pair, HeldRow]
 
     @property
@@ -70,6 +72,7 @@ _HOLDINGS = (
         consumers.c.root_provider_id,
         consumers.c.accepted_by,
         consumers.c.owner,
+        consumers.c.known_over_rpc,
         allocations.c.id,
         allocations.c.resource_provider_id,
         allocations.c.resource_class_id,
@@ -86,13 +89,24 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
     held: dict[str, dict[Pair, HeldRow]] = {}
     for chunk in bulk.chunks(sorted(uuids)):
         for row in connection.execute(_HOLDINGS, {"uuids": chunk}):
-            id_, uuid, generation, claim_id, root_id, accepted_by, owner, row_id, provider_id, class_id, amount = row
+            *described, row_id, provider_id, class_id, amount = row
+            uuid = row.uuid
             if uuid not in found:
-                rows = held.setdefault(uuid, {})
-                found[uuid] = Holding(id_, uuid, generation, claim_id, root_id, accepted_by, owner, rows)
+                found[uuid] = Holding(*described, rows=held.setdefault(uuid, {}))  # type: ignore[misc]
             if row_id is not None:
                 held[uuid][provider_id, class_id] = HeldRow(row_id, amount)
     return found
+
+
+def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
+    """Refuse a consumer that has been deleted for good, to everybody but HTTP.
+
+    One that is there has been deleted before only if HTTP, which sees no tombstones, has brought it back.
+
+    :raises ConsumerDeleted: it has been.
+    """
+    if (holding is None or not holding.known_over_rpc) and buried(connection, [uuid]):
+        raise errors.ConsumerDeleted(consumer_uuid=uuid)
 
 
 def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
@@ -101,28 +115,51 @@ def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
     return {row.consumer_uuid for row in bulk.select_in(connection, query, tombstones.c.consumer_uuid, sorted(uuids))}
 
 
+_HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
+# One statement, for the same reason.
+_SHOWN = (
+    select(
+        consumers,
+        _HOST.c.uuid.label("root_provider_uuid"),
+        _HELD_OF.c.uuid.label("provider_uuid"),
+        _HELD_OF.c.generation.label("provider_generation"),
+        allocations.c.resource_class_id,
+        allocations.c.used,
+    )
+    .select_from(
+        consumers.outerjoin(_HOST, _HOST.c.id == consumers.c.root_provider_id)
+        .outerjoin(allocations, allocations.c.consumer_id == consumers.c.id)
+        .outerjoin(_HELD_OF, _HELD_OF.c.id == allocations.c.resource_provider_id)
+    )
+    .where(consumers.c.uuid == bindparam("uuid"))
+    .order_by(_HELD_OF.c.id, allocations.c.resource_class_id)
+)
+
+
 def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consumer:
     """Return one consumer with all that it holds; a consumer that holds nothing any more is shown as such.
 
     :raises ConsumerNotFound: there is none of that uuid.
     """
-    host, held_of = resource_providers.alias(), resource_providers.alias()
-    source = (
-        consumers.outerjoin(host, host.c.id == consumers.c.root_provider_id)
-        .outerjoin(allocations, allocations.c.consumer_id == consumers.c.id)
-        .outerjoin(held_of, held_of.c.id == allocations.c.resource_provider_id)
-    )
-    query = select(
-        consumers,
-        host.c.uuid.label("root_provider_uuid"),
-        held_of.c.uuid.label("provider_uuid"),
-        held_of.c.generation.label("provider_generation"),
-        allocations.c.resource_class_id,
-        allocations.c.used,
-    ).select_from(source)
-    found = connection.execute(
-        query.where(consumers.c.uuid == uuid).order_by(held_of.c.id, allocations.c.resource_class_id)
-    ).all()
+    return get_stored(connection, uuid, names).consumer
+
+
+class Stored(NamedTuple):
+    """A consumer, with what only the store itself tells of it."""
+
+    consumer: Consumer
+    #: Null where it was written before types were known; then ``consumer`` has a name for that.
+    consumer_type: str | None
+    #: In seconds since 1970.
+    updated_at: float
+
+
+def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> Stored:
+    """Return one consumer; see :func:`get`.
+
+    :raises ConsumerNotFound: there is none of that uuid.
+    """
+    found = connection.execute(_SHOWN, {"uuid": uuid}).all()
     if not found:
         raise not_found(uuid)
     held: dict[str, dict[str, int]] = {}
@@ -132,7 +169,7 @@ def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consume
             held.setdefault(row.provider_uuid, {})[names.name_of(row.resource_class_id, connection)] = row.used
             generations[row.provider_uuid] = row.provider_generation
     row = found[0]
-    return Consumer(
+    consumer = Consumer(
         uuid=uuid,
         # Only a consumer from before types were known has none; Placement calls it unknown.
         consumer_type=row.consumer_type or "UNKNOWN",
@@ -148,6 +185,7 @@ def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consume
         root_provider_uuid=row.root_provider_uuid,
         owner=row.owner,
     )
+    return Stored(consumer, row.consumer_type, row.updated_at)
 
 
 # --- Writing --------------------------------------------------------------------------------------------------------
@@ -180,11 +218,27 @@ def move(
         raise Moved
 
 
+def move_all(connection: Connection, holdings: Sequence[Holding]) -> None:
+    """Compare and swap the generations of consumers of whose rows nothing else changes, in the order of their ids.
+
+    :raises Moved: one of them is no longer as it was read.
+    """
+    # UPDATE consumers SET generation = generation + 1, updated_at = :now
+    #  WHERE id IN (...) AND (id, generation) IN ((..., ...), ...)
+    table = consumers.c
+    for chunk in bulk.chunks(sorted((holding.id, holding.generation) for holding in holdings)):
+        # By id alone first: for a pair of columns the database would look at every row there is.
+        these = (table.id.in_([id_ for id_, _ in chunk]), tuple_(table.id, table.generation).in_(chunk))
+        statement = consumers.update().where(*these).values(generation=table.generation + 1, updated_at=now())
+        if connection.execute(statement).rowcount != len(chunk):
+            raise Moved
+
+
 def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     """Insert consumers at generation 1; return their ids by uuid.
 
     :raises Moved: one of them is there already.
-    :raises ConsumerDeleted: one of them has been deleted for good.
+    :raises ConsumerDeleted: one of them has been deleted for good, and is not written over HTTP.
     """
     uuids = sorted(rows)
     try:
@@ -204,7 +258,7 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
     ids: dict[str, int] = {}
     for chunk in bulk.chunks(uuids):
         for id_, uuid, tombstone in connection.execute(_CREATED, {"uuids": chunk}):
-            if tombstone is not None:
+            if tombstone is not None and rows[uuid].columns.get("known_over_rpc", True):
                 raise errors.ConsumerDeleted(consumer_uuid=uuid)
             ids[uuid] = id_
     return ids
@@ -216,6 +270,15 @@ _CREATED = (
     .where(consumers.c.uuid.in_(bindparam("uuids", expanding=True)))
     .with_for_update(read=True)
 )
+
+
+def forget(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
+    """Remove the row of a consumer without a tombstone: it may come back as a new one.
+
+    :raises Moved: it is no longer as it was read.
+    """
+    if connection.execute(_as_read(consumers.delete(), holding, unaccepted=unaccepted)).rowcount != 1:
+        raise Moved
 
 
 def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
@@ -230,8 +293,8 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
     if holding is None:
         if connection.execute(consumers.delete().where(consumers.c.uuid == uuid)).rowcount:
             raise Moved
-    elif connection.execute(_as_read(consumers.delete(), holding, unaccepted=unaccepted)).rowcount != 1:
-        raise Moved
+    else:
+        forget(connection, holding, unaccepted=unaccepted)
 
 
 def accept(connection: Connection, message: AcceptClaim) -> None:

@@ -1,127 +1,39 @@
-"""The methods of topic `placement` of the main bus that read and write placement itself."""
+"""The methods of topic `placement` about who holds what: allocations and claims. Also, which cells there are."""
 
 import logging
-from collections.abc import Callable
-from typing import TypeVar
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from moorage.bus import serves
-from moorage.database import Database
 from moorage.messages import (
     AcceptClaim,
     Claimed,
     ConsumerWritten,
-    CreateResourceProvider,
     DeleteAllocations,
-    DeleteResourceProvider,
     Done,
     GetAllocations,
-    GetResourceProvider,
     ListCells,
-    ListResourceProviders,
     PostAllocations,
     PutAllocations,
     Released,
-    ReportProviders,
-    SetInventories,
     SwapClaim,
 )
-from moorage.model import Cell, Consumer, ResourceProvider
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
-from placement_store import cells, claims, consumers, inventories, providers, puts
-from placement_store.names import ResourceClassNames
-from placement_store.races import until_settled
-from placement_store.schema import requests
+from moorage.model import Cell, Consumer
+from placement_store import cells, claims, consumers, puts
+from placement_store.endpoint_basis import StoreEndpoint
 
 LOG = logging.getLogger(__name__)
 
-R = TypeVar("R")
 
+class PlacementEndpoint(StoreEndpoint):
+    """The methods about cells, allocations and claims."""
 
-class PlacementEndpoint:
-    """The methods of topic `placement`."""
-
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, names: ResourceClassNames) -> None:
-        self._conf = conf
-        self._database = database
-        self._names = names
-        self._requests = StoredRequests(database, requests)
-
-    def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> R:
-        """Do what a request asks for and store its answer with it, or return the answer stored before."""
-        return until_settled(lambda: self._requests.once(message, work).result)
-
-    # --- Cells and providers ----------------------------------------------------------------------------------------
+    # --- Cells ------------------------------------------------------------------------------------------------------
 
     @serves(ListCells)
     def list_cells(self, _message: ListCells) -> list[Cell]:
         """Return all cells by name."""
         return cells.list_cells(self._database)
-
-    @serves(CreateResourceProvider)
-    def create_resource_provider(self, message: CreateResourceProvider) -> ResourceProvider:
-        """Create a root provider without inventory.
-
-        :raises AlreadyExists: the uuid or the name is taken.
-        """
-
-        def work(connection: Connection) -> ResourceProvider:
-            providers.create(connection, {message.uuid: message.name})
-            return providers.get(connection, message.uuid, self._names)
-
-        return self._once(message, work)
-
-    @serves(DeleteResourceProvider)
-    def delete_resource_provider(self, message: DeleteResourceProvider) -> Done:
-        """Delete a provider that nobody holds anything of.
-
-        :raises ProviderNotFound: there is none of that uuid.
-        :raises ProviderInUse: somebody holds something of it.
-        """
-
-        def work(connection: Connection) -> Done:
-            providers.delete(connection, message.uuid)
-            return Done()
-
-        return self._once(message, work)
-
-    @serves(GetResourceProvider)
-    def get_resource_provider(self, message: GetResourceProvider) -> ResourceProvider:
-        """Return one provider.
-
-        :raises ProviderNotFound: there is none of that uuid.
-        """
-        return self._database.read(lambda connection: providers.get(connection, message.uuid, self._names))
-
-    @serves(ListResourceProviders)
-    def list_resource_providers(self, message: ListResourceProviders) -> list[ResourceProvider]:
-        """Return all providers by name, or the one of that name."""
-        return self._database.read(lambda connection: providers.list_providers(connection, message.name, self._names))
-
-    @serves(SetInventories)
-    def set_inventories(self, message: SetInventories) -> ResourceProvider:
-        """Replace all inventories of a provider; see :func:`placement_store.inventories.set_inventories`."""
-
-        def work(connection: Connection) -> ResourceProvider:
-            inventories.set_inventories(connection, message, self._names)
-            return providers.get(connection, message.uuid, self._names)
-
-        self._names.ensure(message.inventories)
-        return self._once(message, work)
-
-    @serves(ReportProviders)
-    def report_providers(self, message: ReportProviders) -> Done:
-        """Make providers what their hosts say they are; see :func:`placement_store.inventories.report`."""
-
-        def work(connection: Connection) -> Done:
-            inventories.report(connection, message.providers, self._names)
-            return Done()
-
-        self._names.ensure({name for provider in message.providers for name in provider.inventories})
-        return self._once(message, work)
 
     # --- Allocations and claims -------------------------------------------------------------------------------------
 
@@ -131,7 +43,7 @@ class PlacementEndpoint:
 
         :raises ConsumerNotFound: there is none of that uuid.
         """
-        return self._database.read(lambda connection: consumers.get(connection, message.consumer_uuid, self._names))
+        return self._read(lambda connection: consumers.get(connection, message.consumer_uuid, self._names))
 
     @serves(PutAllocations)
     def put_allocations(self, message: PutAllocations) -> ConsumerWritten:

@@ -1,27 +1,26 @@
-"""Inventories: what providers have, replaced by hand or made what their hosts report."""
+"""Inventories: what providers have, of all classes or of one, created, replaced and taken away."""
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.columns import now
-from moorage.messages import SetInventories
-from moorage.model import Inventory, ProviderReport
+from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
+from moorage.model import Inventory
 from placement_store import bulk, feed, providers
-from placement_store.names import ResourceClassNames
+from placement_store.names import FIRST_CUSTOM_ID, ResourceClassNames
 from placement_store.providers import InventoryRow
-from placement_store.races import Moved
-from placement_store.schema import inventories, resource_providers
+from placement_store.schema import inventories
 
 LOG = logging.getLogger(__name__)
 
 #: What is wanted of one provider, by the number of the resource class.
 Wanted = Mapping[int, Inventory]
+
+# --- One provider's, by hand ----------------------------------------------------------------------------------------
 
 
 def set_inventories(connection: Connection, message: SetInventories, names: ResourceClassNames) -> None:
@@ -33,49 +32,92 @@ def set_inventories(connection: Connection, message: SetInventories, names: Reso
     :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
     :raises InventoryInUse: a class is to go of which something is allocated.
     """
-    key = providers.keys_of(connection, [message.uuid])[message.uuid]
-    wanted = _wanted(connection, message.uuid, message.inventories, names)
-    providers.move_rows(connection, [key.id], generation=1)
-    query = select(resource_providers.c.generation).where(resource_providers.c.id == key.id)
-    generation: int = connection.scalars(query).one()
-    if generation - 1 != message.generation:
-        raise errors.ProviderGenerationConflict(
-            provider_uuid=message.uuid, named=message.generation, found=generation - 1
-        )
-    _replace(connection, {key.id: wanted}, {key.id: message.uuid}, names)
-    feed.record(connection, provider_ids=[key.id])
+    wanted = numbered(connection, message.uuid, message.inventories, names)
+    _write(connection, message.uuid, message.generation, lambda _: wanted, names)
 
 
-def report(connection: Connection, reports: Sequence[ProviderReport], names: ResourceClassNames) -> None:
-    """Make root providers what their hosts say they are; those that already are, are not touched.
+def set_inventory(connection: Connection, message: SetInventory, names: ResourceClassNames) -> None:
+    """Create or replace the inventory of one class; the provider's generation moves, even if nothing changes.
 
-    :raises InvalidRequest: a provider is reported twice.
-    :raises AlreadyExists: a name belongs to another provider.
-    :raises InvalidInventory: naming the provider; so does each of the following.
-    :raises InventoryInUse: a class is no longer reported of which something is allocated.
-    :raises ResourceClassNotFound: a resource class does not exist.
-    :raises Moved: another report of the same providers was faster; a new transaction may succeed.
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises ResourceClassNotFound: the resource class does not exist.
+    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
+    :raises InventoryNotFound: it is expected to be there, and is not.
+    :raises AlreadyExists: it is expected not to be there, and is.
     """
-    _refuse_doubles(reports)
-    wanted = {new.uuid: _wanted(connection, new.uuid, new.inventories, names) for new in reports}
-    known = _known(connection, list(wanted))
-    new_ids = _create(connection, {new.uuid: new.name for new in reports if new.uuid not in known})
-    ids = {**{uuid: row.id for uuid, row in known.items()}, **new_ids}
-    renamed = {new.uuid: new.name for new in reports if new.uuid in known and known[new.uuid].name != new.name}
-    differing = _differing(connection, {ids[uuid]: inventories_ for uuid, inventories_ in wanted.items()})
-    if renamed:
-        # All locks in one go, in their order.
-        providers.move_rows(connection, {*differing, *(ids[uuid] for uuid in renamed)}, generation=0)
-        _rename(connection, {ids[uuid]: name for uuid, name in renamed.items()})
-    providers.move_rows(connection, differing, generation=1)
-    _replace(connection, differing, {id_: uuid for uuid, id_ in ids.items()}, names)
-    feed.record(connection, provider_ids={*new_ids.values(), *differing, *(ids[uuid] for uuid in renamed)})
+    new = numbered(connection, message.uuid, {message.resource_class: message.inventory}, names)
+
+    def with_the_new(present: Wanted) -> Wanted:
+        is_there = bool(present.keys() & new)
+        if message.expected == "present" and not is_there:
+            raise _not_found(message.uuid, message.resource_class)
+        if message.expected == "absent" and is_there:
+            raise errors.AlreadyExists(kind="inventory", name=f"{message.resource_class} of provider {message.uuid}")
+        return {**present, **new}
+
+    _write(connection, message.uuid, message.generation, with_the_new, names)
 
 
-# --- What is wanted -------------------------------------------------------------------------------------------------
+def delete_inventory(connection: Connection, message: DeleteInventory, names: ResourceClassNames) -> None:
+    """Take away the inventory of one class.
+
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises ResourceClassNotFound: the resource class does not exist.
+    :raises InventoryNotFound: the provider has none of that class.
+    :raises InventoryInUse: something is allocated of it.
+    """
+    gone = names.id_of(message.resource_class, connection)
+
+    def without_it(present: Wanted) -> Wanted:
+        if gone not in present:
+            raise _not_found(message.uuid, message.resource_class)
+        return {number: inventory for number, inventory in present.items() if number != gone}
+
+    _write(connection, message.uuid, message.generation, without_it, names)
 
 
-def _wanted(connection: Connection, uuid: str, described: Mapping[str, Inventory], names: ResourceClassNames) -> Wanted:
+def delete_inventories(connection: Connection, message: DeleteInventories, names: ResourceClassNames) -> None:
+    """Take away all inventories of a provider; its generation moves, even if it had none.
+
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises InventoryInUse: something is allocated of one of them.
+    """
+    _write(connection, message.uuid, message.generation, lambda _: {}, names)
+
+
+def _write(
+    connection: Connection,
+    uuid: str,
+    generation: int | None,
+    make: Callable[[Wanted], Wanted],
+    names: ResourceClassNames,
+) -> None:
+    """Give a provider the inventories that ``make`` makes of those it has."""
+    id_ = providers.lock_at(connection, uuid, generation)
+    present = providers.inventories_of(connection, [id_]).get(id_, {})
+    replace(connection, {id_: make({number: row.described for number, row in present.items()})}, names)
+    providers.move_rows(connection, [id_], generation=1)
+    feed.record(connection, provider_ids=[id_])
+
+
+def _not_found(uuid: str, resource_class: str) -> errors.InventoryNotFound:
+    return errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
+
+
+# --- Any number of providers ----------------------------------------------------------------------------------------
+
+
+def numbered(
+    connection: Connection, uuid: str, described: Mapping[str, Inventory], names: ResourceClassNames
+) -> dict[int, Inventory]:
+    """Return a provider's inventories by the number of their class, given by its name.
+
+    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
+    :raises ResourceClassNotFound: a resource class does not exist.
+    """
     for name, inventory in described.items():
         if inventory.reserved > inventory.total:
             raise errors.InvalidInventory(
@@ -88,89 +130,51 @@ def _wanted(connection: Connection, uuid: str, described: Mapping[str, Inventory
     return {names.id_of(name, connection): inventory for name, inventory in described.items()}
 
 
-def _refuse_doubles(reports: Sequence[ProviderReport]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for position, new in enumerate(reports):
-        for field in ("uuid", "name"):
-            if (field, getattr(new, field)) in seen:
-                raise errors.InvalidRequest(path=f"$.providers[{position}].{field}", reason="reported twice")
-            seen.add((field, getattr(new, field)))
+def differ(present: Mapping[int, InventoryRow], wanted: Wanted) -> bool:
+    """Tell whether a provider has other inventories than are wanted of it, whatever is used of them."""
+    return {number: row.described for number, row in present.items()} != wanted
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    id: int
-    name: str
+def replace(connection: Connection, wanted: Mapping[int, Wanted], names: ResourceClassNames) -> None:
+    """Make these the inventories of providers, by provider id; the providers' rows must be locked.
 
+    What is used of an inventory that stays is untouched, and may be more than there is then: as long as it is, what
+    holds of it may stay or shrink, and nothing may grow. Generations and the feed are the caller's.
 
-def _known(connection: Connection, uuids: Sequence[str]) -> dict[str, _Known]:
-    table = resource_providers
-    query = select(table.c.uuid, table.c.id, table.c.name)
-    return {row.uuid: _Known(row.id, row.name) for row in bulk.select_in(connection, query, table.c.uuid, uuids)}
-
-
-def _differing(connection: Connection, wanted: Mapping[int, Wanted]) -> dict[int, Wanted]:
-    found = providers.inventories_of(connection, list(wanted))
-    return {
-        id_: described
-        for id_, described in wanted.items()
-        if {number: _fields(inventory) for number, inventory in described.items()}
-        != {number: _fields(row) for number, row in found.get(id_, {}).items()}
-    }
-
-
-def _fields(inventory: Inventory | InventoryRow) -> dict[str, Any]:
-    return {name: getattr(inventory, name) for name in _FIELDS}
-
-
-_FIELDS = [name for name in InventoryRow._fields if name != "used"]
-
-
-# --- Writing --------------------------------------------------------------------------------------------------------
-
-
-def _create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str, int]:
-    """Create the providers that were not there a moment ago; whoever else reports them may have been faster since."""
-    try:
-        return providers.create(connection, names_by_uuid)
-    except errors.AlreadyExists as fault:
-        if _known(connection, list(names_by_uuid)):
-            raise Moved from fault
-        raise
-
-
-def _rename(connection: Connection, names: Mapping[int, str]) -> None:
-    table = resource_providers
-    query = select(table.c.id, table.c.name)
-    for row in bulk.select_in(connection, query, table.c.name, list(names.values())):
-        raise errors.AlreadyExists(kind="resource provider", name=row.name)
-    for id_, name in sorted(names.items()):
-        connection.execute(table.update().where(table.c.id == id_).values(name=name, updated_at=now()))
-
-
-def _replace(
-    connection: Connection, wanted: Mapping[int, Wanted], uuids: Mapping[int, str], names: ResourceClassNames
-) -> None:
-    """Make the inventories of these providers, whose rows are locked, what is wanted of them."""
-    found = providers.inventories_of(connection, list(wanted))
+    :raises InventoryInUse: a class is to go of which something is allocated.
+    :raises ResourceClassNotFound: a resource class has been deleted.
+    """
+    found = providers.inventories_of(connection, wanted)
     new: list[dict[str, Any]] = []
     for id_, described in sorted(wanted.items()):
         present = found.get(id_, {})
         for number in sorted(present.keys() - described.keys()):
-            _remove(connection, id_, number, uuids[id_], names)
+            _remove(connection, id_, number, names)
         for number, inventory in sorted(described.items()):
-            key = {"resource_provider_id": id_, "resource_class_id": number}
             if number not in present:
-                new.append({**key, **_fields(inventory), "used": 0})
-            elif _fields(present[number]) != _fields(inventory):
+                new.append({"resource_provider_id": id_, "resource_class_id": number, **_fields(inventory), "used": 0})
+            elif present[number].described != inventory:
                 connection.execute(_this(inventories.update(), id_, number).values(_fields(inventory)))
-                _warn_if_over_full(uuids[id_], names.name_of(number, connection), inventory, present[number].used)
+                _warn_if_over_full(connection, id_, names.name_of(number, connection), inventory, present[number].used)
+    _require_custom_classes(connection, {row["resource_class_id"] for row in new}, names)
     bulk.insert(connection, inventories, new)
 
 
-def _remove(connection: Connection, id_: int, number: int, uuid: str, names: ResourceClassNames) -> None:
+def _require_custom_classes(connection: Connection, numbers: set[int], names: ResourceClassNames) -> None:
+    """See to it that nobody deletes a class while a provider is given an inventory of it."""
+    custom = {names.name_of(number, connection) for number in numbers if number >= FIRST_CUSTOM_ID}
+    if custom:
+        names.require(connection, custom, lock=True)
+
+
+def _fields(inventory: Inventory) -> dict[str, Any]:
+    return {name: getattr(inventory, name) for name in inventory.__struct_fields__}
+
+
+def _remove(connection: Connection, id_: int, number: int, names: ResourceClassNames) -> None:
     statement = _this(inventories.delete(), id_, number).where(inventories.c.used == 0)
     if connection.execute(statement).rowcount != 1:
+        uuid = providers.uuids_of(connection, [id_])[id_]
         raise errors.InventoryInUse(provider_uuid=uuid, resource_class=names.name_of(number, connection))
 
 
@@ -178,6 +182,7 @@ def _this(statement: Any, id_: int, number: int) -> Any:
     return statement.where(inventories.c.resource_provider_id == id_, inventories.c.resource_class_id == number)
 
 
-def _warn_if_over_full(uuid: str, name: str, inventory: Inventory, used: int) -> None:
+def _warn_if_over_full(connection: Connection, id_: int, name: str, inventory: Inventory, used: int) -> None:
     if used > inventory.capacity:
+        uuid = providers.uuids_of(connection, [id_])[id_]
         LOG.warning("%s of provider %s is over-full: %s used of %s", name, uuid, used, inventory.capacity)

@@ -1,115 +1,262 @@
-"""Resource classes by name and by number: the same numbers in every process, kept in memory once they are known."""
+"""Resource classes and traits by name and by number: the same numbers in every process, for ever.
+
+A number stands for one name, also after that has been deleted, and for the same one if it is created again: so what a
+process keeps in memory may be behind, and is never wrong. Whether a name is there is asked of the store, by whoever
+makes use of it, with a lock that keeps it from being deleted meanwhile (:meth:`Names.require`).
+"""
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import ClassVar
 
 import os_resource_classes
-from sqlalchemy import Connection, exc, func, select
+import os_traits
+from sqlalchemy import ColumnElement, Connection, Table, exc, func, select
 
 from moorage import errors
 from moorage.database import Database
+from placement_store import bulk
 from placement_store.races import Moved, until_settled
-from placement_store.schema import resource_classes
+from placement_store.schema import inventories, provider_traits, resource_classes, traits
+
+#: What the names begin with that operators and drivers may create; the same in both libraries.
+CUSTOM_NAMESPACE: str = os_resource_classes.CUSTOM_NAMESPACE
 
 #: A standard class has its place in the library's list as its number, so custom ones must begin well behind its end.
 FIRST_CUSTOM_ID = 10_000
+
+_STANDARD_CLASSES: Mapping[str, int] = {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
 
 # MySQL takes an explicit 0 for "the next number", and takes it literally only in an UPDATE.
 _STAND_IN_FOR_ZERO = -1
 
 
-class ResourceClassNames:
-    """Resource classes by name and number, read when first asked for; one object serves all threads of a process."""
+class Names:
+    """Names of one kind with their numbers, read when first asked for; one object serves all threads of a process."""
+
+    _kind: ClassVar[str]
+    _table: ClassVar[Table]
+    _not_found: ClassVar[type[errors.NotFound]]
+    _standards: ClassVar[Collection[str]]
+    #: The numbers that are known without asking the store.
+    _known_by_heart: ClassVar[Mapping[str, int]] = {}
+    #: The numbers of the names of this kind that some provider has.
+    _in_use: ClassVar[ColumnElement[int]]
 
     def __init__(self, database: Database) -> None:
         self._database = database
         # Never changed in place: a reader sees either the old one or the new one.
-        self._ids: Mapping[str, int] = {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
+        self._ids: Mapping[str, int] = self._known_by_heart
         self._names: Mapping[int, str] = {number: name for name, number in self._ids.items()}
 
-    def id_of(self, name: str, connection: Connection | None = None) -> int:
-        """Return the number of a class; within a transaction its ``connection`` is used where it must be looked up.
+    # --- Looking up ---------------------------------------------------------------------------------------------------
 
-        :raises ResourceClassNotFound: there is none of that name.
+    def id_of(self, name: str, connection: Connection | None = None) -> int:
+        """Return the number of a name; within a transaction its ``connection`` is used where it must be looked up.
+
+        :raises NotFound: there is none of that name.
         """
         if name not in self._ids:
             self._read(connection)
         try:
             return self._ids[name]
         except KeyError:
-            raise errors.ResourceClassNotFound(kind="resource class", name=name) from None
+            raise self._missing(name) from None
 
     def name_of(self, number: int, connection: Connection | None = None) -> str:
-        """Return the name of a class; within a transaction its ``connection`` is used where it must be looked up.
+        """Return the name of a number; within a transaction its ``connection`` is used where it must be looked up.
 
-        :raises ResourceClassNotFound: there is none of that number.
+        :raises NotFound: there is none of that number.
         """
         if number not in self._names:
             self._read(connection)
         try:
             return self._names[number]
         except KeyError:
-            raise errors.ResourceClassNotFound(kind="resource class", name=str(number)) from None
+            raise self._missing(str(number)) from None
+
+    @classmethod
+    def require(cls, connection: Connection, names: Collection[str], *, lock: bool = False) -> dict[str, int]:
+        """Return the numbers of names that are all there at this moment; with ``lock``, until the transaction ends.
+
+        :raises NotFound: one of them is not.
+        """
+        # SELECT name, id FROM traits WHERE NOT deleted AND name IN (...) LOCK IN SHARE MODE
+        table = cls._table.c
+        query = select(table.name, table.id).where(table.deleted.is_(False))
+        query = query.with_for_update(read=True) if lock else query
+        found = {row.name: row.id for row in bulk.select_in(connection, query, table.name, sorted(names))}
+        for name in sorted(set(names) - found.keys()):
+            raise cls._missing(name)
+        return found
+
+    @classmethod
+    def listed(
+        cls,
+        connection: Connection,
+        *,
+        names: Collection[str] | None = None,
+        starting_with: str = "",
+        associated: bool | None = None,
+    ) -> list[str]:
+        """Return the names that are there, sorted: all, or those for which everything that is said is true.
+
+        :param associated: only those that some provider has, or only those that none has.
+        """
+        table = cls._table.c
+        query = select(table.name).where(table.deleted.is_(False))
+        if associated is not None:
+            used = select(cls._in_use)
+            query = query.where(table.id.in_(used) if associated else table.id.not_in(used))
+        found: Iterable[str] = connection.scalars(query)
+        wanted = None if names is None else set(names)
+        return sorted(name for name in found if name.startswith(starting_with) and (wanted is None or name in wanted))
+
+    # --- Creating and deleting ----------------------------------------------------------------------------------------
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Create those custom classes that are missing, in a transaction of their own.
+        """Create those custom names that are missing, in a transaction of their own.
 
         Call it before the transaction that needs them: what that one does may be undone, and a number that somebody has
         kept in memory may not.
 
-        :raises ResourceClassNotFound: one of them is neither a standard class nor named ``CUSTOM_...``.
+        :raises NotFound: one of them is neither a standard name nor called ``CUSTOM_...``.
         """
-        if set(names) <= self._ids.keys():
+        custom = sorted(set(names).difference(self._standards))
+        for name in custom:
+            if not name.startswith(CUSTOM_NAMESPACE):
+                raise self._missing(name)
+        if not custom:
             return
-        self._read(None)
-        missing = sorted(set(names) - self._ids.keys())
-        for name in missing:
-            if not name.startswith(os_resource_classes.CUSTOM_NAMESPACE):
-                raise errors.ResourceClassNotFound(kind="resource class", name=name)
-        if missing:
-            until_settled(lambda: self._database.write(lambda connection: _create(connection, missing)))
-            self._read(None)
+        if self._database.read(lambda connection: self._absent(connection, custom)):
+            until_settled(lambda: self._database.write(lambda connection: self.create(connection, custom)))
+
+    @classmethod
+    def create(cls, connection: Connection, custom: Collection[str]) -> set[str]:
+        """Create those custom names that are missing; return them.
+
+        :raises Moved: somebody else is creating one of them; a new transaction may find it.
+        """
+        missing = cls._absent(connection, custom)
+        table = cls._table
+        rows = bulk.select_in(connection, select(table.c.name), table.c.name, sorted(missing))
+        if deleted := {row.name for row in rows}:
+            connection.execute(table.update().where(table.c.name.in_(deleted)).values(deleted=False))
+        cls._insert_new(connection, sorted(missing - deleted))
+        return missing
+
+    @classmethod
+    def delete(cls, connection: Connection, name: str) -> None:
+        """Delete a custom name that no provider has; its number stays its own.
+
+        :raises NotFound: there is none of that name.
+        :raises NameInUse: a provider has it.
+        """
+        # Its row is locked first: whoever gives it to a provider holds that lock too, so either this sees that the
+        # provider has it, or that one finds it deleted.
+        table = cls._table
+        this = (table.c.name == name, table.c.deleted.is_(False))
+        if connection.execute(table.update().where(*this).values(deleted=True)).rowcount != 1:
+            raise cls._missing(name)
+        number = select(table.c.id).where(table.c.name == name).scalar_subquery()
+        if connection.execute(select(cls._in_use).where(cls._in_use == number).limit(1)).first():
+            raise errors.NameInUse(kind=cls._kind, name=name)
+
+    def forget(self) -> None:
+        """Look everything up again: a name that this process knows of has been deleted."""
+        self._ids = self._known_by_heart
+
+    @classmethod
+    def require_custom(cls, name: str) -> None:
+        """Refuse to create or delete what is not an operator's.
+
+        :raises InvalidRequest: it is a standard name, or is not called ``CUSTOM_...``.
+        """
+        if name in cls._standards:
+            raise errors.InvalidRequest(path="$.name", reason=f"{name} is a standard {cls._kind}")
+        if not name.startswith(CUSTOM_NAMESPACE):
+            raise errors.InvalidRequest(path="$.name", reason=f"a {cls._kind} of one's own begins with CUSTOM_")
 
     def sync(self) -> None:
-        """Write the standard classes into the store, for those who read it by SQL; any number may do so at once."""
-        until_settled(lambda: self._database.write(_write_standards))
+        """Write the standard names into the store; any number of processes may do so at once."""
+        until_settled(lambda: self._database.write(self._write_standards))
+
+    # --- Parts --------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _missing(cls, name: str) -> errors.NotFound:
+        return cls._not_found(kind=cls._kind, name=name)
 
     def _read(self, connection: Connection | None) -> None:
-        rows = self._database.read(_all) if connection is None else _all(connection)
-        self._ids = {**self._ids, **{name: number for number, name in rows}}
-        self._names = {number: name for name, number in self._ids.items()}
+        rows = self._database.read(self._all) if connection is None else self._all(connection)
+        self._ids = {**self._known_by_heart, **{name: number for number, name, deleted in rows if not deleted}}
+        self._names = {**self._names, **{number: name for number, name, _ in rows}}
+
+    @classmethod
+    def _all(cls, connection: Connection) -> list[tuple[int, str, bool]]:
+        table = cls._table.c
+        rows = connection.execute(select(table.id, table.name, table.deleted))
+        return [(row.id, row.name, row.deleted) for row in rows]
+
+    @classmethod
+    def _absent(cls, connection: Connection, names: Collection[str]) -> set[str]:
+        table = cls._table.c
+        query = select(table.name).where(table.deleted.is_(False))
+        return set(names) - {row.name for row in bulk.select_in(connection, query, table.name, sorted(names))}
+
+    def _write_standards(self, connection: Connection) -> None:
+        known = {name for _, name, _ in self._all(connection)}
+        self._insert_new(connection, sorted(set(self._standards) - known))
+
+    @classmethod
+    def _insert_new(cls, connection: Connection, names: Collection[str]) -> None:
+        """Give each of these names, which have no row yet, a number; here the database chooses it."""
+        cls._insert(connection, [{"name": name} for name in names])
+
+    @classmethod
+    def _insert(cls, connection: Connection, rows: Collection[Mapping[str, object]]) -> None:
+        if not rows:
+            return
+        try:
+            connection.execute(cls._table.insert(), [dict(row) for row in rows])
+        except exc.IntegrityError as fault:
+            raise Moved from fault
 
 
-def _all(connection: Connection) -> list[tuple[int, str]]:
-    rows = connection.execute(select(resource_classes.c.id, resource_classes.c.name))
-    return [(row.id, row.name) for row in rows]
+class TraitNames(Names):
+    """The traits; the standard ones are those of `os-traits`."""
+
+    _kind = "trait"
+    _table = traits
+    _not_found = errors.TraitNotFound
+    _standards = frozenset[str](os_traits.get_traits())
+    _in_use = provider_traits.c.trait_id
 
 
-def _create(connection: Connection, names: Collection[str]) -> None:
-    known = {name for _, name in _all(connection)}
-    highest = connection.scalar(select(func.max(resource_classes.c.id))) or 0
-    number = max(highest + 1, FIRST_CUSTOM_ID)
-    _insert(connection, {number + offset: name for offset, name in enumerate(sorted(set(names) - known))})
+class ResourceClassNames(Names):
+    """The resource classes; the standard ones are those of `os-resource-classes`, numbered by their place there."""
 
+    _kind = "resource class"
+    _table = resource_classes
+    _not_found = errors.ResourceClassNotFound
+    _known_by_heart = _STANDARD_CLASSES
+    _standards = _STANDARD_CLASSES
+    _in_use = inventories.c.resource_class_id
 
-def _write_standards(connection: Connection) -> None:
-    known = {name for _, name in _all(connection)}
-    missing = {
-        number or _STAND_IN_FOR_ZERO: name
-        for number, name in enumerate(os_resource_classes.STANDARDS)
-        if name not in known
-    }
-    _insert(connection, missing)
-    if _STAND_IN_FOR_ZERO in missing:
+    @classmethod
+    def _insert_new(cls, connection: Connection, names: Collection[str]) -> None:
+        highest = connection.scalar(select(func.max(resource_classes.c.id))) or 0
+        next_custom = max(highest + 1, FIRST_CUSTOM_ID)
+        custom = [name for name in names if name not in cls._standards]
+        numbers = {**cls._known_by_heart, **{name: next_custom + offset for offset, name in enumerate(custom)}}
+        cls._insert(connection, [{"id": numbers[name] or _STAND_IN_FOR_ZERO, "name": name} for name in names])
         stand_in = resource_classes.c.id == _STAND_IN_FOR_ZERO
         connection.execute(resource_classes.update().where(stand_in).values(id=0))
 
 
-def _insert(connection: Connection, classes: Mapping[int, str]) -> None:
-    if not classes:
-        return
-    try:
-        connection.execute(
-            resource_classes.insert(), [{"id": number, "name": name} for number, name in classes.items()]
-        )
-    except exc.IntegrityError as fault:
-        raise Moved from fault
+def sync(database: Database) -> None:
+    """Write all standard names into the store, as every service does that serves them.
+
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    ResourceClassNames(database).sync()
+    TraitNames(database).sync()

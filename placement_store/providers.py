@@ -1,24 +1,17 @@
-"""Resource providers as rows and as values: reading, creating and deleting them."""
+"""Resource providers as rows: reading, locking, moving and creating them."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, exc, select
+from sqlalchemy import Connection, Select, bindparam, exc, or_, select, tuple_
 
 from moorage import errors
 from moorage.columns import now
-from moorage.model import Inventory, ResourceProvider
-from placement_store import bulk, feed
-from placement_store.names import ResourceClassNames
+from moorage.model import Inventory
+from placement_store import bulk
 from placement_store.races import Moved
-from placement_store.schema import (
-    allocations,
-    inventories,
-    provider_aggregates,
-    provider_traits,
-    resource_providers,
-)
+from placement_store.schema import inventories, resource_providers
 
 
 class InventoryRow(NamedTuple):
@@ -37,6 +30,13 @@ class InventoryRow(NamedTuple):
         """How much may be allocated in all."""
         return (self.total - self.reserved) * self.allocation_ratio
 
+    @property
+    def described(self) -> Inventory:
+        """What its provider says of it, without what is used."""
+        fields = self._asdict()
+        del fields["used"]
+        return Inventory(**fields)
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
@@ -45,6 +45,7 @@ class ProviderRow:
     id: int
     uuid: str
     root_id: int
+    parent_id: int | None
     generation: int
     seq: int
     inventories: Mapping[int, InventoryRow]
@@ -75,7 +76,15 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRo
     found = list(_select_by_id(connection, select(resource_providers), resource_providers.c.id, ids))
     held = inventories_of(connection, ids)
     return [
-        ProviderRow(row.id, row.uuid, row.root_provider_id, row.generation, row.seq, held.get(row.id, {}))
+        ProviderRow(
+            row.id,
+            row.uuid,
+            row.root_provider_id,
+            row.parent_provider_id,
+            row.generation,
+            row.seq,
+            held.get(row.id, {}),
+        )
         for row in found
     ]
 
@@ -100,16 +109,20 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
 
     :raises ProviderNotFound: one of them is not there.
     """
-    wanted = sorted(set(uuids))
-    found = {
+    wanted = set(uuids)
+    found = keys_found(connection, wanted)
+    for uuid in sorted(wanted - found.keys()):
+        raise provider_not_found(uuid)
+    return found
+
+
+def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:
+    """Return those of the providers of these uuids that are there."""
+    return {
         uuid: ProviderKey(id_, root_id)
-        for chunk in bulk.chunks(wanted)
+        for chunk in bulk.chunks(sorted(set(uuids)))
         for uuid, id_, root_id in connection.execute(_KEYS, {"uuids": chunk})
     }
-    for uuid in wanted:
-        if uuid not in found:
-            raise provider_not_found(uuid)
-    return found
 
 
 def _select_by_id(
@@ -120,109 +133,65 @@ def _select_by_id(
     return bulk.select_in(connection, query, column, sorted(ids))
 
 
+def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
+    """Return the ids of all providers of the trees of these roots, sorted."""
+    query = select(resource_providers.c.id)
+    return sorted(
+        row.id for row in bulk.select_in(connection, query, resource_providers.c.root_provider_id, sorted(root_ids))
+    )
+
+
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
     """Return the uuids of the providers of these ids; an id that is not there is left out."""
     query = select(resource_providers.c.id, resource_providers.c.uuid)
     return {row.id: row.uuid for row in _select_by_id(connection, query, resource_providers.c.id, ids)}
 
 
-def get(connection: Connection, uuid: str, names: ResourceClassNames) -> ResourceProvider:
-    """Return one provider with its inventories and what is used of them.
-
-    :raises ProviderNotFound: there is none of that uuid.
-    """
-    found = _values(connection, select(resource_providers).where(resource_providers.c.uuid == uuid), names)
-    if not found:
-        raise provider_not_found(uuid)
-    return found[0]
-
-
-def list_providers(connection: Connection, name: str | None, names: ResourceClassNames) -> list[ResourceProvider]:
-    """Return all providers by name, or the one of that name."""
-    query = select(resource_providers).order_by(resource_providers.c.name)
-    return _values(connection, query if name is None else query.where(resource_providers.c.name == name), names)
-
-
-def _values(connection: Connection, query: Select[Any], names: ResourceClassNames) -> list[ResourceProvider]:
-    found = connection.execute(query).all()
-    held = inventories_of(connection, [row.id for row in found])
-    kin = {row.root_provider_id for row in found} | {row.parent_provider_id for row in found if row.parent_provider_id}
-    uuids = uuids_of(connection, kin)
-    return [
-        ResourceProvider(
-            uuid=row.uuid,
-            name=row.name,
-            generation=row.generation,
-            root_provider_uuid=uuids[row.root_provider_id],
-            parent_provider_uuid=uuids.get(row.parent_provider_id),
-            inventories={
-                names.name_of(class_id, connection): Inventory(**_described(inventory))
-                for class_id, inventory in sorted(held.get(row.id, {}).items())
-            },
-            used={
-                names.name_of(class_id, connection): inventory.used
-                for class_id, inventory in sorted(held.get(row.id, {}).items())
-            },
-        )
-        for row in found
-    ]
-
-
-def _described(inventory: InventoryRow) -> dict[str, Any]:
-    fields = inventory._asdict()
-    del fields["used"]
-    return fields
-
-
 # --- Writing --------------------------------------------------------------------------------------------------------
 
 
-def create(connection: Connection, names_by_uuid: Mapping[str, str]) -> dict[str, int]:
-    """Create root providers without inventory at generation 0; return their ids by uuid.
+class LockedRow(NamedTuple):
+    """A provider's row that nobody else can change before this transaction ends."""
 
-    :raises AlreadyExists: one of the uuids or names is taken.
+    uuid: str
+    name: str
+    generation: int
+    root_id: int
+    parent_id: int | None
+
+
+def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
+    """Lock providers in the order of their ids, before anything of them is changed; return them by id.
+
+    :raises Moved: one of them has been deleted.
     """
-    query = select(resource_providers.c.id, resource_providers.c.uuid, resource_providers.c.name)
-    taken = [
-        *bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid)),
-        *bulk.select_in(connection, query, resource_providers.c.name, list(names_by_uuid.values())),
-    ]
-    for row in taken:
-        name = row.uuid if row.uuid in names_by_uuid else row.name
-        raise errors.AlreadyExists(kind="resource provider", name=name)
-    try:
-        bulk.insert(
-            connection,
-            resource_providers,
-            [{"uuid": uuid, "name": name, "generation": 0, "seq": 0} for uuid, name in names_by_uuid.items()],
-            stamps=["created_at", "updated_at"],
-        )
-    except exc.IntegrityError as fault:
-        # Somebody has just created one of them: begin again and say which.
-        raise Moved from fault
-    created = {
-        row.uuid: row.id for row in bulk.select_in(connection, query, resource_providers.c.uuid, list(names_by_uuid))
-    }
-    for chunk in bulk.chunks(sorted(created.values())):
-        connection.execute(
-            resource_providers.update()
-            .where(resource_providers.c.id.in_(chunk))
-            .values(root_provider_id=resource_providers.c.id)
-        )
-    return created
+    # SELECT ... FROM resource_providers WHERE id IN (...) ORDER BY id FOR UPDATE
+    table = resource_providers.c
+    query = select(table.id, table.uuid, table.name, table.generation, table.root_provider_id, table.parent_provider_id)
+    query = query.order_by(table.id).with_for_update()
+    found = {row.id: LockedRow(*row[1:]) for row in bulk.select_in(connection, query, table.id, sorted(ids))}
+    if len(found) != len(set(ids)):
+        raise Moved
+    return found
 
 
-def move_rows(connection: Connection, ids: Collection[int], *, generation: int) -> None:
+def move_rows(
+    connection: Connection, ids: Collection[int], *, generation: int, roots: Mapping[int, int] | None = None
+) -> None:
     """Lock providers in the order of their ids and raise ``seq`` by one and ``generation`` by ``generation``.
 
     Whoever changes an inventory or an allocation does this first: a provider's row is the lock on all that it has.
 
-    :raises Moved: one of them has been deleted.
+    :param roots: the root that the caller has found some of them to have, by id.
+    :raises Moved: one of them has been deleted, or moved to another tree.
     """
     # UPDATE resource_providers SET generation = generation + :generation, seq = seq + 1, updated_at = :now
-    #  WHERE id IN (...)
+    #  WHERE id IN (...) [AND (id NOT IN (...) OR (id, root_provider_id) IN ((...), ...))]
     for chunk in bulk.chunks(sorted(ids)):
-        moved = connection.execute(_MOVE, {"ids": chunk, "moved_by": generation}).rowcount
+        parameters: dict[str, Any] = {"ids": chunk, "moved_by": generation}
+        if found := {id_: roots[id_] for id_ in chunk if id_ in roots} if roots else {}:
+            parameters |= {"found": list(found), "places": list(found.items())}
+        moved = connection.execute(_MOVE_WHERE_FOUND if found else _MOVE, parameters).rowcount
         if moved != len(chunk):
             raise Moved
 
@@ -236,27 +205,122 @@ _MOVE = (
         updated_at=now(),
     )
 )
+_MOVE_WHERE_FOUND = _MOVE.where(
+    or_(
+        resource_providers.c.id.not_in(bindparam("found", expanding=True)),
+        tuple_(resource_providers.c.id, resource_providers.c.root_provider_id).in_(bindparam("places", expanding=True)),
+    )
+)
 
 
-def delete(connection: Connection, uuid: str) -> None:
-    """Delete a provider that nobody holds anything of, with its inventories.
+def lock_at(connection: Connection, uuid: str, generation: int | None) -> int:
+    """Lock the provider of a uuid, at that generation where one is named; return its id.
 
-    :raises ProviderNotFound: there is none of that uuid.
-    :raises ProviderInUse: somebody holds something of it, or it has children.
+    :raises ProviderNotFound: there is none.
+    :raises ProviderGenerationConflict: it is at another generation.
+    :raises Moved: it has just been deleted.
     """
-    key = keys_of(connection, [uuid])[uuid]
-    move_rows(connection, [key.id], generation=1)
-    held = select(allocations.c.id).where(allocations.c.resource_provider_id == key.id)
-    children = select(resource_providers.c.id).where(resource_providers.c.parent_provider_id == key.id)
-    if connection.execute(held.limit(1)).first() or connection.execute(children.limit(1)).first():
-        raise errors.ProviderInUse(provider_uuid=uuid)
-    for table in (inventories, provider_traits, provider_aggregates):
-        connection.execute(table.delete().where(table.c.resource_provider_id == key.id))
-    # InnoDB lets no row go that refers to itself, as a root does.
-    this = resource_providers.c.id == key.id
-    connection.execute(resource_providers.update().where(this).values(root_provider_id=None, parent_provider_id=None))
-    connection.execute(resource_providers.delete().where(this))
-    feed.record(connection, provider_ids=[key.id])
+    id_ = keys_of(connection, [uuid])[uuid].id
+    compare_generation(lock(connection, [id_])[id_], generation)
+    return id_
+
+
+def compare_generation(row: LockedRow, named: int | None) -> None:
+    """Compare a provider's generation where one is named.
+
+    :raises ProviderGenerationConflict: it is at another generation.
+    """
+    if named is not None and row.generation != named:
+        raise errors.ProviderGenerationConflict(provider_uuid=row.uuid, named=named, found=row.generation)
+
+
+# --- Creating -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewProvider:
+    """A provider to be created; without a parent it is a root."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None = None
+
+
+def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:
+    """Create providers without inventory at generation 0; return their ids by uuid.
+
+    A parent may be among them, or be there; then it is locked together with its root, so that neither goes nor moves to
+    another tree meanwhile. The feed is the caller's.
+
+    :raises AlreadyExists: one of the uuids or names is taken.
+    :raises ProviderNotFound: a parent is neither there nor among them.
+    :raises InvalidRequest: some of them are their own ancestors.
+    :raises Moved: somebody else creates one of them, or moves a parent; a new transaction may succeed.
+    """
+    _refuse_taken(connection, new)
+    places = _lock_parents(connection, {one.parent_uuid for one in new if one.parent_uuid} - {one.uuid for one in new})
+    pending = list(new)
+    while pending:
+        level = [one for one in pending if one.parent_uuid is None or one.parent_uuid in places]
+        if not level:
+            path = f"$.providers[{new.index(pending[0])}].parent_provider_uuid"
+            raise errors.InvalidRequest(path=path, reason="a provider would be its own ancestor")
+        places |= _insert(connection, level, places)
+        pending = [one for one in pending if one.uuid not in places]
+    return {one.uuid: places[one.uuid].id for one in new}
+
+
+def _refuse_taken(connection: Connection, new: Sequence[NewProvider]) -> None:
+    uuids, names = [one.uuid for one in new], [one.name for one in new]
+    query = select(resource_providers.c.uuid, resource_providers.c.name)
+    for row in bulk.select_in(connection, query, resource_providers.c.uuid, uuids):
+        raise errors.AlreadyExists(kind="resource provider", name=row.uuid)
+    for row in bulk.select_in(connection, query, resource_providers.c.name, names):
+        raise errors.AlreadyExists(kind="resource provider", name=row.name)
+
+
+def _lock_parents(connection: Connection, uuids: Collection[str]) -> dict[str, ProviderKey]:
+    keys = keys_of(connection, uuids)
+    locked = lock(connection, {id_ for key in keys.values() for id_ in key})
+    if any(locked[key.id].root_id != key.root_id for key in keys.values()):
+        raise Moved
+    return keys
+
+
+def _insert(
+    connection: Connection, new: Sequence[NewProvider], parents: Mapping[str, ProviderKey]
+) -> dict[str, ProviderKey]:
+    """Insert providers whose parents are there."""
+    above = {one.uuid: parents[one.parent_uuid] for one in new if one.parent_uuid is not None}
+    rows_ = [
+        {
+            "uuid": one.uuid,
+            "name": one.name,
+            "generation": 0,
+            "seq": 0,
+            "parent_provider_id": above[one.uuid].id if one.uuid in above else None,
+            "root_provider_id": above[one.uuid].root_id if one.uuid in above else None,
+        }
+        for one in new
+    ]
+    try:
+        bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
+    except exc.IntegrityError as fault:
+        # Somebody has just created one of them: begin again and say which.
+        raise Moved from fault
+    query = select(resource_providers.c.uuid, resource_providers.c.id)
+    ids = {
+        row.uuid: row.id
+        for row in bulk.select_in(connection, query, resource_providers.c.uuid, [one.uuid for one in new])
+    }
+    _root_themselves(connection, [id_ for uuid, id_ in ids.items() if uuid not in above])
+    return {uuid: ProviderKey(id_, above[uuid].root_id if uuid in above else id_) for uuid, id_ in ids.items()}
+
+
+def _root_themselves(connection: Connection, ids: Sequence[int]) -> None:
+    table = resource_providers
+    for chunk in bulk.chunks(sorted(ids)):
+        connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=table.c.id))
 
 
 def provider_not_found(uuid: str) -> errors.ProviderNotFound:

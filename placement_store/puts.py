@@ -1,6 +1,9 @@
 """Raw allocation writes: all that one consumer, or several at once, shall hold from now on."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -14,9 +17,66 @@ from placement_store.names import ResourceClassNames
 from placement_store.providers import ProviderKey
 
 
+class AnyGeneration(Enum):
+    """Has one value, for whoever relies on no generation of a consumer: HTTP clients before 1.28."""
+
+    ANY = "any"
+
+
+ANY_GENERATION: Final = AnyGeneration.ANY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """All that one consumer shall hold from now on, and how it is described, whichever way that has come."""
+
+    #: By provider uuid and resource class.
+    amounts: Mapping[str, Mapping[str, int]]
+    #: What the consumer must be at; null means that there is no such consumer yet.
+    generation: int | AnyGeneration | None
+    #: The generations of providers that the caller relies on, by uuid.
+    relied_on: Mapping[str, int] = field(default_factory=dict)
+    #: Columns of the consumer's row, and further ones that only a new consumer gets.
+    described: Mapping[str, Any]
+    described_first: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether a consumer that holds nothing counts as none, and one that was deleted for good as a new one.
+    over_http: bool = False
+
+    @classmethod
+    def over_rpc(cls, asked: ConsumerAllocations) -> "Put":
+        """Return what a message asks for."""
+        named = {uuid: part.generation for uuid, part in asked.allocations.items()}
+        return cls(
+            amounts={uuid: part.resources for uuid, part in asked.allocations.items()},
+            generation=asked.consumer_generation,
+            relied_on={uuid: generation for uuid, generation in named.items() if generation is not None},
+            described={
+                "project_id": asked.project_id,
+                "user_id": asked.user_id,
+                "consumer_type": asked.consumer_type,
+                "known_over_rpc": True,
+            },
+        )
+
+
+class Asked(NamedTuple):
+    """What puts come to."""
+
+    changes: list[Change]
+    #: The generations of providers that they name, and the roots that these were found to have, by provider id.
+    relied_on: dict[int, set[int]]
+    roots: dict[int, int]
+
+
 def put(
     connection: Connection, wanted: Mapping[str, ConsumerAllocations], names: ResourceClassNames
 ) -> dict[str, ConsumerWritten]:
+    """Replace all that these consumers hold, or nothing of it; see :func:`write`, also for what is raised."""
+    write(connection, {uuid: Put.over_rpc(asked) for uuid, asked in wanted.items()}, names)
+    return {uuid: ConsumerWritten(consumer_generation=(wanted[uuid].consumer_generation or 0) + 1) for uuid in wanted}
+
+
+def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> None:
     """Replace all that these consumers hold, or nothing of it.
 
     A claim stays as it is, unless nothing is left in its host's tree; then it is cleared.
@@ -29,41 +89,67 @@ def put(
     :raises CapacityExceeded: it does not fit.
     :raises Moved: what was read has changed since; a new transaction finds out how.
     """
-    found = consumers.holdings(connection, wanted)
-    for uuid, put_ in wanted.items():
-        _compare_generation(connection, uuid, put_.consumer_generation, found.get(uuid))
-    requests = [put_.allocations for put_ in wanted.values()]
-    keys = providers.keys_of(connection, {uuid for request in requests for uuid in request})
-    changes = [_change(connection, uuid, put_, found.get(uuid), keys, names) for uuid, put_ in wanted.items()]
-    allocations.write(connection, changes, names, relied_on=allocations.generations_named(requests, keys))
-    return {uuid: ConsumerWritten(consumer_generation=(wanted[uuid].consumer_generation or 0) + 1) for uuid in wanted}
+    asked = asked_for(connection, puts, names)
+    if not asked.changes:
+        return
+    allocations.write(connection, asked.changes, names, relied_on=asked.relied_on, roots=asked.roots)
 
 
-def _compare_generation(connection: Connection, uuid: str, named: int | None, holding: Holding | None) -> None:
+def asked_for(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> Asked:
+    """Return what these puts come to, without writing anything.
+
+    What is raised is the part of :func:`write`'s errors that can be told by reading.
+    """
+    found = consumers.holdings(connection, puts)
+    for uuid, asked in puts.items():
+        _compare_generation(connection, uuid, asked, found.get(uuid))
+    keys = providers.keys_of(connection, {uuid for asked in puts.values() for uuid in asked.amounts})
+    changes = [
+        _change(connection, uuid, asked, found.get(uuid), keys, names)
+        for uuid, asked in puts.items()
+        # HTTP leaves no consumer behind that holds nothing.
+        if asked.amounts or uuid in found or not asked.over_http
+    ]
+    return Asked(changes, _relied_on(puts, keys), dict(keys.values()))
+
+
+def _compare_generation(connection: Connection, uuid: str, asked: Put, holding: Holding | None) -> None:
+    # A new consumer of RPC is looked for among the deleted ones when it is created.
+    if not asked.over_http and (holding is not None or asked.generation is not None):
+        consumers.require_unburied(connection, uuid, holding)
+    if isinstance(asked.generation, AnyGeneration):
+        return
     found = None if holding is None else holding.generation
-    if found != named:
-        if found is None and consumers.buried(connection, [uuid]):
-            raise errors.ConsumerDeleted(consumer_uuid=uuid)
-        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
+    if asked.over_http and asked.generation is None and holding is not None and not holding.rows:
+        return
+    if found != asked.generation:
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=asked.generation, found=found)
+
+
+def _relied_on(puts: Mapping[str, Put], keys: Mapping[str, ProviderKey]) -> dict[int, set[int]]:
+    named: dict[int, set[int]] = {}
+    for asked in puts.values():
+        for uuid, generation in asked.relied_on.items():
+            named.setdefault(keys[uuid].id, set()).add(generation)
+    return named
 
 
 def _change(
     connection: Connection,
     uuid: str,
-    put_: ConsumerAllocations,
+    asked: Put,
     holding: Holding | None,
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
 ) -> Change:
-    amounts = {provider_uuid: part.resources for provider_uuid, part in put_.allocations.items()}
-    after = allocations.numbered(amounts, keys, names, connection)
-    described = {"project_id": put_.project_id, "user_id": put_.user_id, "consumer_type": put_.consumer_type}
+    after = allocations.numbered(asked.amounts, keys, names, connection)
+    first = asked.described_first if holding is None else {}
     return Change(
         uuid=uuid,
         before=holding,
         after=after,
-        named=frozenset(keys[provider_uuid].id for provider_uuid in put_.allocations),
-        columns={**described, **(UNCLAIMED if _leaves_its_host(holding, after, keys) else {})},
+        named=frozenset(keys[provider_uuid].id for provider_uuid in asked.amounts),
+        columns={**asked.described, **first, **(UNCLAIMED if _leaves_its_host(holding, after, keys) else {})},
     )
 
 

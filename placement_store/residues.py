@@ -10,13 +10,12 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from placement_store import allocations, consumers
+from placement_store import allocations, consumers, given_up
 from placement_store.allocations import Change
 from placement_store.consumers import Holding, Pair
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import consumers as consumer_table
-from placement_store.schema import resource_providers
 
 RESIDUE = "RESIDUE"
 
@@ -32,18 +31,18 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
     """
     if holding.claim_id is None or holding.accepted_by is None or consumers.buried(connection, [holding.accepted_by]):
         return None
-    tree = _tree(connection, holding)
-    given_up = {
+    tree = given_up.on_host(connection, holding)
+    leaving = {
         pair: amount - kept.get(pair, 0)
         for pair, amount in holding.amounts.items()
         if pair[0] in tree and amount > kept.get(pair, 0)
     }
-    if not given_up:
+    if not leaving:
         return None
     return Change(
         uuid=holding.accepted_by,
         before=None,
-        after=given_up,
+        after=leaving,
         columns={**_whose(connection, holding), "consumer_type": RESIDUE, "root_provider_id": holding.root_provider_id},
         inherited=True,
     )
@@ -65,15 +64,6 @@ def write(
         # At this moment the guest was reported gone: begin again without a residue.
         raise Moved from fault
     return residue.uuid
-
-
-def _tree(connection: Connection, holding: Holding) -> set[int]:
-    """Return those of the providers held that are in the tree of the claim's host."""
-    query = select(resource_providers.c.id).where(
-        resource_providers.c.root_provider_id == holding.root_provider_id,
-        resource_providers.c.id.in_({provider_id for provider_id, _ in holding.rows}),
-    )
-    return set(connection.scalars(query))
 
 
 def _whose(connection: Connection, holding: Holding) -> dict[str, Any]:

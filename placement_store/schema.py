@@ -27,8 +27,20 @@ def _id() -> Column[int]:
 
 # --- Names ----------------------------------------------------------------------------------------------------------
 
-resource_classes = Table("resource_classes", METADATA, _id(), Column("name", name_type(), nullable=False, unique=True))
-traits = Table("traits", METADATA, _id(), Column("name", name_type(), nullable=False, unique=True))
+
+def _names(table: str) -> Table:
+    # A row stays when its name is deleted: every process keeps numbers in memory, so none may ever mean another name.
+    return Table(
+        table,
+        METADATA,
+        _id(),
+        Column("name", name_type(), nullable=False, unique=True),
+        Column("deleted", Boolean, nullable=False, default=False, server_default=false()),
+    )
+
+
+resource_classes = _names("resource_classes")
+traits = _names("traits")
 aggregates = Table("aggregates", METADATA, _id(), Column("uuid", uuid_type(), nullable=False, unique=True))
 
 # --- Providers ------------------------------------------------------------------------------------------------------

@@ -7,16 +7,32 @@ from moorage.database import Database
 from moorage.presence import Presence
 from moorage.retention import Retention
 from moorage.service import Periodic
+from placement_store.candidate_endpoint import CandidateEndpoint
 from placement_store.endpoint import PlacementEndpoint
 from placement_store.inspection import InspectionEndpoint
-from placement_store.names import ResourceClassNames
+from placement_store.name_endpoint import NameEndpoint
+from placement_store.names import ResourceClassNames, sync
+from placement_store.provider_endpoint import ProviderEndpoint
 from placement_store.pruning import Pruning
 from placement_store.reconciler import Reconciler
+from placement_store.reshape_endpoint import ReshapeEndpoint
 from placement_store.schema import MAIN
 
-__all__ = ["PlacementEndpoint", "PlacementRole", "PlacementService"]
+__all__ = ["PlacementEndpoint", "PlacementRole", "PlacementService", "endpoints"]
 
 _PRUNE_INTERVAL = 60.0
+
+
+def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
+    """Return all that answers topic `placement`: what a service puts on the bus, and what is called without one."""
+    return [
+        PlacementEndpoint(database, names),
+        ProviderEndpoint(database, names),
+        NameEndpoint(database, names),
+        ReshapeEndpoint(database, names),
+        CandidateEndpoint(database, names),
+        InspectionEndpoint(database),
+    ]
 
 
 class PlacementRole:
@@ -29,9 +45,8 @@ class PlacementRole:
     def __init__(
         self, conf: cfg.ConfigOpts, name: str, bus: Bus, database: Database, names: ResourceClassNames
     ) -> None:
-        self._names = names
-        endpoints = [PlacementEndpoint(conf, database, names), InspectionEndpoint(database)]
-        self._server = bus.server("placement", name, endpoints, threads=conf.rpc.threads)
+        self._database = database
+        self._server = bus.server("placement", name, endpoints(database, names), threads=conf.rpc.threads)
         self._reconciler = Reconciler(conf, bus, database, names)
         pruning = Pruning(database, Retention.of(conf))
         self._periodics = [
@@ -45,7 +60,7 @@ class PlacementRole:
         :raises StoreUnavailable: the database cannot be reached.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        self._names.sync()
+        sync(self._database)
         self._server.start()
         for periodic in self._periodics:
             periodic.start()
@@ -71,6 +86,7 @@ class PlacementService:
             pool_timeout=conf.database.pool_timeout,
             lock_wait=conf.database.lock_wait_timeout,
             tries=conf.database.max_transaction_tries,
+            idle_transaction=conf.database.idle_transaction_timeout,
         )
         self._bus = Bus(conf)
         self._presence = Presence(conf, self._bus, "placement", name)

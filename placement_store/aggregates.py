@@ -1,0 +1,64 @@
+"""The aggregates of providers; one comes to be by being named, and is never deleted."""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, exc, select
+
+from moorage.messages import SetAggregates
+from placement_store import bulk, feed, links, providers
+from placement_store.races import Moved
+from placement_store.schema import aggregates, provider_aggregates
+
+_LINK, _UUID = provider_aggregates.c.aggregate_id, aggregates.c.uuid
+
+
+def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
+    """Return the aggregates of these providers, or of all that are in any, by provider id; sorted uuids."""
+    return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _UUID, ids).items()}
+
+
+def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
+    """Make these uuids the aggregates of providers, by provider id; the providers' rows must be locked.
+
+    Generations and the feed are the caller's.
+
+    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    """
+    numbers = _numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
+    links.rewrite(
+        connection,
+        _LINK,
+        {id_: found.values() for id_, found in links.held(connection, _LINK, _UUID, wanted).items()},
+        {id_: {numbers[uuid] for uuid in uuids} for id_, uuids in wanted.items()},
+    )
+
+
+def set_aggregates(connection: Connection, message: SetAggregates) -> None:
+    """Replace all aggregates of a provider; its generation moves, even if nothing changes.
+
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    """
+    id_ = providers.lock_at(connection, message.uuid, message.generation)
+    replace(connection, {id_: message.aggregates})
+    providers.move_rows(connection, [id_], generation=1)
+    feed.record(connection, provider_ids=[id_])
+
+
+def _numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
+    """Return the numbers of aggregates by uuid; those that nobody has named before are created."""
+    found = _known(connection, uuids)
+    missing = sorted(set(uuids) - found.keys())
+    if not missing:
+        return found
+    try:
+        bulk.insert(connection, aggregates, [{"uuid": uuid} for uuid in missing])
+    except exc.IntegrityError as fault:
+        raise Moved from fault
+    return found | _known(connection, missing)
+
+
+def _known(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
+    query = select(aggregates.c.uuid, aggregates.c.id)
+    return {row.uuid: row.id for row in bulk.select_in(connection, query, aggregates.c.uuid, sorted(uuids))}

@@ -1,0 +1,23 @@
+"""The method of topic `placement` that says in which ways a request can be served."""
+
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import ListAllocationCandidates
+from moorage.model import AllocationCandidates
+from placement_store.candidates import listing
+from placement_store.names import ResourceClassNames
+
+
+class CandidateEndpoint:
+    """Lists allocation candidates; it only reads."""
+
+    def __init__(self, database: Database, names: ResourceClassNames) -> None:
+        self._database = database
+        self._names = names
+
+    @serves(ListAllocationCandidates)
+    def list_allocation_candidates(self, message: ListAllocationCandidates) -> AllocationCandidates:
+        """Return ways to serve a request; see :func:`placement_store.candidates.listing.list_candidates`."""
+        return self._database.read(
+            lambda connection: listing.list_candidates(connection, self._names, message.request, message.limit)
+        )

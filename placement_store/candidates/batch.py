@@ -1,0 +1,88 @@
+"""Trees that are looked at together, by the numbers of their providers and of the pools that they reach.
+
+Each statement finds its rows by a key, so that what a batch costs follows its size and not the cloud's.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from placement_store import bulk
+from placement_store.candidates.tree import SHARES
+from placement_store.schema import provider_aggregates, provider_traits, resource_providers, traits
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All providers of a cloud that share what they have: usually a few."""
+
+    #: By the id of a pool, the id of its root.
+    root_of: Mapping[int, int]
+    #: By the id of a pool, or of the root of one, its aggregates.
+    aggregates_of: Mapping[int, frozenset[int]]
+    #: By aggregate, the ids of its pools.
+    members_of: Mapping[int, frozenset[int]]
+
+    @classmethod
+    def read(cls, connection: Connection) -> "Pools":
+        """Return the pools that there are."""
+        # SELECT p.id, p.root_provider_id FROM traits t JOIN provider_traits l ON l.trait_id = t.id
+        #   JOIN resource_providers p ON p.id = l.resource_provider_id WHERE t.name = :shares
+        query = (
+            select(resource_providers.c.id, resource_providers.c.root_provider_id)
+            .join(provider_traits, provider_traits.c.resource_provider_id == resource_providers.c.id)
+            .join(traits, traits.c.id == provider_traits.c.trait_id)
+            .where(traits.c.name == SHARES)
+        )
+        root_of = {row.id: row.root_provider_id for row in connection.execute(query)}
+        aggregates_of = _aggregates_of(connection, {*root_of, *root_of.values()})
+        members: dict[int, set[int]] = {}
+        for pool_id in root_of:
+            for number in aggregates_of.get(pool_id, ()):
+                members.setdefault(number, set()).add(pool_id)
+        return cls(root_of, aggregates_of, {number: frozenset(ids) for number, ids in members.items()})
+
+    def of(self, aggregates: Iterable[int], root_id: int) -> Iterator[int]:
+        """Yield the pools that are in some of these aggregates, but for those of one tree."""
+        for number in aggregates:
+            yield from (id_ for id_ in self.members_of.get(number, ()) if self.root_of[id_] != root_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The trees of some roots; a root that is gone has none."""
+
+    #: By the id of a root, the ids of the providers of its tree.
+    providers: Mapping[int, Collection[int]]
+    #: By the id of a root, the ids of the pools of other trees that share with it.
+    pools: Mapping[int, Collection[int]]
+    #: These, and their roots, whose aggregates count for them.
+    helpers: Mapping[int, Collection[int]]
+    #: By the id of any of all these, the numbers of its aggregates.
+    aggregates_of: Mapping[int, frozenset[int]]
+
+    @classmethod
+    def of(cls, connection: Connection, pools: Pools, root_ids: Collection[int]) -> "Batch":
+        """Return what belongs to these roots."""
+        columns = resource_providers.c
+        query = select(columns.id, columns.root_provider_id)
+        providers: dict[int, list[int]] = {}
+        for id_, root_id in bulk.select_in(connection, query, columns.root_provider_id, sorted(root_ids)):
+            providers.setdefault(root_id, []).append(id_)
+        aggregates_of = _aggregates_of(connection, [id_ for ids in providers.values() for id_ in ids])
+        reached = {
+            root_id: {pool_id for id_ in ids for pool_id in pools.of(aggregates_of.get(id_, ()), root_id)}
+            for root_id, ids in providers.items()
+        }
+        helpers = {root_id: {*ids, *(pools.root_of[id_] for id_ in ids)} for root_id, ids in reached.items()}
+        return cls(providers, reached, helpers, {**pools.aggregates_of, **aggregates_of})
+
+
+def _aggregates_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, frozenset[int]]:
+    columns = provider_aggregates.c
+    found: dict[int, set[int]] = {}
+    query = select(columns.resource_provider_id, columns.aggregate_id)
+    for id_, number in bulk.select_in(connection, query, columns.resource_provider_id, sorted(provider_ids)):
+        found.setdefault(id_, set()).add(number)
+    return {id_: frozenset(numbers) for id_, numbers in found.items()}

@@ -1,0 +1,61 @@
+"""What must be chosen to serve a request, before anything is known of any provider."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
+
+_NOTHING = ResourceGroup()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing that a provider must be chosen for.
+
+    It is a suffixed group, one class of the unsuffixed group, or the top of a subtree: that one of the providers of its
+    groups which stands above all of them.
+    """
+
+    #: The group it belongs to; null for a top.
+    suffix: str | None
+    #: Pairs of (number of the class, amount).
+    demands: tuple[tuple[int, int], ...] = ()
+    #: No other choice that is `alone` may have the same provider.
+    alone: bool = False
+    #: Of a suffixed group, the numbers of the subtrees that it is named in.
+    subtrees: tuple[int, ...] = ()
+    #: Of a top, the number of its subtree.
+    top_of: int | None = None
+
+
+class Asked:
+    """A request as choices, with its classes and subtrees by number.
+
+    :param request: one that has passed the check.
+    """
+
+    def __init__(self, request: ResourceRequest) -> None:
+        self.groups = request.groups
+        self.unsuffixed = request.groups.get(UNSUFFIXED, _NOTHING)
+        self.classes: Sequence[str] = list(dict.fromkeys(n for group in self.groups.values() for n in group.resources))
+        # A subtree of one group is any provider's own; to name the same groups twice says nothing more.
+        named = (frozenset(suffixes) for suffixes in request.same_subtree)
+        self.subtrees = list(dict.fromkeys(suffixes for suffixes in named if len(suffixes) > 1))
+        #: The sets of traits of which the providers of the unsuffixed group must have at least one each.
+        self.to_cover = [
+            *(frozenset((trait,)) for trait in self.unsuffixed.required),
+            *(frozenset(traits) for traits in self.unsuffixed.any_of),
+        ]
+        self.choices: Sequence[Choice] = list(self._choices(request.group_policy == "isolate"))
+
+    def _choices(self, isolate: bool) -> Iterator[Choice]:
+        numbers = {name: number for number, name in enumerate(self.classes)}
+        for name, amount in self.unsuffixed.resources.items():
+            yield Choice(UNSUFFIXED, ((numbers[name], amount),))
+        for suffix, group in self.groups.items():
+            if suffix != UNSUFFIXED:
+                demands = tuple(sorted((numbers[name], amount) for name, amount in group.resources.items()))
+                subtrees = tuple(n for n, suffixes in enumerate(self.subtrees) if suffix in suffixes)
+                yield Choice(suffix, demands, isolate, subtrees)
+        for number in range(len(self.subtrees)):
+            yield Choice(None, top_of=number)

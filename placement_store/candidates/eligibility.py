@@ -1,0 +1,86 @@
+"""Which provider may serve which group of a request, each looked at by itself."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from moorage.model import ResourceGroup
+from placement_store.candidates.tree import HostTree, Provider
+from placement_store.providers import InventoryRow
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """What must be known of a provider beside the provider itself: the aggregates of each root, and who is whose."""
+
+    anchor: str
+    root_of: Mapping[str, str]
+    aggregates_of_root: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, tree: HostTree) -> "Kin":
+        """Return the kin of a host's tree and of all that shares with it."""
+        known = [*tree.providers, *tree.above_sharing, *tree.sharing]
+        return cls(
+            anchor=tree.root.root_uuid,
+            root_of={provider.uuid: provider.root_uuid for provider in known},
+            aggregates_of_root={p.uuid: p.aggregates for p in known if p.uuid == p.root_uuid},
+        )
+
+
+def serves_group(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
+    """Tell whether a provider may serve a whole suffixed group."""
+    return (
+        _in_tree(provider, group, kin)
+        and _has_no(provider.traits, group.forbidden)
+        and _has_all(provider.traits, group)
+        and _is_member(provider.aggregates, group)
+        and all(has_room(provider, name, amount) for name, amount in group.resources.items())
+    )
+
+
+def may_take_part(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
+    """Tell whether a provider may serve a part of the unsuffixed group, its resources aside.
+
+    The root's aggregates count for the whole tree. Traits that are required may stand on another of those who serve it.
+    """
+    if group.in_tree is not None and provider.root_uuid != kin.anchor:
+        return False
+    aggregates = provider.aggregates | kin.aggregates_of_root.get(provider.root_uuid, frozenset())
+    return (
+        _in_tree(provider, group, kin) and _has_no(provider.traits, group.forbidden) and _is_member(aggregates, group)
+    )
+
+
+def has_room(provider: Provider, name: str, amount: int) -> bool:
+    """Tell whether a provider has room for one more amount of a class, under its unit rules."""
+    inventory = provider.inventories.get(name)
+    return (
+        inventory is not None
+        and inventory.min_unit <= amount <= inventory.max_unit
+        and amount % inventory.step_size == 0
+        and amount <= room(inventory)
+    )
+
+
+def room(inventory: InventoryRow) -> int:
+    """Return how much more may be allocated to one consumer, in one or more amounts; negative where over-full."""
+    # An amount is whole, so rounding down changes nothing of what the write will say of it.
+    return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
+
+
+def _in_tree(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
+    return group.in_tree is None or provider.root_uuid == kin.root_of.get(group.in_tree)
+
+
+def _has_no(traits: frozenset[str], forbidden: Iterable[str]) -> bool:
+    return traits.isdisjoint(forbidden)
+
+
+def _has_all(traits: frozenset[str], group: ResourceGroup) -> bool:
+    return traits.issuperset(group.required) and not any(traits.isdisjoint(wanted) for wanted in group.any_of)
+
+
+def _is_member(aggregates: frozenset[str], group: ResourceGroup) -> bool:
+    if not aggregates.isdisjoint(group.not_member_of):
+        return False
+    return not any(aggregates.isdisjoint(wanted) for wanted in group.member_of)

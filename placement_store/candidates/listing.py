@@ -1,0 +1,207 @@
+"""The candidates of a whole cloud: tree after tree, as many as are asked for and no more."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from random import Random
+
+from msgspec import structs
+from sqlalchemy import Connection, select
+
+from moorage import errors
+from moorage.model import (
+    UNSUFFIXED,
+    AllocationCandidates,
+    AllocationRequest,
+    ProviderSummary,
+    ResourceRequest,
+)
+from placement_store import bulk
+from placement_store.candidates.batch import Batch, Pools
+from placement_store.candidates.load import trees_of
+from placement_store.candidates.needs import needs_of, roots_that_meet
+from placement_store.candidates.search import search
+from placement_store.candidates.singles import search_one_of_each_tree
+from placement_store.candidates.tree import HostTree, Provider
+from placement_store.candidates.validity import check
+from placement_store.names import ResourceClassNames
+from placement_store.schema import resource_providers
+
+LOG = logging.getLogger(__name__)
+
+# Roots looked at in one go: few at first, for those who want one candidate; then more, for those who must go far.
+# Both numbers are arbitrary.
+_FIRST_BATCH, _LARGEST_BATCH = 16, 512
+
+
+def list_candidates(
+    connection: Connection,
+    names: ResourceClassNames,
+    request: ResourceRequest,
+    limit: int,
+    *,
+    one_of_each_tree: bool = False,
+    drawn: Random | None = None,
+) -> AllocationCandidates:
+    """Return at most ``limit`` ways to serve a request, and all providers of the trees that they come from.
+
+    The trees of a batch take turns, so that one with many ways does not keep the others out. The same store gives the
+    same answer, unless it is ``drawn``: then the trees come in any order, and so do providers that are equal for the
+    request.
+
+    :param one_of_each_tree: whether to leave out what takes more than one provider of a tree.
+    :raises InvalidRequest: the request contradicts itself or leaves something open.
+    :raises ResourceClassNotFound: one of its classes does not exist.
+    :raises TraitNotFound: one of its traits does not exist.
+    :raises SearchBoundReached: nothing was found, and of at least one tree it is not known whether there is anything.
+    """
+    check(request, path="$.request")
+    needs, pools = needs_of(connection, request), Pools.read(connection)
+    placed = _in_trees(connection, request, pools)
+    if placed is None or not needs.can_be_met:
+        return AllocationCandidates()
+    request, roots = placed
+    find = search_one_of_each_tree if one_of_each_tree else search
+    seed = None if drawn is None else drawn.getrandbits(32)
+    listing = _Listing(limit, lambda tree: find(tree, request, seed=seed))
+    for root_ids in _batches(connection, roots) if drawn is None else _drawn_batches(connection, roots, drawn):
+        batch = Batch.of(connection, pools, root_ids)
+        passing = roots_that_meet(connection, needs, batch)
+        listing.add(_trees(connection, names, pools, batch, passing, drawn))
+        if listing.is_full:
+            break
+    return listing.answer()
+
+
+class _Listing:
+    """Gathers candidates, each once, until there are enough."""
+
+    def __init__(self, limit: int, find: Callable[[HostTree], Iterator[AllocationRequest]]) -> None:
+        self._limit = limit
+        self._find = find
+        self._found: dict[frozenset[tuple[str, str, int]], AllocationRequest] = {}
+        self._summaries: dict[str, ProviderSummary] = {}
+        self._given_up: errors.SearchBoundReached | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._found) >= self._limit
+
+    def add(self, trees: Collection[HostTree]) -> None:
+        """Take one candidate of each tree in turn."""
+        turns = deque((tree, self._find(tree)) for tree in trees)
+        while turns and not self.is_full:
+            tree, candidates = turns.popleft()
+            try:
+                candidate = next(candidates, None)
+            except errors.SearchBoundReached as fault:
+                LOG.warning("A tree is passed over: %s", fault)
+                self._given_up = fault
+                continue
+            if candidate is not None:
+                self._take(tree, candidate)
+                turns.append((tree, candidates))
+
+    def answer(self) -> AllocationCandidates:
+        if self._given_up is not None and not self._found:
+            raise self._given_up
+        return AllocationCandidates(allocation_requests=tuple(self._found.values()), provider_summaries=self._summaries)
+
+    def _take(self, tree: HostTree, candidate: AllocationRequest) -> None:
+        amounts = frozenset(
+            (uuid, name, amount)
+            for uuid, part in candidate.allocations.items()
+            for name, amount in part.resources.items()
+        )
+        # What a pool serves alone is a candidate of every tree that it shares with, and of its own.
+        self._found.setdefault(amounts, candidate)
+        if not candidate.allocations.keys() <= self._summaries.keys():
+            everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
+            used = {provider.root_uuid for provider in everything if provider.uuid in candidate.allocations}
+            self._summaries |= {p.uuid: _summary(p) for p in everything if p.root_uuid in used}
+
+
+def _summary(provider: Provider) -> ProviderSummary:
+    return ProviderSummary(
+        root_provider_uuid=provider.root_uuid,
+        parent_provider_uuid=provider.parent_uuid,
+        capacity={name: row.capacity for name, row in sorted(provider.inventories.items())},
+        used={name: row.used for name, row in sorted(provider.inventories.items())},
+        traits=tuple(sorted(provider.traits)),
+    )
+
+
+# --- Which trees ----------------------------------------------------------------------------------------------------
+
+
+def _trees(
+    connection: Connection,
+    names: ResourceClassNames,
+    pools: Pools,
+    batch: Batch,
+    root_ids: Sequence[int],
+    drawn: Random | None,
+) -> Collection[HostTree]:
+    found = list(trees_of(connection, names, pools, batch, root_ids).values()) if root_ids else []
+    if drawn is not None:
+        drawn.shuffle(found)
+    return found
+
+
+def _drawn_batches(connection: Connection, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
+    """Yield the same in any order. Only the numbers of all roots are read for it; of their trees, those looked at."""
+    columns = resource_providers.c
+    roots = select(columns.id).where(columns.parent_provider_id.is_(None))
+    ids = list(connection.scalars(roots)) if only is None else list(only)
+    drawn.shuffle(ids)
+    start, size = 0, _FIRST_BATCH
+    while batch := ids[start : start + size]:
+        yield batch
+        start, size = start + size, min(size * 2, _LARGEST_BATCH)
+
+
+def _batches(connection: Connection, only: Collection[int] | None) -> Iterator[Sequence[int]]:
+    """Yield the ids of all roots in batches, or of those named."""
+    if only is not None:
+        yield from ([root_id] for root_id in sorted(only))
+        return
+    # SELECT id FROM resource_providers WHERE parent_provider_id IS NULL AND id > :last ORDER BY id LIMIT :batch
+    columns = resource_providers.c
+    roots = select(columns.id).where(columns.parent_provider_id.is_(None)).order_by(columns.id)
+    last, size = 0, _FIRST_BATCH
+    while batch := connection.scalars(roots.where(columns.id > last).limit(size)).all():
+        yield batch
+        last, size = batch[-1], min(size * 2, _LARGEST_BATCH)
+
+
+def _in_trees(
+    connection: Connection, request: ResourceRequest, pools: Pools
+) -> tuple[ResourceRequest, Collection[int] | None] | None:
+    """Return a request whose groups name the roots of the trees they must be in, and which roots alone can serve it.
+
+    Null in place of roots means any, and in place of all that a tree is asked for that does not exist.
+    """
+    named = {group.in_tree for group in request.groups.values() if group.in_tree is not None}
+    if not named:
+        return request, None
+    own, root = resource_providers.alias("own"), resource_providers.alias("root")
+    query = select(own.c.uuid, root.c.id, root.c.uuid.label("root_uuid")).join(
+        root, root.c.id == own.c.root_provider_id
+    )
+    found = {row.uuid: row for row in bulk.select_in(connection, query, own.c.uuid, sorted(named))}
+    if found.keys() != named:
+        return None
+    groups = {
+        suffix: structs.replace(group, in_tree=group.in_tree and found[group.in_tree].root_uuid)
+        for suffix, group in request.groups.items()
+    }
+    # A suffixed group may be served by a pool of the tree that it names, and its host be any that the pool shares with.
+    shared = set(pools.root_of.values())
+    bound = {
+        found[group.in_tree].id
+        for suffix, group in request.groups.items()
+        if group.in_tree is not None and (suffix == UNSUFFIXED or found[group.in_tree].id not in shared)
+    }
+    if len(bound) > 1:
+        return None
+    return structs.replace(request, groups=groups), bound or None

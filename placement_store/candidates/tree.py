@@ -1,0 +1,63 @@
+"""A host's providers as the search for candidates sees them: plain values, out of SQL or of a picture in memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement_store.providers import InventoryRow
+
+#: A provider with this trait serves every tree that has a provider in one of its aggregates (Placement's word).
+SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One resource provider: what it has by the name of the resource class, and where it stands."""
+
+    uuid: str
+    root_uuid: str
+    parent_uuid: str | None
+    inventories: Mapping[str, InventoryRow]
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class HostTree:
+    """A tree of providers, and the providers of other trees that share what they have with it."""
+
+    #: Parents before their children, so that the first is the root.
+    providers: Sequence[Provider]
+    #: See :func:`sharing_with`.
+    sharing: Sequence[Provider] = ()
+    #: What stands above those that share, in their own trees; others of these trees do no harm. They serve nothing
+    #: here, but a root's aggregates count for its whole tree, and one that shares may stand above another.
+    above_sharing: Sequence[Provider] = ()
+
+    @property
+    def root(self) -> Provider:
+        """The provider that stands for the host."""
+        return self.providers[0]
+
+
+def sharing_with(providers: Sequence[Provider], pools: Iterable[Provider]) -> list[Provider]:
+    """Return those ``pools`` that share an aggregate with one of a tree's providers and are not of that tree."""
+    reached: set[str] = set()
+    for provider in providers:
+        reached |= provider.aggregates
+    here = providers[0].root_uuid
+    return [
+        pool
+        for pool in pools
+        if SHARES in pool.traits and pool.root_uuid != here and not reached.isdisjoint(pool.aggregates)
+    ]
+
+
+def parents_first(providers: Iterable[Provider]) -> list[Provider]:
+    """Return the providers of one tree, each behind its parent, otherwise in the order given."""
+    children: dict[str | None, list[Provider]] = {}
+    for provider in providers:
+        children.setdefault(provider.parent_uuid, []).append(provider)
+    ordered = list(children.get(None, ()))
+    for provider in ordered:  # it grows while it is read
+        ordered.extend(children.get(provider.uuid, ()))
+    return ordered

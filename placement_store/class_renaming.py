@@ -1,0 +1,45 @@
+"""A custom resource class under another name, with all inventories and allocations of it."""
+
+from sqlalchemy import Connection, select
+
+from moorage import errors
+from placement_store import bulk, feed, providers
+from placement_store.names import ResourceClassNames
+from placement_store.races import Moved
+from placement_store.schema import allocations, inventories
+
+
+def rename(connection: Connection, old: str, new: str) -> None:
+    """Give a custom resource class another custom name.
+
+    A number stands for one name for ever (:mod:`placement_store.names`), so the new name gets a number of its own, and
+    what there is and what is held of the class moves to it. Generations do not move: only a word has changed.
+
+    :raises ResourceClassNotFound: there is no class of the old name.
+    :raises AlreadyExists: there is one of the new name.
+    :raises InvalidRequest: one of the two is a standard class, or is not called ``CUSTOM_...``.
+    :raises Moved: somebody else has just given a provider an inventory of the class; a new transaction may succeed.
+    """
+    former = ResourceClassNames.require(connection, {old})[old]
+    ResourceClassNames.require_custom(old)
+    ResourceClassNames.require_custom(new)
+    # Providers first, as everywhere; then the class, which from then on nobody can give to any other.
+    having = _having(connection, former)
+    providers.move_rows(connection, having, generation=0)
+    if not ResourceClassNames.create(connection, {new}):
+        raise errors.AlreadyExists(kind="resource class", name=new)
+    number = ResourceClassNames.require(connection, {new}, lock=True)[new]
+    for table in (inventories, allocations):
+        for chunk in bulk.chunks(having):
+            these = (table.c.resource_class_id == former, table.c.resource_provider_id.in_(chunk))
+            connection.execute(table.update().where(*these).values(resource_class_id=number))
+    try:
+        ResourceClassNames.delete(connection, old)
+    except errors.NameInUse as fault:
+        raise Moved from fault
+    feed.record(connection, provider_ids=having)
+
+
+def _having(connection: Connection, number: int) -> list[int]:
+    query = select(inventories.c.resource_provider_id).where(inventories.c.resource_class_id == number)
+    return sorted(connection.scalars(query))

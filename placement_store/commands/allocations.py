@@ -1,0 +1,233 @@
+"""The sub-commands `moorage resource provider allocation set`, `unset`, `show` and `delete`."""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from cliff.command import Command
+from cliff.lister import Lister
+
+from moorage import errors, ids
+from moorage.commands import ShownValue, shown
+from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
+from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
+from placement_store.commands import typed
+from placement_store.commands.asking import Asking, until_unmoved
+from placement_store.commands.named_providers import uuid_of
+from placement_store.commands.typed import TypedAllocation
+
+LOG = logging.getLogger(__name__)
+
+_COLUMNS = ("resource_provider", "generation", "resources", "project_id", "user_id", "consumer_type")
+
+Amounts = Mapping[str, Resources]
+Rows = list[tuple[Any, ...]]
+
+
+class _Resources(ShownValue):
+    """Amounts by class; a table shows them as `VCPU=2, MEMORY_MB=512`."""
+
+    def human_readable(self) -> str:
+        """Return what a table shows."""
+        return ", ".join(f"{name}={amount}" for name, amount in self._value.items())
+
+
+class _OfConsumer(Asking):
+    """A command about what one consumer holds."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("consumer", type=typed.uuid, help="the uuid of the consumer")
+        return parser
+
+    def consumer(self, uuid: str) -> Consumer | None:
+        """Return a consumer, or nothing where there is none."""
+        try:
+            return self.placement.call(GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            return None
+
+    def put(self, uuid: str, before: Consumer | None, amounts: Amounts, described: Mapping[str, str]) -> None:
+        """Give a consumer these allocations, if it is still as it was ``before``.
+
+        :param amounts: what it shall hold from now on, by the uuid of the provider.
+        :param described: its project_id, user_id and consumer_type.
+        :raises ConsumerGenerationConflict: it has changed.
+        """
+        if before is not None and before.claim_id is not None:
+            LOG.warning("Consumer %s is placed by a claim: its owner relies on what it holds", uuid)
+        wanted = ConsumerAllocations(
+            allocations={provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()},
+            **described,
+            consumer_generation=None if before is None else before.generation,
+        )
+        self.change(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+
+    def rows(self, uuid: str) -> tuple[tuple[str, ...], Rows]:
+        """Return a row for each provider that a consumer holds something of; none where there is no such consumer."""
+        consumer = self.consumer(uuid)
+        return _COLUMNS, [] if consumer is None else _rows(consumer)
+
+
+class AllocationSet(_OfConsumer, Lister):
+    """Replace all that a consumer holds by what is named, at once.
+
+    A consumer that is there keeps its project, user and type unless others are named; for a new one project and user
+    are needed.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add(
+            "--allocation",
+            type=typed.allocation,
+            action="append",
+            required=True,
+            metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
+            help="what it shall hold of one provider, by uuid or name; may be repeated",
+        )
+        add("--project-id", metavar="PROJECT", help="whose it is")
+        add("--user-id", metavar="USER", help="by whom")
+        add("--consumer-type", metavar="TYPE", help="what it is; default for a new one: INSTANCE")
+        add("--generation", type=int, metavar="N", help="only if the consumer is still at this generation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Set the allocations and show them.
+
+        :raises ConsumerGenerationConflict: the consumer has changed meanwhile, or is not at the generation named.
+        :raises ProviderNotFound: there is no such provider.
+        :raises CapacityExceeded: it does not fit.
+        """
+        uuid = parsed_args.consumer
+        before = self.consumer(uuid)
+        _compare(before, uuid, parsed_args.generation)
+        amounts = self._amounts(parsed_args.allocation)
+        try:
+            self.put(uuid, before, amounts, _description(before, parsed_args))
+        except errors.ConsumerGenerationConflict:
+            # Not done again by itself: what somebody else has just put there would be replaced unseen.
+            LOG.error("It has changed meanwhile: see `moorage resource provider allocation show`, and decide again")
+            raise
+        return self.rows(uuid)
+
+    def _amounts(self, typed_: Sequence[TypedAllocation]) -> Amounts:
+        """Return what is named, by the uuid of the provider; several words about one provider are taken together."""
+        amounts: dict[str, Resources] = {}
+        for allocation in typed_:
+            held = amounts.setdefault(uuid_of(self.placement, allocation.provider), {})
+            for name, amount in allocation.resources.items():
+                if name in held:
+                    reason = f"it says twice how much {name} of {allocation.provider} the consumer shall hold"
+                    raise errors.InvalidRequest(path="--allocation", reason=reason)
+                held[name] = amount
+        return amounts
+
+
+class AllocationUnset(_OfConsumer, Lister):
+    """Take away a part of what a consumer holds: of some providers, of some classes, or both; else all of it.
+
+    Project, user and type of the consumer stay, and what is left is shown.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--provider", action="append", metavar="PROVIDER", help="of this provider alone; may be repeated")
+        add(
+            "--resource-class",
+            type=typed.resource_class,
+            action="append",
+            metavar="CLASS",
+            help="of this class alone; may be repeated",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Take the part away and show the rest.
+
+        :raises ConsumerNotFound: there is no such consumer.
+        :raises ProviderNotFound: there is no such provider.
+        :raises InvalidRequest: it holds nothing of that part.
+        """
+        named = parsed_args.provider
+        of = None if named is None else {uuid_of(self.placement, provider) for provider in named}
+        uuid = parsed_args.consumer
+        until_unmoved(partial(self._take_away, uuid, of, parsed_args.resource_class))
+        return self.rows(uuid)
+
+    def _take_away(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:
+        before = self.placement.call(GetAllocations(consumer_uuid=uuid))
+        left = _without(before, of, classes)
+        if left == _amounts(before):
+            raise errors.InvalidRequest(path="$", reason=f"consumer {uuid} holds nothing of what is to be taken away")
+        described = {name: getattr(before, name) for name in ("project_id", "user_id", "consumer_type")}
+        self.put(uuid, before, left, described)
+
+
+class AllocationShow(_OfConsumer, Lister):
+    """Show what a consumer holds of which providers."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a provider; none for a consumer that does not exist."""
+        return self.rows(parsed_args.consumer)
+
+
+class AllocationDelete(_OfConsumer, Command):
+    """Release all that a consumer holds, whoever has put it there."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Release it.
+
+        :raises ConsumerNotFound: there is no such consumer.
+        """
+        self.change(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=parsed_args.consumer))
+
+
+def _compare(before: Consumer | None, uuid: str, named: int | None) -> None:
+    found = None if before is None else before.generation
+    if named is not None and named != found:
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
+
+
+def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str, str]:
+    """Return the project, user and type to write: those that were typed, else those that are there."""
+    described = {}
+    for name, default in (("project_id", None), ("user_id", None), ("consumer_type", "INSTANCE")):
+        value = getattr(given, name) or getattr(before, name, default)
+        if value is None:
+            option = f"--{name.replace('_', '-')}"
+            raise errors.InvalidRequest(path=option, reason="needed, since there is no such consumer yet")
+        described[name] = value
+    return described
+
+
+def _amounts(consumer: Consumer) -> dict[str, Resources]:
+    return {provider: part.resources for provider, part in consumer.allocations.items()}
+
+
+def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | None) -> dict[str, Resources]:
+    """Return what a consumer holds without what it holds of these providers and classes; null means all of them."""
+    left = {
+        provider: {
+            name: amount
+            for name, amount in resources.items()
+            if (of is not None and provider not in of) or (classes is not None and name not in classes)
+        }
+        for provider, resources in _amounts(consumer).items()
+    }
+    return {provider: resources for provider, resources in left.items() if resources}
+
+
+def _rows(consumer: Consumer) -> Rows:
+    described: tuple[ShownValue, ...] = shown((consumer.project_id, consumer.user_id, consumer.consumer_type))
+    return [
+        (provider, ShownValue(part.generation), _Resources(part.resources), *described)
+        for provider, part in sorted(consumer.allocations.items())
+    ]

@@ -1,0 +1,102 @@
+"""What every command about resource providers has: whom it asks, and how it changes something."""
+
+import argparse
+import functools
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar, cast
+
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from moorage import errors
+from moorage.commands import Configured
+from moorage.wire import Mutation, R
+from placement_store.direct import Direct, Placement
+
+if TYPE_CHECKING:
+    from moorage.shell import Shell
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Stands for the URL of the configuration file, so that no password need be typed.
+CONFIGURED = "configured"
+#: How often a command reads and writes anew while others are faster. Arbitrary: a person's command meets a conflict
+#: once in a while, and more than that means that somebody else is at work.
+_TRIES = 3
+
+
+class Asking(Configured):
+    """A command that asks topic `placement`, over the bus or in this process; mixed in before a cliff command class."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--database-url",
+            type=_database_url,
+            metavar="URL",
+            help="open the store directly, without any service or bus; "
+            f"`{CONFIGURED}` stands for [database] connection of the configuration file",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command."""
+        self._database_url = parsed_args.database_url
+        return super().run(parsed_args)
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Whoever answers: the service, or the store itself where a URL was given.
+
+        :raises SchemaMismatch: its tables are older or newer than this version.
+        :raises StoreUnavailable: its database cannot be reached.
+        """
+        if self._database_url is None:
+            return self.client("placement")
+        url = self.conf.database.connection if self._database_url == CONFIGURED else self._database_url
+        direct = Direct(self.conf, url)
+        cast("Shell", self.app).closing.callback(direct.close)
+        return direct
+
+    def change(self, message: Mutation[R]) -> R:
+        """Have something changed and return the answer; where none comes, ask once more under the same request id.
+
+        :raises MoorageError: what the service has raised.
+        """
+        try:
+            return self.placement.call(message)
+        except (errors.NoReply, errors.StoreUnavailable) as fault:
+            LOG.warning("%s Asking once more.", fault)
+            return self.placement.call(message)
+
+
+def until_unmoved(read_and_write: Callable[[], T]) -> T:
+    """Return what a reading and a writing return that name what they have read, begun anew while others are faster.
+
+    :raises StaleView: others were faster each time.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return read_and_write()
+        except errors.StaleView as conflict:
+            LOG.info("%s Reading it again.", conflict)
+    try:
+        return read_and_write()
+    except errors.StaleView:
+        LOG.error("Somebody else keeps changing this: nothing was done. Repeat the command when that has ended")
+        raise
+
+
+def _database_url(text: str) -> str:
+    if text == CONFIGURED:
+        return text
+    try:
+        make_url(text).get_dialect().import_dbapi()
+    except (ArgumentError, ImportError):
+        # Without the text itself: it may hold a password.
+        raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
+    return text

@@ -1,0 +1,82 @@
+"""The sub-command `moorage allocation candidate list`."""
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from cliff.lister import Lister
+
+from moorage import group_options
+from moorage.commands import ShownValue
+from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
+from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
+from placement_store.commands.asking import Asking
+from placement_store.commands.named_providers import in_named_tree
+
+_COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
+
+
+class _Words(ShownValue):
+    """Words that a table shows in one line, with commas."""
+
+    def human_readable(self) -> str:
+        """Return what a table shows."""
+        return ",".join(self._value)
+
+
+class CandidateList(Asking, Lister):
+    """List ways to serve a request: for each, what would be allocated of which providers. Nothing is reserved.
+
+    What stands before the first --group is asked of the unsuffixed group, which several providers of a tree may serve
+    together; what follows --group SUFFIX is asked of one provider.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        group_options.add_request_words(parser, trees_by_name=True)
+        parser.add_argument(
+            "--limit",
+            type=int,
+            default=MAX_CANDIDATES,
+            metavar="N",
+            help="the most candidates to show; default: %(default)s",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return a row for each provider of each candidate, the candidates numbered from 1.
+
+        :raises TraitNotFound: there is no such trait.
+        :raises ResourceClassNotFound: there is no such class.
+        :raises InvalidRequest: the groups do not go together.
+        """
+        groups = group_options.groups(parsed_args)
+        request = ResourceRequest(
+            groups={suffix: in_named_tree(self.placement, group) for suffix, group in groups.items()},
+            **group_options.between(parsed_args),
+        )
+        found = self.placement.call(ListAllocationCandidates(request=request, limit=parsed_args.limit))
+        return _COLUMNS, list(_rows(found))
+
+
+def _rows(found: AllocationCandidates) -> Iterator[tuple[Any, ...]]:
+    for number, candidate in enumerate(found.allocation_requests, start=1):
+        for uuid, part in candidate.allocations.items():
+            yield (
+                number,
+                _Words([f"{name}={amount}" for name, amount in part.resources.items()]),
+                uuid,
+                _Words(_use(found.provider_summaries[uuid])),
+                _Words(list(found.provider_summaries[uuid].traits)),
+                _Words(_groups(candidate, uuid)),
+            )
+
+
+def _use(summary: ProviderSummary) -> list[str]:
+    return [f"{name}={summary.used.get(name, 0)}/{int(capacity)}" for name, capacity in summary.capacity.items()]
+
+
+def _groups(candidate: AllocationRequest, uuid: str) -> list[str]:
+    """Return the suffixes of the groups that a provider serves; the unsuffixed one has none to show."""
+    return [suffix for suffix, providers in candidate.mappings.items() if uuid in providers and suffix]

@@ -1,0 +1,81 @@
+"""The sub-commands `moorage resource class list`, `create`, `set`, `show` and `delete`."""
+
+import argparse
+from typing import Any
+
+from cliff.command import Command
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import errors, ids
+from moorage.commands import shown
+from moorage.messages import DeleteResourceClass, EnsureResourceClass, ListResourceClasses
+from placement_store.commands import typed
+from placement_store.commands.asking import Asking
+
+
+class ClassList(Asking, Lister):
+    """List the resource classes there are, standard and custom, by name."""
+
+    def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return a row a class."""
+        return ("name",), [(name,) for name in self.placement.call(ListResourceClasses())]
+
+
+class _OfClass(Asking):
+    """A command about one resource class."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", type=typed.resource_class, help="the class")
+        return parser
+
+
+class ClassCreate(_OfClass, Command):
+    """Create a custom resource class, named CUSTOM_...; one that is there already is refused."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Create the class.
+
+        :raises AlreadyExists: there is one of that name.
+        :raises InvalidRequest: it is not named as a custom one is.
+        """
+        if not self.change(EnsureResourceClass(request_id=ids.fresh(), name=parsed_args.name)).created:
+            raise errors.AlreadyExists(kind="resource class", name=parsed_args.name)
+
+
+class ClassSet(_OfClass, Command):
+    """Create a custom resource class, unless it is there."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Create the class.
+
+        :raises InvalidRequest: it is not named as a custom one is.
+        """
+        self.change(EnsureResourceClass(request_id=ids.fresh(), name=parsed_args.name))
+
+
+class ClassShow(_OfClass, ShowOne):
+    """Show a resource class, if there is one of that name."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Show the class.
+
+        :raises ResourceClassNotFound: there is none of that name.
+        """
+        if parsed_args.name not in self.placement.call(ListResourceClasses()):
+            raise errors.ResourceClassNotFound(name=parsed_args.name)
+        return ("name",), shown((parsed_args.name,))
+
+
+class ClassDelete(_OfClass, Command):
+    """Delete a custom resource class that no provider has an inventory of."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete the class.
+
+        :raises ResourceClassNotFound: there is none of that name.
+        :raises NameInUse: some provider has an inventory of it.
+        """
+        self.change(DeleteResourceClass(request_id=ids.fresh(), name=parsed_args.name))

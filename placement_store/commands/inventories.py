@@ -1,0 +1,254 @@
+"""The sub-commands `moorage resource provider inventory set`, `class set`, `show`, `list` and `delete`."""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from cliff.command import Command
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import errors, ids
+from moorage.commands import shown
+from moorage.messages import (
+    DeleteInventories,
+    DeleteInventory,
+    ListResourceProviders,
+    SetInventories,
+    SetInventory,
+)
+from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
+from placement_store.commands import typed
+from placement_store.commands.asking import Asking, until_unmoved
+from placement_store.commands.named_providers import as_uuid, find, uuid_of
+from placement_store.commands.typed import INVENTORY_FIELDS, Setting
+
+LOG = logging.getLogger(__name__)
+
+Rows = list[tuple[Any, ...]]
+
+
+def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dict[str, Inventory]:
+    """Return inventories with these fields set; of a class that is new, the total must be among them.
+
+    :raises InvalidRequest: it is not.
+    """
+    described = {name: msgspec.structs.asdict(inventory) for name, inventory in before.items()}
+    for class_name, field, value in settings:
+        described.setdefault(class_name, {})[field] = value
+    for class_name, fields in described.items():
+        if "total" not in fields:
+            raise errors.InvalidRequest(path="--resource", reason=f"how much {class_name} there is was not said")
+    return {class_name: Inventory(**fields) for class_name, fields in described.items()}
+
+
+class InventorySet(Asking, Lister):
+    """Replace all inventories of a resource provider by those that are named; --amend changes only what is named.
+
+    `--resource VCPU=16 --resource VCPU:max_unit=4` is one inventory of VCPU with 16 in all, of which nobody may have
+    more than 4 at once. Fields: allocation_ratio, min_unit, max_unit, reserved, step_size, total.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("provider", help="the provider, by uuid or name; with --aggregate the uuid of an aggregate")
+        add(
+            "--resource",
+            type=typed.setting,
+            action="append",
+            default=[],
+            metavar="CLASS[:FIELD]=VALUE",
+            help="a total, or another field of an inventory; may be repeated",
+        )
+        add("--aggregate", action="store_true", help="for every provider of an aggregate")
+        add("--amend", action="store_true", help="keep what is not named as it is")
+        add("--dry-run", action="store_true", help="only show what there would be")
+        add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Set the inventories and show them.
+
+        :raises ProviderNotFound: there is no such provider, or none in the aggregate.
+        :raises MoorageError: an inventory is refused; with --aggregate, the first of the refusals.
+        """
+        if not parsed_args.aggregate:
+            return ("resource_class", *INVENTORY_FIELDS), self._rows(self._set(parsed_args, parsed_args.provider))
+        rows, refusals = [], []
+        for uuid in self._members(parsed_args.provider):
+            try:
+                provider = self._set(parsed_args, uuid)
+            except errors.MoorageError as refusal:
+                LOG.error("Provider %s: %s", uuid, refusal)
+                refusals.append(refusal)
+            else:
+                rows += [shown((uuid, *cells)) for cells in _described(provider.inventories)]
+        if refusals:
+            LOG.error("%d providers of the aggregate were left as they are", len(refusals))
+            raise refusals[0]
+        return ("resource_provider", "resource_class", *INVENTORY_FIELDS), rows
+
+    def _members(self, named: str) -> list[str]:
+        aggregate = as_uuid(named)
+        if aggregate is None:
+            raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is no uuid of an aggregate")
+        members = self.placement.call(ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),))))
+        if not members:
+            raise errors.NotFound(kind="aggregate", name=aggregate)
+        return [provider.uuid for provider in members]
+
+    def _set(self, given: argparse.Namespace, named: str) -> ResourceProvider:
+        if given.generation is None:
+            return until_unmoved(partial(self._set_once, given, named))
+        return self._set_once(given, named)
+
+    def _set_once(self, given: argparse.Namespace, named: str) -> ResourceProvider:
+        provider = find(self.placement, named)
+        after = amended(provider.inventories if given.amend else {}, given.resource)
+        if given.dry_run:
+            return msgspec.structs.replace(provider, inventories=after)
+        generation = provider.generation if given.generation is None else given.generation
+        return self.change(
+            SetInventories(request_id=ids.fresh(), uuid=provider.uuid, generation=generation, inventories=after)
+        )
+
+    @staticmethod
+    def _rows(provider: ResourceProvider) -> Rows:
+        return [shown(cells) for cells in _described(provider.inventories)]
+
+
+class InventoryClassSet(Asking, ShowOne):
+    """Create or replace the inventory of one resource class; a field that is not named has its default."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        parser.add_argument("resource_class", type=typed.resource_class, help="the class")
+        for field in INVENTORY_FIELDS:
+            parser.add_argument(
+                # As all our options are spelled, and as osc-placement spells these.
+                *dict.fromkeys((f"--{field.replace('_', '-')}", f"--{field}")),
+                type=_field(field),
+                required=field == "total",
+                metavar="VALUE",
+                help=_MEANINGS[field],
+            )
+        parser.add_argument("--generation", type=int, metavar="N", help="only if the provider is still at this one")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Set the inventory and show it.
+
+        :raises ProviderNotFound: there is no such provider.
+        :raises ResourceClassNotFound: there is no such class.
+        :raises InvalidInventory: the fields do not go together.
+        """
+        fields = {name: getattr(parsed_args, name) for name in INVENTORY_FIELDS}
+        provider = self.change(
+            SetInventory(
+                request_id=ids.fresh(),
+                uuid=uuid_of(self.placement, parsed_args.provider),
+                resource_class=parsed_args.resource_class,
+                inventory=Inventory(**{name: value for name, value in fields.items() if value is not None}),
+                generation=parsed_args.generation,
+            )
+        )
+        return INVENTORY_FIELDS, shown(_fields(provider.inventories[parsed_args.resource_class]))
+
+
+class InventoryShow(Asking, ShowOne):
+    """Show the inventory of one resource class, and what is used of it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        parser.add_argument("resource_class", type=typed.resource_class, help="the class")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Show the inventory.
+
+        :raises ProviderNotFound: there is no such provider.
+        :raises InventoryNotFound: it has no inventory of that class.
+        """
+        provider = find(self.placement, parsed_args.provider)
+        class_name = parsed_args.resource_class
+        if class_name not in provider.inventories:
+            raise errors.InventoryNotFound(provider_uuid=provider.uuid, name=class_name)
+        cells = (*_fields(provider.inventories[class_name]), provider.used.get(class_name, 0))
+        return (*INVENTORY_FIELDS, "used"), shown(cells)
+
+
+class InventoryList(Asking, Lister):
+    """List the inventories of a resource provider, and what is used of them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a class.
+
+        :raises ProviderNotFound: there is no such provider.
+        """
+        provider = find(self.placement, parsed_args.provider)
+        rows = [shown((*cells, provider.used.get(cells[0], 0))) for cells in _described(provider.inventories)]
+        return ("resource_class", *INVENTORY_FIELDS, "used"), rows
+
+
+class InventoryDelete(Asking, Command):
+    """Take away the inventory of one resource class, or all, of a provider; nobody may hold anything of them."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        parser.add_argument(
+            "--resource-class", type=typed.resource_class, metavar="CLASS", help="this one alone; default: all"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete the inventories.
+
+        :raises ProviderNotFound: there is no such provider.
+        :raises InventoryNotFound: it has no inventory of that class.
+        :raises InventoryInUse: somebody holds something of them.
+        """
+        uuid = uuid_of(self.placement, parsed_args.provider)
+        if parsed_args.resource_class is None:
+            self.change(DeleteInventories(request_id=ids.fresh(), uuid=uuid))
+        else:
+            self.change(DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=parsed_args.resource_class))
+
+
+_MEANINGS = {
+    "allocation_ratio": "how often each unit may be allocated; default: 1.0",
+    "min_unit": "the least that one consumer may hold; default: 1",
+    "max_unit": "the most that one consumer may hold; default: 2147483647",
+    "reserved": "how much of it is not to be allocated; default: 0",
+    "step_size": "what an amount must be a multiple of; default: 1",
+    "total": "how much there is",
+}
+
+
+def _field(name: str) -> Any:
+    return partial(typed.field_value, name)
+
+
+def _fields(inventory: Inventory) -> tuple[Any, ...]:
+    return tuple(getattr(inventory, name) for name in INVENTORY_FIELDS)
+
+
+def _described(inventories: Inventories) -> list[tuple[Any, ...]]:
+    """Return the cells of each class, by name."""
+    return [(name, *_fields(inventory)) for name, inventory in sorted(inventories.items())]

@@ -1,0 +1,58 @@
+"""Providers as an operator names them: by uuid or by name."""
+
+import uuid as uuids
+
+from msgspec.structs import replace
+
+from moorage import errors
+from moorage.messages import GetResourceProvider, ListResourceProviders
+from moorage.model import ResourceGroup, ResourceProvider
+from placement_store.direct import Placement
+
+
+def as_uuid(named: str) -> str | None:
+    """Return a uuid in its canonical form, or nothing where a name was given."""
+    try:
+        return str(uuids.UUID(named))
+    except ValueError:
+        return None
+
+
+def find(placement: Placement, named: str) -> ResourceProvider:
+    """Return a provider by its uuid or its name.
+
+    :raises ProviderNotFound: there is none of that uuid, or of that name.
+    """
+    uuid = as_uuid(named)
+    if uuid is not None:
+        return placement.call(GetResourceProvider(uuid=uuid))
+    for provider in placement.call(ListResourceProviders(name=named)) if named else []:
+        return provider
+    raise errors.ProviderNotFound(name=named)
+
+
+def find_if_there(placement: Placement, named: str) -> ResourceProvider | None:
+    """Return a provider by its uuid or its name, or nothing where there is none.
+
+    :raises MoorageError: nobody could say.
+    """
+    try:
+        return find(placement, named)
+    except errors.ProviderNotFound:
+        return None
+
+
+def uuid_of(placement: Placement, named: str) -> str:
+    """Return the uuid of a provider; of one that was named by it, without asking.
+
+    :raises ProviderNotFound: there is none of that name.
+    """
+    return as_uuid(named) or find(placement, named).uuid
+
+
+def in_named_tree(placement: Placement, group: ResourceGroup) -> ResourceGroup:
+    """Return a group whose tree was named by uuid or by name, with the uuid.
+
+    :raises ProviderNotFound: there is no provider of that name.
+    """
+    return group if group.in_tree is None else replace(group, in_tree=uuid_of(placement, group.in_tree))

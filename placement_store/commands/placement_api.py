@@ -1,0 +1,91 @@
+"""The sub-command `moorage placement-api`: Placement's HTTP API on gunicorn."""
+
+import argparse
+import logging
+from typing import TYPE_CHECKING, Any
+
+from cliff.command import Command
+from gunicorn.app.base import BaseApplication
+from oslo_config import cfg
+
+from moorage import errors, logs
+from moorage.commands import Configured
+from placement_store.http import wsgi
+from placement_store.http.application import application
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+LOG = logging.getLogger(__name__)
+
+
+class PlacementApi(Configured, Command):
+    """Serve Placement's HTTP API until a signal ends it; requests under way are answered first.
+
+    What is not said here the configuration says, in group [placement_api].
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", help="the address to listen on")
+        parser.add_argument("--port", type=int, help="the port to listen on")
+        parser.add_argument("--auth-strategy", choices=["keystone", "noauth2"], help="who tells who asks")
+        parser.add_argument("--database-url", metavar="URL", help="instead of [database] connection")
+        parser.add_argument("--workers", type=int, help="how many processes")
+        parser.add_argument("--threads", type=int, help="how many threads each of them has")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Run the servers.
+
+        :raises ConfigurationError: an option has a value that it cannot have.
+        :raises SchemaMismatch: the tables are older or newer than this version.
+        """
+        _override(self.conf, "placement_api", parsed_args, ["host", "port", "auth_strategy", "workers", "threads"])
+        if parsed_args.database_url:
+            self.conf.set_override("connection", parsed_args.database_url, group="database")
+        logs.setup(self.conf, "placement-api")
+        # What is wrong is said once, before there are any processes; they have connections of their own.
+        wsgi.open_database(self.conf, pool_size=1).close()
+        _Servers(self.conf).run()
+
+
+def _override(conf: cfg.ConfigOpts, group: str, typed: argparse.Namespace, names: list[str]) -> None:
+    try:
+        for name in names:
+            if (value := getattr(typed, name)) is not None:
+                conf.set_override(name, value, group=group)
+    except ValueError as fault:
+        raise errors.ConfigurationError(reason=str(fault)) from fault
+
+
+class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's processes, each of which makes the application for itself once it is there."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Tell gunicorn what the configuration says."""
+        api = self._conf.placement_api
+        host = f"[{api.host}]" if ":" in api.host else api.host
+        settings: dict[str, Any] = {
+            "bind": f"{host}:{api.port}",
+            "worker_class": "gthread",
+            "workers": api.workers,
+            "threads": api.threads,
+            "graceful_timeout": round(api.stop_timeout),
+            "proc_name": "moorage-placement-api",
+            # Front ends keep their connections.
+            "keepalive": 75,
+            # The socket by which gunicorn's own tool would steer it.
+            "control_socket_disable": True,
+        }
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> "WSGIApplication":
+        """Return the application of one process."""
+        return application(self._conf, wsgi.open_database(self._conf, self._conf.placement_api.threads))

@@ -1,0 +1,141 @@
+"""The sub-command `moorage resource provider reshape`."""
+
+import argparse
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cliff.lister import Lister
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from moorage.commands import shown
+from moorage.messages import DEFAULT_SEARCH_STEPS
+from placement_store.commands import reshape_file, reshape_fleet
+from placement_store.commands.asking import Asking
+from placement_store.commands.reshape_file import Entry, MalformedFile
+from placement_store.commands.reshape_fleet import DONE, MOVED_BEFORE, NOT_BEGUN, PLANNED, REFUSED, UNKNOWN, Outcome
+from placement_store.reshapes.reshape_changes import Change, changes
+
+LOG = logging.getLogger(__name__)
+
+ALL_DONE, NOTHING_DONE, SOME_DONE = 0, 1, 2
+
+Rows = list[tuple[Any, ...]]
+
+
+class ProviderReshape(Asking, Lister):
+    """Move inventories between the providers of hosts' trees, with all that is allocated of them, as a file says.
+
+    One entry of the file is one transaction: it is done whole or not at all. All entries are looked at first; if any of
+    them is refused, nothing is done, unless --skip-refused is said. Run again, it skips what was moved before.
+
+    Exit status: 0 all is done, 1 nothing was done, 2 some was done. With --dry-run: 0 all can be done, else 1.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("file", type=Path, metavar="FILE", help="what is to be moved, in YAML or JSON; see etc/moorage")
+        add("--dry-run", action="store_true", help="only show what would be done")
+        add("--skip-refused", action="store_true", help="do what can be done, and leave the others as they are")
+        add("--again", action="store_true", help="move it even where it looks as if it had been moved before")
+        add(
+            "--search-steps",
+            type=int,
+            default=DEFAULT_SEARCH_STEPS,
+            metavar="N",
+            help="how long to search for each host where allocations can go; default: %(default)s",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Show what has become of each entry, and tell by the exit status what that comes to."""
+        self._status = NOTHING_DONE
+        try:
+            super().run(parsed_args)
+        except MalformedFile as malformed:
+            for fault in malformed.faults:
+                LOG.error("%s", fault)
+        return self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Look, and then do it; return a row an entry, or with --dry-run a row a change.
+
+        :raises MalformedFile: with all that is wrong with it; nothing was asked of anybody.
+        :raises Unavailable: not every entry could be looked at; nothing was done.
+        """
+        entries = reshape_file.read(parsed_args.file)
+        looked = self._look(entries, parsed_args)
+        refused = any(outcome.state == REFUSED for outcome in looked)
+        if parsed_args.dry_run:
+            self._status = NOTHING_DONE if refused else ALL_DONE
+            return _CHANGES, [row for outcome in looked for row in _changes(outcome)]
+        if refused and not parsed_args.skip_refused:
+            LOG.error("Nothing was done, since not all of it can be; --skip-refused does the rest")
+            return _OUTCOMES, [_outcome(outcome, planned_as=NOT_BEGUN) for outcome in looked]
+        outcomes = self._carry_out(looked, parsed_args)
+        self._status = _status(outcomes)
+        return _OUTCOMES, [_outcome(outcome) for outcome in outcomes]
+
+    def _look(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[Outcome]:
+        with _progress() as progress:
+            return [
+                reshape_fleet.look(self.placement, entry, given.search_steps, again=given.again)
+                for entry in progress.track(entries, description="looking")
+            ]
+
+    def _carry_out(self, looked: Sequence[Outcome], given: argparse.Namespace) -> list[Outcome]:
+        """Return what has become of each entry, in the order of the file."""
+        planned = [outcome for outcome in looked if outcome.state == PLANNED]
+        done = reshape_fleet.carry_out(
+            planned,
+            lambda outcome: self.change(reshape_fleet.request(outcome, given.search_steps)),
+            skip_refused=given.skip_refused,
+        )
+        with _progress() as progress:
+            results = iter(list(progress.track(done, description="reshaping", total=len(planned))))
+        return [next(results) if outcome.state == PLANNED else outcome for outcome in looked]
+
+
+def _progress() -> Progress:
+    """Return a progress bar on standard error, which is for people alone."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _status(outcomes: Sequence[Outcome]) -> int:
+    states = {outcome.state for outcome in outcomes}
+    if states <= {DONE, MOVED_BEFORE}:
+        return ALL_DONE
+    # What was not answered may have been done all the same.
+    return SOME_DONE if states & {DONE, UNKNOWN} else NOTHING_DONE
+
+
+# --- What has become of each entry ----------------------------------------------------------------------------------
+
+_OUTCOMES = ("line", "host", "state", "created", "allocations", "reason")
+
+
+def _outcome(outcome: Outcome, planned_as: str = PLANNED) -> tuple[Any, ...]:
+    state = planned_as if outcome.state == PLANNED else outcome.state
+    created = sorted(outcome.plan.created.values()) if outcome.plan and state == DONE else None
+    moved = len(outcome.plan.dealt) if outcome.plan and state == DONE else None
+    return shown((outcome.entry.line, outcome.entry.host, state, created, moved, outcome.reason))
+
+
+# --- What would be done ---------------------------------------------------------------------------------------------
+
+_CHANGES = ("line", "host", *Change._fields)
+
+
+def _changes(outcome: Outcome) -> Iterator[tuple[Any, ...]]:
+    place = (outcome.entry.line, outcome.entry.host)
+    if outcome.plan is None:
+        yield shown((*place, *Change(outcome.state, after=outcome.reason)))
+        return
+    for change in changes(outcome, outcome.plan):
+        yield shown((*place, *change))

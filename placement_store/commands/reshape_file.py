@@ -1,0 +1,167 @@
+"""The file of `moorage resource provider reshape`: what is to be moved on each host, checked as a whole."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from moorage import errors, wire
+from moorage.messages.providers import CallersDeals, Children, MoveInstructions
+from moorage.model import Value
+from placement_store.commands.lined_yaml import LinedDocument, Step
+
+T = TypeVar("T")
+
+#: A step of a path as msgspec and :mod:`moorage.wire` write it; of a key they may say no more than that it is one.
+_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<position>\d+)\]|\['(?P<key>[^']*)'\]|(?P<some_key>\[\.\.\.\])")
+
+
+class HostReshape(Value, frozen=True, kw_only=True):
+    """What is to be moved between the providers of one tree, in one transaction.
+
+    The fields are those of :class:`~moorage.messages.ReshapeByInstructions`.
+    """
+
+    instructions: MoveInstructions
+    providers: Children = ()
+    #: The caller's word for where what a consumer holds shall go.
+    allocations: CallersDeals = ()
+
+    def digest(self) -> str:
+        """Return a digest of all that it says, in hexadecimal."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+    @property
+    def named(self) -> list[str]:
+        """The providers that something moves from or to, as they are named, each once."""
+        both = ((move.from_resource_provider, move.to_resource_provider) for move in self.instructions)
+        return list(dict.fromkeys(name for pair in both for name in pair))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of the file, and the line on which it begins."""
+
+    line: int
+    reshape: HostReshape
+
+    @property
+    def host(self) -> str:
+        """What the entry is called in answers: the provider that it takes from first."""
+        return self.reshape.instructions[0].from_resource_provider
+
+
+class _Document(Value, frozen=True, kw_only=True):
+    """The whole of the file."""
+
+    reshape: Annotated[list[Any], Meta(min_length=1)]
+
+
+class MalformedFile(Exception):
+    """The file says something that cannot be meant; nothing was done."""
+
+    def __init__(self, faults: Sequence[errors.InvalidRequest]) -> None:
+        super().__init__("; ".join(str(fault) for fault in faults))
+        #: All that was found, each with its line.
+        self.faults = faults
+
+
+def read(path: Path) -> list[Entry]:
+    """Return the entries of a file.
+
+    :raises MalformedFile: with every entry's first fault.
+    """
+    try:
+        document = LinedDocument(path)
+        outer = _checked(document, _Document, ())
+    except errors.InvalidRequest as fault:
+        raise MalformedFile([fault]) from None
+    entries: list[Entry] = []
+    faults: list[errors.InvalidRequest] = []
+    for position in range(len(outer.reshape)):
+        steps = ("reshape", position)
+        try:
+            entries.append(Entry(document.line(steps), _checked(document, HostReshape, steps)))
+        except errors.InvalidRequest as fault:
+            faults.append(fault)
+    faults += _doubles(document, entries)
+    if faults:
+        raise MalformedFile(faults)
+    return entries
+
+
+def _doubles(document: LinedDocument, entries: Sequence[Entry]) -> Iterator[errors.InvalidRequest]:
+    """Yield a fault for each entry about a provider that another one is about: a host is one transaction."""
+    first: dict[str, Entry] = {}
+    for entry in entries:
+        for name in entry.reshape.named:
+            if (other := first.setdefault(name, entry)) is not entry:
+                reason = f"the entry of line {other.line} is about {name} too: write what is of one tree into one entry"
+                yield document.fault(entry.line, reason)
+                break
+
+
+# --- Where a fault stands -------------------------------------------------------------------------------------------
+
+
+def _checked(document: LinedDocument, kind: type[T], steps: tuple[Step, ...]) -> T:
+    """Return a part of the document as a value.
+
+    :raises InvalidRequest: naming the line of the fault.
+    """
+    data = document.data
+    for step in steps:
+        data = data[step]
+    try:
+        return wire.decode_strictly(kind, data)
+    except errors.InvalidRequest as fault:
+        inner = _steps_to(kind, data, fault)
+        where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*steps, *inner))
+        reason = f"{fault.reason} - at {where.removeprefix('.') or 'the top'}"
+        raise document.fault(document.line((*steps, *inner)), reason) from None
+
+
+def _steps_to(kind: type[Any], data: Any, fault: errors.InvalidRequest) -> list[Step]:
+    """Return the steps to a fault, as near as they can be told."""
+    steps: list[Step] = []
+    part = data
+    for found in _STEP.finditer(fault.path):
+        step = _step(found) or _culprit(kind, data, steps, part, fault)
+        if step is None:
+            return steps
+        steps.append(step if isinstance(part, dict) else int(step))
+        part = part[steps[-1]]
+    culprit = _culprit(kind, data, steps, part, fault)
+    return steps if culprit is None else [*steps, culprit]
+
+
+def _step(found: re.Match[str]) -> str | None:
+    return found["field"] or found["position"] or found["key"]
+
+
+def _culprit(kind: type[Any], data: Any, steps: Sequence[Step], part: Any, fault: errors.InvalidRequest) -> str | None:
+    """Return the key of a mapping that is at fault: the one without which there is no fault at this place."""
+    for key in part if isinstance(part, dict) else ():
+        without = {name: value for name, value in part.items() if name != key}
+        try:
+            wire.decode_strictly(kind, _replaced(data, steps, without))
+        except errors.InvalidRequest as other:
+            if other.path == fault.path:
+                continue
+        return str(key)
+    return None
+
+
+def _replaced(data: Any, steps: Sequence[Step], part: Any) -> Any:
+    """Return a copy of ``data`` with another ``part`` where ``steps`` lead to."""
+    if not steps:
+        return part
+    first, *rest = steps
+    copy = data.copy()
+    copy[first] = _replaced(data[first], rest, part)
+    return copy

@@ -1,0 +1,167 @@
+"""The sub-commands `moorage resource provider trait ...` and `moorage trait ...`."""
+
+import argparse
+from typing import Any
+
+from cliff.command import Command
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import errors, ids
+from moorage.commands import shown
+from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
+from placement_store.commands import typed
+from placement_store.commands.asking import Asking
+from placement_store.commands.named_providers import find, uuid_of
+
+_STARTING_WITH, _ANY_OF = "startswith:", "in:"
+
+Rows = list[tuple[Any, ...]]
+
+
+def _rows(traits: list[str] | tuple[str, ...]) -> tuple[tuple[str, ...], Rows]:
+    return ("name",), [(trait,) for trait in traits]
+
+
+class ProviderTraitList(Asking, Lister):
+    """List the traits of a resource provider."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a trait.
+
+        :raises ProviderNotFound: there is no such provider.
+        """
+        return _rows(find(self.placement, parsed_args.provider).traits)
+
+
+class ProviderTraitSet(Asking, Lister):
+    """Replace all traits of a resource provider by those that are named; without any, it has none."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("provider", help="the provider, by uuid or name")
+        add("--trait", type=typed.trait, action="append", default=[], metavar="TRAIT", help="a trait; may be repeated")
+        add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Set the traits and show them.
+
+        :raises ProviderNotFound: there is no such provider.
+        :raises TraitNotFound: there is no such trait.
+        :raises ProviderGenerationConflict: the provider is at another generation than the one named.
+        """
+        message = SetTraits(
+            request_id=ids.fresh(),
+            uuid=uuid_of(self.placement, parsed_args.provider),
+            traits=tuple(sorted(set(parsed_args.trait))),
+            generation=parsed_args.generation,
+        )
+        return _rows(self.change(message).traits)
+
+
+class ProviderTraitDelete(Asking, Command):
+    """Take all traits away from a resource provider."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Take the traits away.
+
+        :raises ProviderNotFound: there is no such provider.
+        """
+        self.change(SetTraits(request_id=ids.fresh(), uuid=uuid_of(self.placement, parsed_args.provider), traits=()))
+
+
+class TraitList(Asking, Lister):
+    """List the traits there are, standard and custom, by name."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--name",
+            type=_filter,
+            default={},
+            metavar="FILTER",
+            help=f"{_STARTING_WITH}PREFIX, or {_ANY_OF}TRAIT[,TRAIT...], or one trait",
+        )
+        had = parser.add_mutually_exclusive_group()
+        had.add_argument("--associated", action="store_const", const=True, help="only those that some provider has")
+        had.add_argument(
+            "--not-associated",
+            action="store_const",
+            const=False,
+            dest="associated",
+            help="only those that no provider has",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a trait."""
+        return _rows(self.placement.call(ListTraits(**parsed_args.name, associated=parsed_args.associated)))
+
+
+class _OfTrait(Asking):
+    """A command about one trait."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", type=typed.trait, help="the trait")
+        return parser
+
+
+class TraitShow(_OfTrait, ShowOne):
+    """Show a trait, if there is one of that name."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """Show the trait.
+
+        :raises TraitNotFound: there is none of that name.
+        """
+        if not self.placement.call(ListTraits(names=(parsed_args.name,))):
+            raise errors.TraitNotFound(name=parsed_args.name)
+        return ("name",), shown((parsed_args.name,))
+
+
+class TraitCreate(_OfTrait, Command):
+    """Create a custom trait, named CUSTOM_..., unless it is there."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Create the trait.
+
+        :raises InvalidRequest: it is not named as a custom one is.
+        """
+        self.change(EnsureTrait(request_id=ids.fresh(), name=parsed_args.name))
+
+
+class TraitDelete(_OfTrait, Command):
+    """Delete a custom trait that no provider has."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete the trait.
+
+        :raises TraitNotFound: there is none of that name.
+        :raises NameInUse: some provider has it.
+        """
+        self.change(DeleteTrait(request_id=ids.fresh(), name=parsed_args.name))
+
+
+def _filter(text: str) -> dict[str, Any]:
+    """Return which traits were asked for, under the field names of the message."""
+    if text.startswith(_STARTING_WITH):
+        return {"starting_with": typed.trait(text.removeprefix(_STARTING_WITH))}
+    return {"names": tuple(typed.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}

@@ -1,0 +1,89 @@
+"""The sub-command `moorage resource provider tree`."""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from cliff.lister import Lister
+
+from moorage import errors
+from moorage.commands import ShownLines
+from moorage.messages import ListProviderTrees
+from moorage.model import ResourceProvider
+from placement_store.commands.asking import Asking
+from placement_store.commands.named_providers import uuid_of
+
+_FORK, _LAST, _PASSING, _NOTHING = "├─ ", "└─ ", "│  ", "   "
+
+
+class Drawn(NamedTuple):
+    """A provider in its place: ``branch`` stands before its name, ``stem`` before lines that follow below that."""
+
+    provider: ResourceProvider
+    branch: str
+    stem: str
+
+
+def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
+    """Yield the providers of trees in the order in which they are drawn: children under their parents, by name."""
+    children: dict[str | None, list[ResourceProvider]] = defaultdict(list)
+    for provider in sorted(providers, key=lambda one: one.name):
+        children[provider.parent_provider_uuid].append(provider)
+
+    def placed(provider: ResourceProvider, branch: str, stem: str) -> Iterator[Drawn]:
+        below = children[provider.uuid]
+        yield Drawn(provider, branch, stem + (_PASSING if below else _NOTHING))
+        for child in below:
+            is_last = child is below[-1]
+            yield from placed(child, stem + (_LAST if is_last else _FORK), stem + (_NOTHING if is_last else _PASSING))
+
+    for root in children[None]:
+        yield from placed(root, "", "")
+
+
+class ProviderTree(Asking, Lister):
+    """Draw the tree that a resource provider belongs to, with inventories as `CLASS used/capacity`, and traits.
+
+    Capacity is (total - reserved) times allocation_ratio, rounded down. Formats other than the table have plain values.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="any provider of the tree, by uuid or name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return a row a provider.
+
+        :raises ProviderNotFound: there is no such provider.
+        """
+        uuid = uuid_of(self.placement, parsed_args.provider)
+        providers = self.placement.call(ListProviderTrees(uuids=(uuid,)))
+        if not providers:
+            raise errors.ProviderNotFound(name=parsed_args.provider)
+        columns = ("name", "uuid", "generation", "parent_provider_uuid", "inventories", "traits", "aggregates")
+        return columns, [_row(place) for place in drawn(providers)]
+
+
+def _row(place: Drawn) -> tuple[Any, ...]:
+    provider = place.provider
+    use = {
+        name: {"used": provider.used.get(name, 0), "capacity": int(inventory.capacity)}
+        for name, inventory in sorted(provider.inventories.items())
+    }
+    amounts = [f"{name} {amount['used']}/{amount['capacity']}" for name, amount in use.items()]
+    # The branches go on beside all lines of the row, or the tree would fall apart.
+    height = max(len(amounts), len(provider.traits), len(provider.aggregates))
+    name = [place.branch + provider.name, *[place.stem.rstrip()] * (height - 1)]
+    parent = provider.parent_provider_uuid
+    return (
+        ShownLines(provider.name, name),
+        provider.uuid,
+        provider.generation,
+        ShownLines(parent, [parent or ""]),
+        ShownLines(use, amounts),
+        ShownLines(list(provider.traits), provider.traits),
+        ShownLines(list(provider.aggregates), provider.aggregates),
+    )

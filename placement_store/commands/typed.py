@@ -1,0 +1,97 @@
+"""What is typed on command lines about resources: amounts, fields of inventories, allocations, names."""
+
+import argparse
+import uuid as uuids
+from typing import Any, NamedTuple
+
+import msgspec
+
+from moorage.model import Amount, Inventory, ResourceClassName, Resources, TraitName
+
+#: The fields of an inventory in the order of osc-placement's columns.
+INVENTORY_FIELDS = ("allocation_ratio", "min_unit", "max_unit", "reserved", "step_size", "total")
+
+
+class Setting(NamedTuple):
+    """One field of the inventory of one class, as `VCPU:max_unit=4`; `VCPU=16` is the total."""
+
+    resource_class: str
+    field: str
+    value: float
+
+
+class TypedAllocation(NamedTuple):
+    """What a consumer shall hold of one provider, as `rp=PROVIDER,VCPU=2,MEMORY_MB=512`."""
+
+    provider: str
+    resources: Resources
+
+
+def uuid(text: str) -> str:
+    """Return a uuid in its canonical form."""
+    try:
+        return str(uuids.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no uuid") from None
+
+
+def resource_class(text: str) -> str:
+    """Return the name of a resource class, whether or not there is one."""
+    name: str = _checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters")
+    return name
+
+
+def trait(text: str) -> str:
+    """Return the name of a trait, whether or not there is one."""
+    name: str = _checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters")
+    return name
+
+
+def field_value(field: str, text: str) -> float:
+    """Return the value of a field of an inventory."""
+    kind = _FIELD_TYPES[field]
+    what = "a number more than 0" if field == "allocation_ratio" else "a whole number that such a field may have"
+    value: float = _checked(text, kind, f"{field} of {text!r}: it takes {what}", strict=False)
+    return value
+
+
+def setting(text: str) -> Setting:
+    """Return one field of an inventory."""
+    name, equals, value = text.partition("=")
+    class_name, colon, field = name.partition(":")
+    field = field if colon else "total"
+    if not equals or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not CLASS=TOTAL or CLASS:FIELD=VALUE")
+    if field not in INVENTORY_FIELDS:
+        raise argparse.ArgumentTypeError(f"an inventory has no {field!r}: its fields are {', '.join(INVENTORY_FIELDS)}")
+    return Setting(resource_class(class_name), field, field_value(field, value))
+
+
+def allocation(text: str) -> TypedAllocation:
+    """Return what a consumer shall hold of one provider."""
+    provider = ""
+    resources: Resources = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        if name in ("rp", *resources) and (name != "rp" or provider):
+            raise argparse.ArgumentTypeError(f"{text!r} says {name} twice")
+        if name == "rp":
+            provider = value
+        else:
+            resources[resource_class(name)] = _checked(
+                value, Amount, f"{part!r} is not CLASS=AMOUNT, with an amount of 1 or more", strict=False
+            )
+    if not provider or not resources:
+        raise argparse.ArgumentTypeError(f"{text!r} is not rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]")
+    return TypedAllocation(provider, resources)
+
+
+_FIELD_TYPES = {field.name: field.type for field in msgspec.structs.fields(Inventory)}
+
+
+def _checked(text: str, kind: Any, refusal: str, *, strict: bool = True) -> Any:
+    """Return what was typed as ``kind``; unless ``strict``, a number may be written as text."""
+    try:
+        return msgspec.convert(text, kind, strict=strict)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError(refusal) from None

@@ -1,0 +1,58 @@
+"""The sub-commands `moorage resource provider usage show` and `moorage resource usage show`."""
+
+import argparse
+from typing import Any
+
+from cliff.lister import Lister
+
+from moorage.commands import shown
+from moorage.messages import ListUsages
+from placement_store.commands.asking import Asking
+from placement_store.commands.named_providers import find
+
+Rows = list[tuple[Any, ...]]
+
+
+class ProviderUsageShow(Asking, Lister):
+    """Show how much is used of each inventory of a resource provider."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a class.
+
+        :raises ProviderNotFound: there is no such provider.
+        """
+        used = find(self.placement, parsed_args.provider).used
+        return ("resource_class", "usage"), sorted(used.items())
+
+
+class UsageShow(Asking, Lister):
+    """Show how much the consumers of a project hold, by their type."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("project_id", metavar="project", help="whose consumers")
+        add("--user-id", metavar="USER", help="only those of this user")
+        add("--consumer-type", metavar="TYPE", help="only those of this type, such as INSTANCE")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
+        """Return a row a type and class."""
+        message = ListUsages(
+            project_id=parsed_args.project_id,
+            user_id=parsed_args.user_id,
+            consumer_type=parsed_args.consumer_type,
+        )
+        columns = ("consumer_type", "consumer_count", "resource_class", "usage")
+        return columns, [
+            shown((usage.consumer_type, usage.consumer_count, name, amount))
+            for usage in self.placement.call(message)
+            for name, amount in sorted(usage.resources.items())
+        ]

@@ -1,0 +1,117 @@
+"""The WSGI application: falcon's router and its middleware around the API's nouns.
+
+A noun is added in three steps:
+
+1. ``schemas/NOUN.py``: the JSON schemas of its bodies and queries, as :class:`~placement_store.http.schemas.Schemas`
+   by the microversion that brought each.
+2. ``nouns/NOUN.py``: a :class:`~placement_store.http.operations.Noun` with its ``path``, whose methods ``on_get``,
+   ``on_put`` ... are declared with :func:`~placement_store.http.operations.operation`: policy rule, first version,
+   schemas, and errors of the store that it tells in a way of its own. By the time such a method runs, version, media
+   type, policy, query and body have been checked. It calls functions of the store in ``self.store.read`` or
+   ``self.store.write`` and returns an :class:`~placement_store.http.operations.Answer`; it lets the store's errors
+   pass (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
+   :class:`~placement_store.http.refusals.Refused` for what HTTP alone refuses.
+3. ``routes.py``: its class in the list.
+"""
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import falcon
+from oslo_config import cfg
+from oslo_middleware import cors, http_proxy_to_wsgi
+
+from moorage.database import Database
+from placement_store.http import identity, versions
+from placement_store.http.errors import ErrorDocuments
+from placement_store.http.operations import Noun
+from placement_store.http.policy import Policy
+from placement_store.http.query import canonical_uuid
+from placement_store.http.refusals import Refused
+from placement_store.http.routes import NOUNS
+from placement_store.http.settings import Settings
+from placement_store.http.store import Store
+from placement_store.providers import provider_not_found
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
+
+_REQUEST_ID_HEADER = "X-Openstack-Request-Id"
+_CORS_DEFAULTS = {
+    "allow_headers": ["X-Auth-Token", "X-Roles", versions.HEADER, _REQUEST_ID_HEADER],
+    "expose_headers": [versions.HEADER, _REQUEST_ID_HEADER, "Location"],
+    "allow_methods": ["GET", "POST", "PUT", "DELETE"],
+}
+
+
+def application(conf: cfg.ConfigOpts, database: Database) -> "WSGIApplication":
+    """Return the API on a database whose schema is there, as ``conf`` sets it up.
+
+    :raises ConfigurationError: Keystone is to tell who asks, and its middleware is not installed.
+    """
+    by_keystone = conf.placement_api.auth_strategy == "keystone"
+    app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token)])
+    # An answer without a body has no media type, and one with a body says its own.
+    app.resp_options.default_media_type = None  # type: ignore[assignment]
+    app.req_options.keep_blank_qs_values = True
+    ErrorDocuments().install(app)
+    store, policy, settings = Store(database), Policy(conf), Settings.of(conf)
+    for noun in NOUNS:
+        app.add_route(noun.path, noun(store, policy, settings))
+    served: WSGIApplication = identity.behind_keystone(app, conf) if by_keystone else app
+    return _behind_front_ends(served, conf)
+
+
+def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """Let browsers of other origins in where that is configured, and believe a proxy where that is."""
+    conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
+    conf.register_opts(cors.OPTS, group="cors")
+    for name, value in _CORS_DEFAULTS.items():
+        conf.set_default(name, value, group="cors")
+    # What is not configured is not in the way of every request.
+    if conf.oslo_middleware.enable_proxy_headers_parsing:
+        served = http_proxy_to_wsgi.HTTPProxyToWSGI(served, conf)
+    return cors.CORS(served, conf) if conf.cors.allowed_origin else served
+
+
+class _Preparation:
+    """What happens to each request before its operation is looked for, and to each answer."""
+
+    def __init__(self, who: Any) -> None:
+        self._who = who
+
+    def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
+        """Give the request an id, find out its version and who asks."""
+        request.context.request_id = f"req-{uuid.uuid4()}"
+        request.context.version = versions.negotiate(request.headers)
+        if request.path != "/":
+            request.context.who = self._who(request)
+        else:
+            request.context.who = None
+        if request.content_length and not request.content_type:
+            raise Refused(400, "content-type header required: there is a body.")
+
+    def process_resource(
+        self, request: falcon.Request, _response: falcon.Response, noun: Noun, path: dict[str, str]
+    ) -> None:
+        """Refuse methods that a path has in no version, and find out which provider it names, however that is spelled.
+
+        falcon itself would answer OPTIONS.
+        """
+        if request.method not in noun.operations:
+            headers = {"Allow": ", ".join(noun.methods())}
+            raise Refused(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
+        if "uuid" in path:
+            uuid = canonical_uuid(path["uuid"])
+            if uuid is None:
+                raise provider_not_found(path["uuid"])
+            path["uuid"] = uuid
+
+    def process_response(
+        self, request: falcon.Request, response: falcon.Response, _noun: Noun | None, _succeeded: bool
+    ) -> None:
+        """Tell which version was used, and by which id the log names the request."""
+        response.append_header("Vary", versions.HEADER.lower())
+        if (version := request.context.get("version")) is not None:
+            response.set_header(versions.HEADER, f"{versions.SERVICE} {version}")
+        response.set_header(_REQUEST_ID_HEADER, request.context.request_id)

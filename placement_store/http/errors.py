@@ -1,0 +1,97 @@
+"""Every error as HTTP tells it: which status and code each of the store's own errors has, and the error document."""
+
+import http
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+import msgspec
+
+from moorage import errors
+from placement_store.http import refusals
+from placement_store.http.refusals import UNDEFINED, Refused
+from placement_store.http.versions import MIN, Version, v
+
+LOG = logging.getLogger(__name__)
+
+#: Errors of the store, each with the status and the code that it is told with.
+Told = Mapping[type[errors.MoorageError], tuple[int, str]]
+
+#: How each of the store's errors is told where an operation says nothing else. The nearest class of an error counts.
+DEFAULT: Told = {
+    errors.MoorageError: (500, UNDEFINED),
+    errors.CallerError: (400, UNDEFINED),
+    errors.NotFound: (404, UNDEFINED),
+    errors.AlreadyExists: (409, refusals.DUPLICATE_NAME),
+    errors.NameInUse: (409, UNDEFINED),
+    errors.StaleView: (409, refusals.CONCURRENT_UPDATE),
+    errors.TryAgain: (409, refusals.CONCURRENT_UPDATE),
+    errors.PlacementRefused: (409, UNDEFINED),
+    errors.InvalidInventory: (400, UNDEFINED),
+    errors.InventoryInUse: (409, refusals.INVENTORY_IN_USE),
+    errors.ProviderInUse: (409, refusals.PROVIDER_IN_USE),
+    errors.ProviderHasChildren: (409, refusals.PROVIDER_HAS_CHILDREN),
+    errors.Unavailable: (503, UNDEFINED),
+}
+
+_CODES_SINCE = v("1.23")
+
+
+def told(fault: errors.MoorageError, own: Told) -> Refused:
+    """Return how an error of the store is told by an operation that tells some of them in a way of its ``own``."""
+    for table in (own, DEFAULT):
+        for kind in type(fault).__mro__:
+            if kind in table:
+                status, code = table[kind]
+                return Refused(status, str(fault), code)
+    raise AssertionError("the table has the root of the tree")
+
+
+class ErrorDocuments:
+    """Answers each exception that leaves an operation, or the router, with an error document."""
+
+    def install(self, app: "falcon.App[Any, Any]") -> None:
+        """Make ``app`` answer with them."""
+        app.add_error_handler(Exception, self._unexpected)
+        app.add_error_handler(falcon.HTTPError, self._of_router)
+        app.add_error_handler(errors.MoorageError, self._of_store)
+        app.add_error_handler(Refused, self._refused)
+
+    def _refused(self, request: falcon.Request, response: falcon.Response, fault: Refused, _params: Any) -> None:
+        version: Version = request.context.get("version") or MIN
+        title = http.HTTPStatus(fault.status).phrase
+        described: dict[str, Any] = {
+            "status": fault.status,
+            "title": title,
+            "detail": fault.detail,
+            "request_id": request.context.get("request_id", ""),
+        }
+        if version >= _CODES_SINCE:
+            described["code"] = fault.code
+        response.status = fault.status
+        response.content_type = falcon.MEDIA_JSON
+        response.data = msgspec.json.encode({"errors": [{**described, **fault.extra}]})
+        for name, value in fault.headers.items():
+            response.set_header(name, value)
+
+    def _of_store(
+        self, request: falcon.Request, response: falcon.Response, fault: errors.MoorageError, params: Any
+    ) -> None:
+        if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
+            LOG.warning("%s %s: %s", request.method, request.path, fault)
+        self._refused(request, response, told(fault, request.context.get("told") or {}), params)
+
+    def _of_router(
+        self, request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any
+    ) -> None:
+        sentences = {
+            404: "The resource could not be found: there is nothing at this path.",
+            405: f"The method {request.method} is not allowed for this resource.",
+        }
+        detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
+        self._refused(request, response, Refused(fault.status_code, detail, headers=dict(fault.headers or {})), params)
+
+    def _unexpected(self, request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
+        LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
+        self._refused(request, response, Refused(500, "An unexpected fault: the log has it by the request id."), params)

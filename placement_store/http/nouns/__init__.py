@@ -1,0 +1,1 @@
+"""What the API's paths stand for, one noun a file; :mod:`placement_store.http.routes` lists them."""

@@ -1,0 +1,71 @@
+"""``/resource_providers/{uuid}/aggregates``: which aggregates a provider is in."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from moorage import ids
+from moorage.messages import SetAggregates
+from placement_store import aggregates, feed, provider_outlines, providers
+from placement_store.http.nouns.of_provider import OfProvider
+from placement_store.http.operations import Answer, Call, operation
+from placement_store.http.query import canonical_uuid
+from placement_store.http.schemas import aggregates as schemas
+from placement_store.http.versions import v
+from placement_store.provider_outlines import Outline
+
+_GENERATIONS_SINCE = v("1.19")
+
+
+class Aggregates(OfProvider):
+    """The aggregates of a provider."""
+
+    path = "/resource_providers/{uuid}/aggregates"
+
+    @operation("placement:resource_providers:aggregates:list", since="1.1")
+    def on_get(self, call: Call, uuid: str) -> Answer:
+        """Return them, from 1.19 with the provider's generation."""
+        return _shown(call, *self.store.read(lambda connection: _held(connection, uuid)))
+
+    @operation("placement:resource_providers:aggregates:update", since="1.1", body=schemas.REPLACE)
+    def on_put(self, call: Call, uuid: str) -> Answer:
+        """Replace them; before 1.19 whatever the generation, which then does not move."""
+        by_generation = call.version >= _GENERATIONS_SINCE
+        sent = call.body["aggregates"] if by_generation else call.body
+        wanted = tuple(dict.fromkeys(str(canonical_uuid(one)) for one in sent))
+
+        def work(connection: Connection) -> Outline:
+            if by_generation:
+                generation = int(call.body["resource_provider_generation"])
+                message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
+                aggregates.set_aggregates(connection, message)
+            else:
+                _replace_silently(connection, uuid, wanted)
+            return provider_outlines.get(connection, uuid)
+
+        # In the order in which they were sent.
+        return _shown(call, self.store.write(work), wanted)
+
+
+def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) -> None:
+    """Replace the aggregates of a provider for a client that does not know that a generation stands for them.
+
+    It knows the generation from before and goes on naming it.
+    """
+    id_ = providers.lock_at(connection, uuid, None)
+    aggregates.replace(connection, {id_: wanted})
+    providers.move_rows(connection, [id_], generation=0)
+    feed.record(connection, provider_ids=[id_])
+
+
+def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
+    provider = provider_outlines.get(connection, uuid)
+    return provider, aggregates.of(connection, [provider.id]).get(provider.id, [])
+
+
+def _shown(call: Call, provider: Outline, held: Sequence[str]) -> Answer:
+    body: dict[str, Any] = {"aggregates": held}
+    if call.version >= _GENERATIONS_SINCE:
+        body["resource_provider_generation"] = provider.generation
+    return Answer(body=body, modified=provider.updated_at)

@@ -1,0 +1,109 @@
+"""``/allocation_candidates``: in which ways a request can be served."""
+
+import time
+from collections.abc import Collection, Mapping
+from random import SystemRandom
+from typing import Any
+
+from moorage import errors
+from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
+from placement_store.candidates import listing
+from placement_store.http import candidate_query
+from placement_store.http.errors import Told
+from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.refusals import UNDEFINED
+from placement_store.http.schemas import allocation_candidates as schemas
+from placement_store.http.versions import Version, v
+
+_BY_PROVIDER_SINCE, _TRAITS_SINCE, _ALL_CLASSES_SINCE = v("1.12"), v("1.17"), v("1.27")
+_TREES_SINCE, _MAPPINGS_SINCE = v("1.29"), v("1.34")
+# A class or trait that is named and not there is a fault of the request; so is a request too hard to answer, which
+# must ask for something simpler.
+_BAD_QUERY: Told = {errors.NotFound: (400, UNDEFINED), errors.SearchBoundReached: (400, UNDEFINED)}
+
+
+class Candidates(Noun):
+    """Allocation candidates: nothing of them is reserved."""
+
+    path = "/allocation_candidates"
+
+    @operation("placement:allocation_candidates:list", since="1.10", query=schemas.LIST, told=_BAD_QUERY)
+    def on_get(self, call: Call) -> Answer:
+        """Return as many as are asked for, and the providers that they come from."""
+        request = candidate_query.request_of(call.query, call.version)
+        try:
+            found = self._found(request, self._limit(call.query.last("limit")), call.version)
+        except errors.InvalidRequest as fault:
+            raise candidate_query.refused(fault, call.version) from fault
+        if call.version < _TREES_SINCE:
+            found = _without_trees(found)
+        body = {
+            "allocation_requests": [_request(one, call.version) for one in found.allocation_requests],
+            "provider_summaries": _summaries(found.provider_summaries, request, call.version),
+        }
+        return Answer(body=body, modified=time.time())
+
+    def _limit(self, sent: str | None) -> int:
+        at_most = self.settings.max_allocation_candidates
+        # Longer than that many digits, it is more than anybody has; Python would refuse thousands of them.
+        return at_most if sent is None or len(sent) > len(str(at_most)) else min(int(sent), at_most)
+
+    def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
+        drawn = SystemRandom() if self.settings.randomize_allocation_candidates else None
+        return self.store.read(
+            lambda connection: listing.list_candidates(
+                connection,
+                self.store.classes,
+                request,
+                limit,
+                one_of_each_tree=version < _TREES_SINCE,
+                drawn=drawn,
+            )
+        )
+
+
+def _without_trees(found: AllocationCandidates) -> AllocationCandidates:
+    """Return them as before trees were known: summaries of those providers alone that something would be taken of."""
+    used = {uuid for one in found.allocation_requests for uuid in one.allocations}
+    kept = {uuid: summary for uuid, summary in found.provider_summaries.items() if uuid in used}
+    return AllocationCandidates(allocation_requests=found.allocation_requests, provider_summaries=kept)
+
+
+def _request(one: AllocationRequest, version: Version) -> dict[str, Any]:
+    if version < _BY_PROVIDER_SINCE:
+        parts = one.allocations.items()
+        return {
+            "allocations": [{"resource_provider": {"uuid": uuid}, "resources": part.resources} for uuid, part in parts]
+        }
+    shown: dict[str, Any] = {
+        "allocations": {uuid: {"resources": part.resources} for uuid, part in one.allocations.items()}
+    }
+    if version >= _MAPPINGS_SINCE:
+        shown["mappings"] = one.mappings
+    return shown
+
+
+def _summaries(
+    summaries: Mapping[str, ProviderSummary], request: ResourceRequest, version: Version
+) -> dict[str, dict[str, Any]]:
+    asked = {name for group in request.groups.values() for name in group.resources}
+    return {
+        uuid: _summary(summary, None if version >= _ALL_CLASSES_SINCE else asked, version)
+        for uuid, summary in summaries.items()
+    }
+
+
+def _summary(summary: ProviderSummary, classes: Collection[str] | None, version: Version) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "resources": {
+            name: {"capacity": int(capacity), "used": summary.used[name]}
+            for name, capacity in summary.capacity.items()
+            if classes is None or name in classes
+        }
+    }
+    if version >= _TRAITS_SINCE:
+        shown["traits"] = summary.traits
+    if version >= _TREES_SINCE:
+        shown["parent_provider_uuid"] = summary.parent_provider_uuid
+        shown["root_provider_uuid"] = summary.root_provider_uuid
+    return shown

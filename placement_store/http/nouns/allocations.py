@@ -1,0 +1,165 @@
+"""``/allocations``: what consumers hold."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from moorage import errors, ids
+from moorage.messages import DeleteAllocations
+from placement_store import claims, consumers, puts
+from placement_store.consumers import Stored
+from placement_store.http.errors import Told
+from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.query import canonical_uuid
+from placement_store.http.refusals import UNDEFINED, Refused
+from placement_store.http.schemas import allocations as schemas
+from placement_store.http.schemas.usages import UNKNOWN
+from placement_store.http.settings import Settings
+from placement_store.http.versions import Version, v
+from placement_store.puts import ANY_GENERATION, AnyGeneration, Put
+
+_OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
+#: A provider or class that is named and not there is a fault of the request, not of its path.
+_BAD_NAME: Told = {errors.NotFound: (400, UNDEFINED)}
+
+
+# --- What is sent ---------------------------------------------------------------------------------------------------
+
+
+def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: Settings) -> dict[str, Put]:
+    """Return what is sent for several consumers, by their canonical uuids.
+
+    :raises Refused: 400, one is named twice.
+    """
+    found: dict[str, Put] = {}
+    for spelled, one in sent.items():
+        uuid = _new_key(spelled, found, "consumer")
+        found[uuid] = put_of(one, version, settings)
+    return found
+
+
+def put_of(sent: Mapping[str, Any], version: Version, settings: Settings) -> Put:
+    """Return what is sent for one consumer.
+
+    :raises Refused: 400, a provider is named twice.
+    """
+    amounts: dict[str, dict[str, int]] = {}
+    for spelled, resources in _parts(sent["allocations"], version):
+        # JSON Schema takes 1.0 for a whole number.
+        amounts[_new_key(spelled, amounts, "resource provider")] = {n: int(amount) for n, amount in resources.items()}
+    described: dict[str, Any] = {}
+    first: dict[str, Any] = {"consumer_type": None, "known_over_rpc": False}
+    if version >= _OWNER_SINCE:
+        described |= {"project_id": sent["project_id"], "user_id": sent["user_id"]}
+    else:
+        first |= {"project_id": settings.incomplete_project_id, "user_id": settings.incomplete_user_id}
+    if version >= _TYPE_SINCE:
+        described["consumer_type"] = sent["consumer_type"]
+        del first["consumer_type"]
+    generation: int | AnyGeneration | None = ANY_GENERATION
+    if version >= _GENERATION_SINCE:
+        generation = None if sent["consumer_generation"] is None else int(sent["consumer_generation"])
+    return Put(amounts=amounts, generation=generation, described=described, described_first=first, over_http=True)
+
+
+def _parts(sent: Any, version: Version) -> Iterator[tuple[str, Mapping[str, int]]]:
+    if version >= _BY_PROVIDER_SINCE:
+        yield from ((uuid, part["resources"]) for uuid, part in sent.items())
+    else:
+        yield from ((part["resource_provider"]["uuid"], part["resources"]) for part in sent)
+
+
+def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
+    uuid = _required_uuid(spelled, kind)
+    if uuid in known:
+        raise Refused(400, f"The {kind} {uuid} is named twice.")
+    return uuid
+
+
+def _required_uuid(spelled: str, kind: str) -> str:
+    uuid = canonical_uuid(spelled)
+    if uuid is None:
+        raise Refused(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
+    return uuid
+
+
+# --- The paths ------------------------------------------------------------------------------------------------------
+
+
+class Allocations(Noun):
+    """What several consumers hold."""
+
+    path = "/allocations"
+
+    @operation("placement:allocations:manage", since="1.13", body=schemas.POST, told=_BAD_NAME)
+    def on_post(self, call: Call) -> Answer:
+        """Replace all that these consumers hold, or nothing of it."""
+        wanted = puts_of(call.body, call.version, self.settings)
+        self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
+        return Answer(204)
+
+
+class AllocationsOfConsumer(Noun):
+    """What one consumer holds."""
+
+    path = "/allocations/{consumer_uuid}"
+
+    @operation("placement:allocations:list")
+    def on_get(self, call: Call, consumer_uuid: str) -> Answer:
+        """Return it; a consumer that does not exist is one that holds nothing."""
+        uuid = canonical_uuid(consumer_uuid)
+        found = None if uuid is None else self.store.read(lambda connection: self._found(connection, uuid))
+        if found is None:
+            return Answer(body={"allocations": {}}, modified=time.time())
+        return Answer(body=_shown(found, call.version), modified=found.updated_at)
+
+    @operation("placement:allocations:update", body=schemas.PUT, told=_BAD_NAME)
+    def on_put(self, call: Call, consumer_uuid: str) -> Answer:
+        """Replace it."""
+        uuid = _required_uuid(consumer_uuid, "consumer")
+        wanted = {uuid: put_of(call.body, call.version, self.settings)}
+        self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
+        return Answer(204)
+
+    @operation("placement:allocations:delete")
+    def on_delete(self, _call: Call, consumer_uuid: str) -> Answer:
+        """Release it; there must be something."""
+        uuid = canonical_uuid(consumer_uuid)
+        if uuid is None:
+            raise consumers.not_found(consumer_uuid)
+        message = DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid)
+
+        def work(connection: Connection) -> None:
+            if self._found(connection, uuid) is None:
+                raise consumers.not_found(uuid)
+            claims.delete(connection, message, self.store.classes)
+
+        self.store.write(work)
+        return Answer(204)
+
+    def _found(self, connection: Connection, uuid: str) -> Stored | None:
+        """Return a consumer that holds something."""
+        try:
+            found = consumers.get_stored(connection, uuid, self.store.classes)
+        except errors.ConsumerNotFound:
+            return None
+        return found if found.consumer.allocations else None
+
+
+def _shown(stored: Stored, version: Version) -> dict[str, Any]:
+    consumer = stored.consumer
+    shown: dict[str, Any] = {
+        "allocations": {
+            uuid: {"generation": part.generation, "resources": part.resources}
+            for uuid, part in consumer.allocations.items()
+        }
+    }
+    if version >= _BY_PROVIDER_SINCE:
+        shown |= {"project_id": consumer.project_id, "user_id": consumer.user_id}
+    if version >= _GENERATION_SINCE:
+        shown["consumer_generation"] = consumer.generation
+    if version >= _TYPE_SINCE:
+        shown["consumer_type"] = stored.consumer_type or UNKNOWN
+    return shown

@@ -1,0 +1,160 @@
+"""``/resource_providers/{uuid}/inventories``: what a provider has, of all classes or of one."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from moorage import errors, ids
+from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
+from moorage.model import Inventory
+from placement_store import inventories, provider_outlines, providers
+from placement_store.http.errors import Told
+from placement_store.http.nouns.of_provider import OfProvider
+from placement_store.http.nouns.resource_providers import path_of
+from placement_store.http.operations import Answer, Call, operation
+from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, Refused
+from placement_store.http.schemas import inventories as schemas
+from placement_store.http.versions import v
+from placement_store.provider_outlines import Outline
+
+_ALL_RESERVED_SINCE = v("1.26")
+_BAD_CLASS: Told = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
+
+#: Inventories by resource class.
+Held = Mapping[str, Inventory]
+
+
+def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inventory:
+    """Return an inventory that was sent.
+
+    :raises Refused: 400, it leaves nothing to be allocated, which came with 1.26.
+    """
+    fields = {name: value for name, value in sent.items() if name in Inventory.__struct_fields__}
+    # Not strictly: JSON Schema takes 1.0 for a whole number.
+    inventory = msgspec.convert(fields, Inventory, strict=False)
+    # A capacity beyond all numbers is refused by the store.
+    if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
+        raise Refused(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
+    return inventory
+
+
+def _represented(inventory: Inventory) -> dict[str, Any]:
+    return {name: getattr(inventory, name) for name in inventory.__struct_fields__}
+
+
+class _WithInventories(OfProvider):
+    """What all paths of inventories have in common."""
+
+    def _held(self, connection: Connection, uuid: str) -> tuple[Outline, Held]:
+        provider = provider_outlines.get(connection, uuid)
+        rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
+        held = {self.store.classes.name_of(number, connection): row.described for number, row in rows.items()}
+        return provider, dict(sorted(held.items()))
+
+    def _held_after(self, uuid: str, work: Callable[[Connection], None]) -> tuple[Outline, Held]:
+        def transaction(connection: Connection) -> tuple[Outline, Held]:
+            work(connection)
+            return self._held(connection, uuid)
+
+        return self.store.write(transaction)
+
+
+class Inventories(_WithInventories):
+    """All inventories of a provider."""
+
+    path = "/resource_providers/{uuid}/inventories"
+
+    @operation("placement:resource_providers:inventories:list")
+    def on_get(self, _call: Call, uuid: str) -> Answer:
+        """Return them."""
+        return self._shown(*self.store.read(lambda connection: self._held(connection, uuid)))
+
+    @operation(
+        "placement:resource_providers:inventories:create",
+        body=schemas.CREATE,
+        told={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
+    )
+    def on_post(self, call: Call, uuid: str) -> Answer:
+        """Create that of one class; a generation that is sent with it means nothing."""
+        name = call.body["resource_class"]
+        inventory = described(name, call.body, call)
+        message = SetInventory(
+            request_id=ids.fresh(), uuid=uuid, resource_class=name, inventory=inventory, expected="absent"
+        )
+        provider, held = self._held_after(
+            uuid, lambda connection: inventories.set_inventory(connection, message, self.store.classes)
+        )
+        return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
+
+    @operation("placement:resource_providers:inventories:update", body=schemas.REPLACE, told=_BAD_CLASS)
+    def on_put(self, call: Call, uuid: str) -> Answer:
+        """Replace them all."""
+        wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
+        generation = int(call.body["resource_provider_generation"])
+        message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
+        return self._shown(
+            *self._held_after(
+                uuid, lambda connection: inventories.set_inventories(connection, message, self.store.classes)
+            )
+        )
+
+    @operation("placement:resource_providers:inventories:delete", since="1.5", below=405)
+    def on_delete(self, _call: Call, uuid: str) -> Answer:
+        """Take them all away."""
+        message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
+        self.store.write(lambda connection: inventories.delete_inventories(connection, message, self.store.classes))
+        return Answer(204)
+
+    @staticmethod
+    def _shown(provider: Outline, held: Held) -> Answer:
+        body = {
+            "resource_provider_generation": provider.generation,
+            "inventories": {name: _represented(inventory) for name, inventory in held.items()},
+        }
+        return Answer(body=body, modified=provider.updated_at)
+
+
+class InventoryOfClass(_WithInventories):
+    """The inventory of one resource class."""
+
+    path = "/resource_providers/{uuid}/inventories/{resource_class}"
+
+    @operation("placement:resource_providers:inventories:show")
+    def on_get(self, _call: Call, uuid: str, resource_class: str) -> Answer:
+        """Return it."""
+        provider, held = self.store.read(lambda connection: self._held(connection, uuid))
+        if resource_class not in held:
+            raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
+        return _one(provider, held[resource_class])
+
+    @operation("placement:resource_providers:inventories:update", body=schemas.UPDATE, told=_BAD_CLASS)
+    def on_put(self, call: Call, uuid: str, resource_class: str) -> Answer:
+        """Replace it; there must be one."""
+        message = SetInventory(
+            request_id=ids.fresh(),
+            uuid=uuid,
+            resource_class=resource_class,
+            inventory=described(resource_class, call.body, call),
+            generation=int(call.body["resource_provider_generation"]),
+            expected="present",
+        )
+        provider, held = self._held_after(
+            uuid, lambda connection: inventories.set_inventory(connection, message, self.store.classes)
+        )
+        return _one(provider, held[resource_class])
+
+    @operation(
+        "placement:resource_providers:inventories:delete", told={errors.InventoryInUse: (409, CONCURRENT_UPDATE)}
+    )
+    def on_delete(self, _call: Call, uuid: str, resource_class: str) -> Answer:
+        """Take it away."""
+        message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
+        self.store.write(lambda connection: inventories.delete_inventory(connection, message, self.store.classes))
+        return Answer(204)
+
+
+def _one(provider: Outline, inventory: Inventory, **more: Any) -> Answer:
+    body = {"resource_provider_generation": provider.generation, **_represented(inventory)}
+    return Answer(body=body, modified=provider.updated_at, **more)

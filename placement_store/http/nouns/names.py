@@ -1,0 +1,46 @@
+"""What traits and resource classes have in common: names that are standard, or an operator's own."""
+
+import re
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from placement_store.http.operations import Noun
+from placement_store.http.refusals import Refused
+from placement_store.names import Names
+
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
+_LONGEST = 255
+
+
+def require_custom(name: str) -> None:
+    """Refuse a path whose name could not be an operator's.
+
+    :raises Refused: 400.
+    """
+    if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
+        raise Refused(400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it.")
+
+
+class NamedNoun(Noun):
+    """A noun whose path has a name in it."""
+
+    def _created(self, names: Names, name: str) -> bool:
+        """Create a name unless it is there; return whether it was not."""
+        return bool(self.store.write(lambda connection: names.create(connection, {name})))
+
+    def _delete(self, names: Names, name: str) -> None:
+        """Delete a name that is there, an operator's own, and in no use."""
+
+        def work(connection: Connection) -> None:
+            # That there is none is said first, also of a name that could never be deleted.
+            names.require(connection, {name})
+            names.require_custom(name)
+            names.delete(connection, name)
+
+        self.store.write(work)
+        names.forget()
+
+    def _require(self, names: Names, name: str) -> None:
+        reading: Callable[[Connection], object] = lambda connection: names.require(connection, {name})  # noqa: E731
+        self.store.read(reading)

@@ -1,0 +1,15 @@
+"""What all paths below a provider have in common."""
+
+from placement_store import provider_outlines
+from placement_store.http.operations import Noun
+
+
+class OfProvider(Noun):
+    """A noun whose path names a provider by its ``uuid``."""
+
+    def look_up(self, **path: str) -> None:
+        """Make sure that the provider is there.
+
+        :raises ProviderNotFound: it is not.
+        """
+        self.store.read(lambda connection: provider_outlines.get(connection, path["uuid"]))

@@ -1,0 +1,34 @@
+"""``/resource_providers/{uuid}/allocations``: who holds what of a provider."""
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from moorage.model import ProviderAllocations
+from placement_store import provider_outlines, usages
+from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.versions import v
+
+_GENERATION_SINCE = v("1.28")
+
+
+class AllocationsOfProvider(Noun):
+    """All that consumers hold of one provider."""
+
+    path = "/resource_providers/{uuid}/allocations"
+
+    @operation("placement:resource_providers:allocations:list")
+    def on_get(self, call: Call, uuid: str) -> Answer:
+        """Return it by consumer."""
+
+        def work(connection: Connection) -> tuple[float, ProviderAllocations]:
+            modified = provider_outlines.get(connection, uuid).updated_at
+            return modified, usages.of_provider(connection, uuid, self.store.classes)
+
+        modified, found = self.store.read(work)
+        shown: dict[str, dict[str, Any]] = {}
+        for consumer_uuid, held in found.allocations.items():
+            shown[consumer_uuid] = {"resources": held.resources}
+            if call.version >= _GENERATION_SINCE:
+                shown[consumer_uuid]["consumer_generation"] = held.consumer_generation
+        return Answer(body={"resource_provider_generation": found.generation, "allocations": shown}, modified=modified)

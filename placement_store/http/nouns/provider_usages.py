@@ -1,0 +1,27 @@
+"""``/resource_providers/{uuid}/usages``: how much of a provider is used."""
+
+from sqlalchemy import Connection
+
+from placement_store import provider_outlines, providers
+from placement_store.http.nouns.of_provider import OfProvider
+from placement_store.http.operations import Answer, Call, operation
+from placement_store.provider_outlines import Outline
+
+
+class ProviderUsages(OfProvider):
+    """What is used of each of a provider's inventories."""
+
+    path = "/resource_providers/{uuid}/usages"
+
+    @operation("placement:resource_providers:usages")
+    def on_get(self, _call: Call, uuid: str) -> Answer:
+        """Return it, nothing used included."""
+
+        def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
+            provider = provider_outlines.get(connection, uuid)
+            rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
+            return provider, {self.store.classes.name_of(n, connection): row.used for n, row in rows.items()}
+
+        provider, used = self.store.read(work)
+        body = {"resource_provider_generation": provider.generation, "usages": dict(sorted(used.items()))}
+        return Answer(body=body, modified=provider.updated_at)

@@ -1,0 +1,65 @@
+"""``/traits``: the names of what providers can do."""
+
+import time
+from typing import Any
+
+from placement_store.http.nouns.names import NamedNoun, require_custom
+from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.query import Query
+from placement_store.http.refusals import Refused
+from placement_store.http.schemas import traits as schemas
+
+
+class Traits(Noun):
+    """All traits."""
+
+    path = "/traits"
+
+    @operation("placement:traits:list", since="1.6", query=schemas.LIST)
+    def on_get(self, call: Call) -> Answer:
+        """Return their names: all, or those of which everything is true that the query says."""
+        wanted = _wanted(call.query)
+        found = self.store.read(lambda connection: self.store.traits.listed(connection, **wanted))
+        return Answer(body={"traits": found}, modified=time.time())
+
+
+class Trait(NamedNoun):
+    """One trait."""
+
+    path = "/traits/{name}"
+
+    @operation("placement:traits:show", since="1.6")
+    def on_get(self, _call: Call, name: str) -> Answer:
+        """Tell whether there is one of that name."""
+        self._require(self.store.traits, name)
+        return Answer(204, modified=time.time())
+
+    @operation("placement:traits:update", since="1.6")
+    def on_put(self, _call: Call, name: str) -> Answer:
+        """Create one, unless it is there."""
+        require_custom(name)
+        created = self._created(self.store.traits, name)
+        return Answer(201 if created else 204, location=f"/traits/{name}", modified=time.time())
+
+    @operation("placement:traits:delete", since="1.6")
+    def on_delete(self, _call: Call, name: str) -> Answer:
+        """Delete one that no provider has."""
+        self._delete(self.store.traits, name)
+        return Answer(204)
+
+
+def _wanted(asked: Query) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if (name := asked.last("name")) is not None:
+        how, _, value = name.partition(":")
+        if how == "in":
+            wanted["names"] = value.split(",")
+        elif how == "startswith":
+            wanted["starting_with"] = value
+        else:
+            raise Refused(400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX")
+    if (associated := asked.last("associated")) is not None:
+        if associated.lower() not in ("true", "false"):
+            raise Refused(400, "Invalid query string parameters: associated: expected true or false")
+        wanted["associated"] = associated.lower() == "true"
+    return wanted

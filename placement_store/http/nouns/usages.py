@@ -1,0 +1,53 @@
+"""``/usages``: what the consumers of a project hold together."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from placement_store import usages
+from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.schemas import usages as schemas
+from placement_store.http.schemas.usages import ALL, UNKNOWN
+from placement_store.http.versions import v
+from placement_store.usages import Sums
+
+_BY_TYPE_SINCE = v("1.38")
+
+
+class Usages(Noun):
+    """What a project, or one user of it, uses."""
+
+    path = "/usages"
+
+    @operation("placement:usages", since="1.9", query=schemas.LIST, target=("project_id", "user_id"))
+    def on_get(self, call: Call) -> Answer:
+        """Return sums by resource class and, from 1.38, by consumer type."""
+        asked = call.query.last_values
+        project_id, user_id = asked["project_id"], asked.get("user_id")
+        found = self.store.read(
+            lambda connection: usages.of_stored_types(connection, project_id, user_id, self.store.classes)
+        )
+        if call.version < _BY_TYPE_SINCE:
+            shown: Mapping[str, Any] = _together(found.values()).resources
+        else:
+            shown = _by_type({name or UNKNOWN: sums for name, sums in found.items()}, asked.get("consumer_type"))
+        return Answer(body={"usages": shown}, modified=time.time())
+
+
+def _by_type(found: Mapping[str, Sums], asked: str | None) -> dict[str, Any]:
+    if asked == ALL:
+        found = {ALL: _together(found.values())} if found else {}
+    return {
+        name: {"consumer_count": sums.consumer_count, **sums.resources}
+        for name, sums in sorted(found.items())
+        if asked in (None, name)
+    }
+
+
+def _together(parts: Iterable[Sums]) -> Sums:
+    consumer_count, resources = 0, Counter[str]()
+    for part in parts:
+        consumer_count += part.consumer_count
+        resources.update(part.resources)
+    return Sums(consumer_count, dict(sorted(resources.items())))

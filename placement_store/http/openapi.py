@@ -1,0 +1,142 @@
+"""The API described in the words of OpenAPI, out of its routes and the schemas that validate its requests.
+
+``python -m placement_store.http.openapi > docs/placement-api.openapi.json`` writes the description of the newest
+microversion.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from placement_store.http import versions
+from placement_store.http.operations import Noun, Operation
+from placement_store.http.routes import NOUNS
+from placement_store.http.schemas import Schema
+from placement_store.http.versions import MAX, Version
+
+_OPENAPI = "3.1.0"
+_JSON = "application/json"
+_ERRORS: Schema = {
+    "type": "object",
+    "required": ["errors"],
+    "properties": {
+        "errors": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["status", "title", "detail", "request_id"],
+                "properties": {
+                    "status": {"type": "integer"},
+                    "title": {"type": "string"},
+                    "detail": {"type": "string"},
+                    "request_id": {"type": "string"},
+                    "code": {"type": "string", "description": "From 1.23: what clients tell the error by."},
+                },
+            },
+        }
+    },
+}
+
+
+def describe(version: Version = MAX) -> dict[str, Any]:
+    """Return the OpenAPI document of one microversion: what it has, and what it takes."""
+    found = {noun.path: _path(noun, version) for noun in NOUNS}
+    return {
+        "openapi": _OPENAPI,
+        "info": {
+            "title": "Placement",
+            "version": str(version),
+            "description": "The Placement API as Moorage serves it. Generated; what older microversions take, the "
+            "server has schemas of as well.",
+        },
+        "components": {
+            "securitySchemes": {"token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}},
+            "schemas": {"Errors": _ERRORS},
+            "parameters": {"Version": _version_header(version)},
+        },
+        "security": [{"token": []}],
+        "paths": {path: described for path, described in found.items() if described},
+    }
+
+
+def _version_header(version: Version) -> dict[str, Any]:
+    return {
+        "name": versions.HEADER,
+        "in": "header",
+        "required": True,
+        "schema": {"const": f"{versions.SERVICE} {version}"},
+    }
+
+
+def _path(noun: type[Noun], version: Version) -> dict[str, Any]:
+    return {
+        method.lower(): _operation(noun, method, asked, version)
+        for method, asked in noun.operations.items()
+        if asked.since <= version
+    }
+
+
+def _operation(noun: type[Noun], method: str, asked: Operation, version: Version) -> dict[str, Any]:
+    work: Callable[..., None] = getattr(noun, f"on_{method.lower()}")
+    described: dict[str, Any] = {
+        "operationId": f"{method.lower()}_{noun.__name__}",
+        "summary": (work.__doc__ or "").partition("\n")[0],
+        "description": f"From microversion {asked.since}. Policy: {asked.rule or 'open to everybody'}.",
+        "parameters": [
+            {"$ref": "#/components/parameters/Version"},
+            *_in_path(noun.path),
+            *_in_query(asked.query.schema_at(version)),
+        ],
+        "responses": {
+            "2XX": {"description": "Done."},
+            "4XX": {
+                "description": "Refused.",
+                "content": {_JSON: {"schema": {"$ref": "#/components/schemas/Errors"}}},
+            },
+        },
+    }
+    if asked.rule is None:
+        described["security"] = []
+    body = asked.body.schema_at(version) if asked.body is not None else None
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _portable(body)}}}
+    return described
+
+
+def _in_path(path: str) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"{(\w+)}", path):
+        schema = {"type": "string", "format": "uuid"} if name.endswith("uuid") else {"type": "string", "minLength": 1}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _in_query(schema: Schema | None) -> Iterator[dict[str, Any]]:
+    if schema is None:
+        return
+    required = schema.get("required", ())
+    for name, one in schema.get("properties", {}).items():
+        yield {"name": name, "in": "query", "required": name in required, "schema": _portable(one)}
+    if patterns := schema.get("patternProperties"):
+        # Its properties are parameters of their own.
+        groups = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
+        yield {"name": "groups", "in": "query", "style": "form", "explode": True, "schema": _portable(groups)}
+
+
+def _portable(schema: Any) -> Any:
+    r"""Return a schema whose patterns are those of JSON Schema, where ``$`` is what ``\Z`` is in Python."""
+    if isinstance(schema, Mapping):
+        return {_portable(name): _portable(one) for name, one in schema.items()}
+    if isinstance(schema, list | tuple):
+        return [_portable(one) for one in schema]
+    return schema.replace(r"\Z", "$") if isinstance(schema, str) else schema
+
+
+def text() -> str:
+    """Return the document of the newest microversion, as ``docs`` keeps it."""
+    return json.dumps(describe(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

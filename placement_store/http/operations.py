@@ -1,0 +1,231 @@
+"""One operation of the API: what is checked before it runs, what it is given, and how its answer is written."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+
+import falcon
+import msgspec
+from oslo_context.context import RequestContext
+
+from moorage import context
+from placement_store.http.errors import Told
+from placement_store.http.policy import Policy
+from placement_store.http.query import Query
+from placement_store.http.refusals import Refused
+from placement_store.http.schemas import Schemas
+from placement_store.http.settings import Settings
+from placement_store.http.store import Store
+from placement_store.http.versions import Version, v
+
+P = ParamSpec("P")
+N = TypeVar("N", bound="Noun")
+
+#: Answers say when what they show was last changed, and that no cache may keep it.
+_CACHE_HEADERS_SINCE = v("1.15")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is declared of an operation; see :func:`operation`."""
+
+    rule: str | None
+    since: Version
+    below: int
+    query: Schemas
+    body: Schemas | None
+    target: Sequence[str]
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, with all that its operation needs of it; query and body fulfil their schemas.
+
+    :param root: the path that the whole API stands below, without a slash at its end; links begin with it.
+    """
+
+    version: Version
+    who: RequestContext
+    root: str
+    query: Query
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request is answered with.
+
+    :param body: what is sent as JSON; nothing is sent where it is null.
+    :param location: the path of what was created, below the root of the API.
+    :param modified: when what is shown was last changed, in seconds since 1970; null for an answer that shows nothing.
+    """
+
+    status: int = 200
+    body: Any = None
+    location: str | None = None
+    modified: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Noun:
+    """What one path stands for: a falcon resource, whose methods are declared with :func:`operation`."""
+
+    #: In falcon's words, such as ``/resource_providers/{uuid}``.
+    path: ClassVar[str]
+    #: What is declared of each method, by its name in HTTP.
+    operations: ClassVar[Mapping[str, Operation]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.operations = {
+            name.removeprefix("on_").upper(): responder.operation
+            for name, responder in vars(cls).items()
+            if name.startswith("on_")
+        }
+
+    def __init__(self, store: Store, policy: Policy, settings: Settings) -> None:
+        self.store = store
+        self.settings = settings
+        self._policy = policy
+
+    def look_up(self, **_path: str) -> None:
+        """Make sure that what the path names is there; by default, whatever it names.
+
+        :raises NotFound: it is not.
+        """
+
+    def checked(self, asked: Operation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
+        """Return what :meth:`call` returns; but a path to nothing is what is told first, whatever was sent to it.
+
+        :raises Refused: the request is not one that this operation takes.
+        :raises NotFound: there is nothing at its path.
+        """
+        try:
+            return self.call(asked, request)
+        except Refused as refusal:
+            if refusal.status == HTTPStatus.BAD_REQUEST:
+                self.look_up(**path)
+            raise
+
+    def call(self, asked: Operation, request: falcon.Request) -> Call:
+        """Check all that can be checked before an operation runs, and return what it works on.
+
+        :raises Refused: the request is not one that this operation takes.
+        """
+        version: Version = request.context.version
+        if version < asked.since:
+            headers = {"Allow": ", ".join(self.methods(version))} if asked.below == 405 else {}
+            raise Refused(asked.below, f"Not in microversion {version}; it came with {asked.since}.", headers=headers)
+        if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
+            raise Refused(406, f"Only {falcon.MEDIA_JSON} is provided.")
+        takes_body = asked.body is not None and asked.body.sent_at(version)
+        if takes_body:
+            _check_content_type(request)
+        query = _query(request)
+        if asked.rule is not None:
+            target = {name: query.last(name) for name in asked.target}
+            self._policy.authorize(asked.rule, request.context.who, target)
+        asked.query.check(version, query.last_values, "Invalid query string parameters")
+        body = None
+        if takes_body and asked.body is not None:
+            body = _decoded(_read(request, self.settings.max_body_bytes))
+            asked.body.check(version, body, "JSON does not validate")
+        return Call(version, request.context.who, request.root_path, query, body)
+
+    @classmethod
+    def methods(cls, version: Version | None = None) -> list[str]:
+        """Return the methods of this path, or those that a version has."""
+        return sorted(name for name, one in cls.operations.items() if version is None or one.since <= version)
+
+
+def operation(
+    rule: str | None,
+    *,
+    since: str = "1.0",
+    below: int = 404,
+    query: Schemas | None = None,
+    body: Schemas | None = None,
+    target: Sequence[str] = (),
+    told: Told | None = None,
+) -> Callable[[Callable[Concatenate[N, Call, P], Answer]], Callable[..., None]]:
+    """Declare a method of a noun to be an operation of the API.
+
+    :param rule: the policy rule that must allow it; null for an operation that is open to everybody.
+    :param since: the version that brought it; ``below`` that, the status that a request is refused with.
+    :param query: the schemas of its parameters, of which it takes none by default.
+    :param body: the schemas of its body; a version whose schema is null sends none.
+    :param target: the query parameters that the policy rule is about.
+    :param told: how this operation tells errors of the store that it tells in a way of its own.
+    """
+    declared = Operation(rule, v(since), below, query or NO_QUERY, body, tuple(target), told or {})
+
+    def declare(work: Callable[Concatenate[N, Call, P], Answer]) -> Callable[..., None]:
+        @functools.wraps(work)
+        def responder(
+            self: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
+        ) -> None:
+            request.context.told = declared.told
+            with context.bound(request_id=request.context.request_id):
+                call = self.checked(declared, request, path)
+                answer = work(self, call, *args, **path)
+            _write(answer, call, request, response)
+
+        responder.operation = declared  # type: ignore[attr-defined]
+        return responder
+
+    return declare
+
+
+#: An operation that takes no parameters.
+NO_QUERY = Schemas({"1.0": {"type": "object", "additionalProperties": False}})
+
+
+# --- Reading a request ----------------------------------------------------------------------------------------------
+
+
+def _query(request: falcon.Request) -> Query:
+    return Query({name: [value] if isinstance(value, str) else value for name, value in request.params.items()})
+
+
+def _check_content_type(request: falcon.Request) -> None:
+    sent = (request.content_type or "").partition(";")[0].strip().lower()
+    if sent != falcon.MEDIA_JSON:
+        raise Refused(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
+
+
+def _read(request: falcon.Request, at_most: int) -> bytes:
+    # A server that has taken a chunked body apart says that its stream ends; any other stream may be read only as far
+    # as the header says.
+    stream = request.stream if request.env.get("wsgi.input_terminated") else request.bounded_stream
+    body: bytes = b"" if (request.content_length or 0) > at_most else stream.read(at_most + 1)
+    if len(body) > at_most or (request.content_length or 0) > at_most:
+        raise Refused(413, f"A body has at most {at_most} bytes.")
+    return body
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    # A byte that is no text of UTF-8 is a ValueError.
+    except (msgspec.DecodeError, RecursionError, ValueError) as fault:
+        raise Refused(400, f"Malformed JSON: {fault}") from fault
+
+
+# --- Writing an answer ----------------------------------------------------------------------------------------------
+
+
+def _write(answer: Answer, call: Call, request: falcon.Request, response: falcon.Response) -> None:
+    response.status = answer.status
+    if answer.body is not None:
+        response.content_type = falcon.MEDIA_JSON
+        response.data = msgspec.json.encode(answer.body)
+    if answer.location is not None:
+        response.set_header("Location", f"{request.prefix}{answer.location}")
+    if answer.modified is not None and call.version >= _CACHE_HEADERS_SINCE:
+        response.set_header("Last-Modified", formatdate(answer.modified, usegmt=True))
+        response.set_header("Cache-Control", "no-cache")
+    for name, value in answer.headers.items():
+        response.set_header(name, value)

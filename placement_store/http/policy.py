@@ -1,0 +1,120 @@
+"""Who may do what: Placement's rules, with its names and defaults, as an operator's policy file may change them."""
+
+from collections.abc import Mapping, Sequence
+
+from oslo_config import cfg
+from oslo_context.context import RequestContext
+from oslo_policy import policy
+
+from placement_store.http.refusals import Refused
+
+# Rules that the others refer to.
+_ADMIN, _SERVICE, _ADMIN_OR_SERVICE = "admin_api", "service_api", "admin_or_service_api"
+_PROJECT_READER, _PROJECT_READER_OR_ADMIN = "project_reader_api", "admin_or_project_reader_or_service_api"
+
+_BASIS = [
+    policy.RuleDefault(_ADMIN, "role:admin", description="The administrator of the cloud."),
+    policy.RuleDefault(_SERVICE, "role:service", description="Another service of the cloud."),
+    policy.RuleDefault(
+        _ADMIN_OR_SERVICE, f"rule:{_ADMIN} or rule:{_SERVICE}", description="The administrator, or a service."
+    ),
+    policy.RuleDefault(
+        _PROJECT_READER, "role:reader and project_id:%(project_id)s", description="A reader of the project asked for."
+    ),
+    policy.RuleDefault(
+        _PROJECT_READER_OR_ADMIN,
+        f"rule:{_ADMIN_OR_SERVICE} or rule:{_PROJECT_READER}",
+        description="The administrator, a service, or a reader of the project asked for.",
+    ),
+]
+
+_PROVIDER = "/resource_providers/{uuid}"
+#: Each rule of an operation, and the operations that it is about.
+_RULES = {
+    "placement:resource_providers:list": ["GET /resource_providers"],
+    "placement:resource_providers:create": ["POST /resource_providers"],
+    "placement:resource_providers:show": [f"GET {_PROVIDER}"],
+    "placement:resource_providers:update": [f"PUT {_PROVIDER}"],
+    "placement:resource_providers:delete": [f"DELETE {_PROVIDER}"],
+    "placement:resource_providers:inventories:list": [f"GET {_PROVIDER}/inventories"],
+    "placement:resource_providers:inventories:create": [f"POST {_PROVIDER}/inventories"],
+    "placement:resource_providers:inventories:show": [f"GET {_PROVIDER}/inventories/{{name}}"],
+    "placement:resource_providers:inventories:update": [
+        f"PUT {_PROVIDER}/inventories",
+        f"PUT {_PROVIDER}/inventories/{{name}}",
+    ],
+    "placement:resource_providers:inventories:delete": [
+        f"DELETE {_PROVIDER}/inventories",
+        f"DELETE {_PROVIDER}/inventories/{{name}}",
+    ],
+    "placement:resource_providers:aggregates:list": [f"GET {_PROVIDER}/aggregates"],
+    "placement:resource_providers:aggregates:update": [f"PUT {_PROVIDER}/aggregates"],
+    "placement:resource_providers:traits:list": [f"GET {_PROVIDER}/traits"],
+    "placement:resource_providers:traits:update": [f"PUT {_PROVIDER}/traits"],
+    "placement:resource_providers:traits:delete": [f"DELETE {_PROVIDER}/traits"],
+    "placement:resource_providers:usages": [f"GET {_PROVIDER}/usages"],
+    "placement:resource_providers:allocations:list": [f"GET {_PROVIDER}/allocations"],
+    "placement:resource_classes:list": ["GET /resource_classes"],
+    "placement:resource_classes:create": ["POST /resource_classes"],
+    "placement:resource_classes:show": ["GET /resource_classes/{name}"],
+    "placement:resource_classes:update": ["PUT /resource_classes/{name}"],
+    "placement:resource_classes:delete": ["DELETE /resource_classes/{name}"],
+    "placement:traits:list": ["GET /traits"],
+    "placement:traits:show": ["GET /traits/{name}"],
+    "placement:traits:update": ["PUT /traits/{name}"],
+    "placement:traits:delete": ["DELETE /traits/{name}"],
+    "placement:allocations:manage": ["POST /allocations"],
+    "placement:allocations:list": ["GET /allocations/{consumer_uuid}"],
+    "placement:allocations:update": ["PUT /allocations/{consumer_uuid}"],
+    "placement:allocations:delete": ["DELETE /allocations/{consumer_uuid}"],
+    "placement:usages": ["GET /usages"],
+    "placement:allocation_candidates:list": ["GET /allocation_candidates"],
+    "placement:reshaper:reshape": ["POST /reshaper"],
+}
+#: The rules that are not for the administrator and services alike.
+_OWN_DEFAULTS = {"placement:reshaper:reshape": _SERVICE, "placement:usages": _PROJECT_READER_OR_ADMIN}
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Return all rules with their defaults, as the tools of oslo.policy ask for them."""
+    return [*_BASIS, *(_documented(name, what) for name, what in _RULES.items())]
+
+
+def _documented(name: str, what: Sequence[str]) -> policy.RuleDefault:
+    return policy.DocumentedRuleDefault(
+        name=name,
+        check_str=f"rule:{_OWN_DEFAULTS.get(name, _ADMIN_OR_SERVICE)}",
+        description=", ".join(what),
+        # Nobody is let in for the whole system: what is asked for belongs to a project, or to none.
+        scope_types=["project"],
+        operations=[{"method": one.partition(" ")[0], "path": one.partition(" ")[2]} for one in what],
+        # Holds beside the other where [oslo_policy] enforce_new_defaults is false.
+        deprecated_rule=policy.DeprecatedRule(
+            name,
+            f"rule:{_ADMIN}",
+            deprecated_reason="The administrator alone was let in before other services had a role.",
+            deprecated_since="0.1",
+        ),
+    )
+
+
+class Policy:
+    """Decides by the rules' defaults and the operator's policy file, which is read again when it changes."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._enforcer = policy.Enforcer(conf)
+        # Which defaults are old is said in the documentation, not in the log of every process.
+        self._enforcer.suppress_deprecation_warnings = True
+        self._enforcer.suppress_default_change_warnings = True
+        self._enforcer.register_defaults(list_rules())
+        self._enforcer.load_rules()
+
+    def authorize(self, rule: str, who: RequestContext, target: Mapping[str, str | None]) -> None:
+        """Let the caller pass whom the rule allows.
+
+        :param target: what the operation is about, for rules that compare it with the caller.
+        :raises Refused: 403.
+        """
+        about = {"project_id": who.project_id, "user_id": who.user_id, **target}
+        if not self._enforcer.authorize(rule, about, who):
+            raise Refused(403, f"The policy does not allow {rule} to be performed.")

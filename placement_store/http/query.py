@@ -1,0 +1,156 @@
+"""What the parameters of a query say: names of providers, amounts, traits and aggregates, in the words of the model."""
+
+import re
+import uuid as uuids
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from placement_store.http.refusals import Refused
+from placement_store.http.versions import Version, v
+
+_IN = "in:"
+_FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
+_REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
+_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
+
+
+class Query:
+    """The parameters of a query, each with all its values in the order in which they were sent."""
+
+    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+        self._values = values
+
+    @property
+    def last_values(self) -> dict[str, str]:
+        """The last value of each parameter: what a schema of a query is about."""
+        return {name: values[-1] for name, values in self._values.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the parameters."""
+        return self._values.keys()
+
+    def last(self, name: str) -> str | None:
+        """Return the last value of a parameter, or nothing where it was not sent."""
+        values = self._values.get(name)
+        return values[-1] if values else None
+
+    def all(self, name: str) -> Sequence[str]:
+        """Return all values of a parameter, in the order in which they were sent."""
+        return self._values.get(name, ())
+
+
+def canonical_uuid(text: str) -> str | None:
+    """Return a uuid, however it is spelled, in its canonical form; nothing where it is none."""
+    try:
+        return str(uuids.UUID(text))
+    except ValueError:
+        return None
+
+
+def uuid_of(name: str, text: str) -> str:
+    """Return the uuid that parameter ``name`` has.
+
+    :raises Refused: 400, it is none.
+    """
+    uuid = canonical_uuid(text)
+    if uuid is None:
+        raise _bad(name, f"{text!r} is not a uuid")
+    return uuid
+
+
+def resources(name: str, text: str) -> dict[str, int]:
+    """Return the amounts that ``CLASS:AMOUNT[,CLASS:AMOUNT...]`` asks for; the schema has checked what it looks like.
+
+    :raises Refused: 400, it looks otherwise, or names a class twice.
+    """
+    amounts: dict[str, int] = {}
+    for part in text.split(","):
+        resource_class, _, amount = part.partition(":")
+        if not resource_class or not amount.isascii() or not amount.isdecimal():
+            raise _bad(name, "expected CLASS:AMOUNT[,CLASS:AMOUNT...]")
+        if resource_class in amounts:
+            raise _bad(name, f"{resource_class} stands there twice")
+        if not 1 <= int(amount) <= 2**31 - 1:
+            raise _bad(name, f"{resource_class} cannot have an amount of {amount}")
+        amounts[resource_class] = int(amount)
+    return amounts
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTraits:
+    """Traits as a request asks for them: all of ``required``, one of each of ``any_of``, none of ``forbidden``."""
+
+    required: tuple[str, ...] = ()
+    any_of: tuple[tuple[str, ...], ...] = ()
+    forbidden: tuple[str, ...] = ()
+
+
+def traits(name: str, texts: Sequence[str], version: Version) -> AskedTraits:
+    """Return the traits that the values of parameter ``name`` ask for together.
+
+    From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` asks for any of them, and all values count, of which
+    only the last did before.
+
+    :raises Refused: 400, a value looks otherwise.
+    """
+    required: list[str] = []
+    either: list[tuple[str, ...]] = []
+    forbidden: list[str] = []
+    for text in texts if version >= _ANY_TRAIT_SINCE else texts[-1:]:
+        if version >= _ANY_TRAIT_SINCE and text.startswith(_IN):
+            either.append(_distinct(_trait(name, one) for one in text.removeprefix(_IN).split(",")))
+            continue
+        for one in text.split(","):
+            if version >= _FORBIDDEN_TRAITS_SINCE and one.startswith("!"):
+                forbidden.append(_trait(name, one[1:]))
+            else:
+                required.append(_trait(name, one))
+    return AskedTraits(_distinct(required), tuple(either), _distinct(forbidden))
+
+
+def _trait(name: str, text: str) -> str:
+    if not _TRAIT.fullmatch(text):
+        raise _bad(name, f"{text[:255]!r} is not the name of a trait; expected TRAIT[,TRAIT...]")
+    return text
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAggregates:
+    """Aggregates as a request asks for them: a member of one of each of ``member_of``, and of none of the others."""
+
+    member_of: tuple[tuple[str, ...], ...] = ()
+    not_member_of: tuple[str, ...] = ()
+
+
+def aggregates(name: str, texts: Sequence[str], version: Version) -> AskedAggregates:
+    """Return the aggregates that the values of parameter ``name`` ask for together.
+
+    From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
+
+    :raises Refused: 400, a value looks otherwise, or there are too many.
+    """
+    if len(texts) > 1 and version < _REPEATED_AGGREGATES_SINCE:
+        raise _bad(name, "it may be sent once")
+    member_of: list[tuple[str, ...]] = []
+    not_member_of: list[str] = []
+    for text in texts:
+        plain = text[1:] if version >= _FORBIDDEN_AGGREGATES_SINCE and text.startswith("!") else text
+        parts = plain.removeprefix(_IN).split(",") if plain.startswith(_IN) else [plain]
+        found = _distinct(uuid_of(name, part) for part in parts)
+        if plain is text:
+            member_of.append(found)
+        else:
+            not_member_of += found
+    return AskedAggregates(tuple(member_of), _distinct(not_member_of))
+
+
+def _bad(name: str, reason: str) -> Refused:
+    return Refused(400, f"Invalid query string parameters: {name}: {reason}")

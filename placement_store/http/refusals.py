@@ -1,0 +1,42 @@
+"""What a request is refused with: a status, a code that clients go by, and a sentence for people."""
+
+from collections.abc import Mapping
+
+# The codes of the published API (since 1.23); they never change.
+UNDEFINED = "placement.undefined_code"
+CONCURRENT_UPDATE = "placement.concurrent_update"
+INVENTORY_IN_USE = "placement.inventory.inuse"
+DUPLICATE_NAME = "placement.duplicate_name"
+PROVIDER_IN_USE = "placement.resource_provider.inuse"
+PROVIDER_HAS_CHILDREN = "placement.resource_provider.cannot_delete_parent"
+PROVIDER_NOT_FOUND = "placement.resource_provider.not_found"
+QUERY_DUPLICATE_KEY = "placement.query.duplicate_key"
+QUERY_BAD_VALUE = "placement.query.bad_value"
+QUERY_MISSING_VALUE = "placement.query.missing_value"
+
+
+class Refused(Exception):
+    """A request that is answered with an error document.
+
+    :param status: the HTTP status.
+    :param detail: what is wrong, in a sentence for whoever reads the answer.
+    :param code: what clients tell it by, from 1.23.
+    :param headers: further headers of the answer.
+    :param extra: further fields of the document.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        code: str = UNDEFINED,
+        *,
+        headers: Mapping[str, str] | None = None,
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code
+        self.headers = headers or {}
+        self.extra = extra or {}

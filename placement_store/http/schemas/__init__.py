@@ -1,0 +1,99 @@
+"""JSON schemas of bodies and queries, one noun a file, each said for the microversions it holds from."""
+
+import bisect
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema
+import jsonschema.validators
+
+from placement_store.http.query import canonical_uuid
+from placement_store.http.refusals import Refused
+from placement_store.http.versions import Version, v
+
+#: A JSON schema.
+Schema = Mapping[str, Any]
+
+_Validator = jsonschema.validators.validator_for({})
+
+
+def _is_uuid(value: object) -> bool:
+    """Take any spelling of a uuid: with hyphens or without, in capitals or not."""
+    return not isinstance(value, str) or canonical_uuid(value) is not None
+
+
+_FORMATS = jsonschema.FormatChecker(formats=())
+_FORMATS.checks("uuid")(_is_uuid)
+
+
+class Schemas:
+    """The schemas of one body or one query, by the version that brought each; null where there is none to be sent.
+
+    ``Schemas({"1.0": LIST, "1.4": {**LIST, ...}})`` validates what version 1.3 sends by the first of the two.
+    """
+
+    def __init__(self, by_version: Mapping[str, Schema | None]) -> None:
+        self.by_version = {v(text): schema for text, schema in by_version.items()}
+        self._since = sorted(self.by_version)
+        self._validators = [_validator(self.by_version[since]) for since in self._since]
+
+    def schema_at(self, version: Version) -> Schema | None:
+        """Return the schema that holds in a version."""
+        place = bisect.bisect_right(self._since, version) - 1
+        return self.by_version[self._since[place]] if place >= 0 else None
+
+    def sent_at(self, version: Version) -> bool:
+        """Tell whether a version sends any."""
+        return self.schema_at(version) is not None
+
+    def check(self, version: Version, value: object, what: str) -> None:
+        """Validate ``value``; a refusal begins with ``what``.
+
+        :raises Refused: 400, naming the path and the reason of the fault.
+        """
+        place = bisect.bisect_right(self._since, version) - 1
+        validator = self._validators[place] if place >= 0 else None
+        if validator is None or validator.is_valid(value):
+            return
+        fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
+        reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
+        raise Refused(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
+
+
+def _validator(schema: Schema | None) -> Any:
+    if schema is None:
+        return None
+    _Validator.check_schema(schema)
+    return _Validator(schema, format_checker=_FORMATS)
+
+
+def document(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the schema of an object that has these properties and no others."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def with_more(schema: Schema, properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the schema of an object that has further properties."""
+    return {
+        **schema,
+        "properties": {**schema["properties"], **properties},
+        "required": [*schema.get("required", []), *required],
+    }
+
+
+#: The largest amount, as in the store.
+MAX_AMOUNT = 2**31 - 1
+
+UUID: Schema = {"type": "string", "format": "uuid"}
+#: The same for the keys of an object.
+UUID_PATTERN = r"^[0-9A-Fa-f]{8}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{4}-?[0-9A-Fa-f]{12}\Z"
+GENERATION: Schema = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+RESOURCE_CLASS: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[A-Z0-9_]+\Z"}
+CUSTOM_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^CUSTOM_[A-Z0-9_]+\Z"}
+TEXT: Schema = {"type": "string"}

@@ -1,0 +1,40 @@
+"""The store as the API's operations reach it: what is read, and whole transactions that write."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from moorage.database import Database
+from placement_store.names import ResourceClassNames, TraitNames
+from placement_store.races import until_settled
+
+R = TypeVar("R")
+
+
+class Store:
+    """One database, with the names that its numbers stand for; one object serves all threads of a process.
+
+    The functions that operations call in these transactions are those of the RPC endpoints. No answer is stored with
+    a write: over HTTP a request has no id by which its repetition could be known.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.classes = ResourceClassNames(database)
+        self.traits = TraitNames(database)
+
+    def read(self, work: Callable[[Connection], R]) -> R:
+        """Return what ``work`` reads.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return self._database.read(work)
+
+    def write(self, work: Callable[[Connection], R]) -> R:
+        """Run ``work`` in one transaction, and again in a new one while others are faster, a bounded number of times.
+
+        :raises ClaimContention: others were faster every time.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return until_settled(lambda: self._database.write(work))

@@ -1,0 +1,47 @@
+"""What ties providers to their traits and aggregates: rows of two numbers, read by name and made what is wanted."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Column, Connection, select
+
+from placement_store import bulk
+
+
+def held(
+    connection: Connection, link: Column[int], label: Column[str], ids: Collection[int] | None
+) -> dict[int, dict[str, int]]:
+    """Return what is tied to these providers, or to all, by provider id: its number by its name.
+
+    :param link: the column that ties a number to a provider.
+    :param label: the column of that number's own table that names it.
+    """
+    # SELECT l.resource_provider_id, l.trait_id, t.name FROM provider_traits l JOIN traits t ON t.id = l.trait_id ...
+    provider_id = link.table.c.resource_provider_id
+    query = select(provider_id, link, label).select_from(link.table.join(label.table, label.table.c.id == link))
+    rows: Iterable[Any] = (
+        connection.execute(query) if ids is None else bulk.select_in(connection, query, provider_id, sorted(ids))
+    )
+    found: dict[int, dict[str, int]] = {}
+    # One string for each name, however many providers have it.
+    names: dict[int, str] = {}
+    for id_, number, name in rows:
+        found.setdefault(id_, {})[names.setdefault(number, name)] = number
+    return found
+
+
+def rewrite(
+    connection: Connection,
+    link: Column[int],
+    before: Mapping[int, Collection[int]],
+    wanted: Mapping[int, Collection[int]],
+) -> None:
+    """Untie what is not wanted any more and tie what is new, by provider id; the providers' rows must be locked."""
+    provider_id = link.table.c.resource_provider_id
+    new: list[dict[str, Any]] = []
+    for id_, numbers in sorted(wanted.items()):
+        present = set(before.get(id_, ()))
+        if gone := sorted(present.difference(numbers)):
+            connection.execute(link.table.delete().where(provider_id == id_, link.in_(gone)))
+        new += [{provider_id.name: id_, link.name: number} for number in sorted(set(numbers) - present)]
+    bulk.insert(connection, link.table, new)

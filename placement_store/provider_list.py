@@ -1,0 +1,91 @@
+"""Resource providers as they are shown: one, all that something is asked of, or whole trees."""
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from moorage.messages import ListResourceProviders
+from moorage.model import ResourceProvider
+from placement_store import aggregates, bulk, matching, providers, traits
+from placement_store.names import ResourceClassNames
+from placement_store.schema import resource_providers
+
+
+def get(connection: Connection, uuid: str, names: ResourceClassNames) -> ResourceProvider:
+    """Return one provider with all that it has and what is used of it.
+
+    :raises ProviderNotFound: there is none of that uuid.
+    """
+    found = _values(connection, select(resource_providers).where(resource_providers.c.uuid == uuid), names)
+    if not found:
+        raise providers.provider_not_found(uuid)
+    return found[0]
+
+
+def list_providers(
+    connection: Connection, message: ListResourceProviders, names: ResourceClassNames
+) -> list[ResourceProvider]:
+    """Return the providers by name: all, or those for which everything that is said is true.
+
+    :raises ResourceClassNotFound: a resource class that is named does not exist.
+    :raises TraitNotFound: a trait that is named does not exist.
+    :raises InvalidRequest: a trait is both asked for and forbidden.
+    """
+    query = select(resource_providers).order_by(resource_providers.c.name)
+    if message.name is not None:
+        query = query.where(resource_providers.c.name == message.name)
+    if message.uuid is not None:
+        query = query.where(resource_providers.c.uuid == message.uuid)
+    if message.matching is not None:
+        query = query.where(*matching.conditions(connection, message.matching))
+    return _values(connection, query, names)
+
+
+def list_trees(connection: Connection, uuids: Collection[str], names: ResourceClassNames) -> list[ResourceProvider]:
+    """Return all providers of the trees that these belong to, by name, each behind its parent."""
+    table = resource_providers.c
+    named = bulk.select_in(connection, select(table.root_provider_id), table.uuid, sorted(uuids))
+    roots = {row.root_provider_id for row in named}
+    query = select(resource_providers).where(table.root_provider_id.in_(sorted(roots))).order_by(table.name)
+    return list(_parents_first(_values(connection, query, names)))
+
+
+def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvider]:
+    children: dict[str | None, list[ResourceProvider]] = {}
+    for provider in found:
+        children.setdefault(provider.parent_provider_uuid, []).append(provider)
+    # Not by recursion: nobody says how deep a tree may be.
+    pending = children.get(None, [])[::-1]
+    while pending:
+        provider = pending.pop()
+        yield provider
+        pending += children.get(provider.uuid, [])[::-1]
+
+
+def _values(connection: Connection, query: Select[Any], names: ResourceClassNames) -> list[ResourceProvider]:
+    # First the providers, then what they have: whoever names a generation that is older than what was read with it is
+    # told so, and reads again. The other way round it would pass.
+    found = connection.execute(query).all()
+    ids = [row.id for row in found]
+    inventories = providers.inventories_of(connection, ids)
+    held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
+    kin = {row.root_provider_id for row in found} | {row.parent_provider_id for row in found if row.parent_provider_id}
+    uuids = providers.uuids_of(connection, kin)
+    shown = []
+    for row in found:
+        held = {names.name_of(number, connection): held for number, held in inventories.get(row.id, {}).items()}
+        shown.append(
+            ResourceProvider(
+                uuid=row.uuid,
+                name=row.name,
+                generation=row.generation,
+                root_provider_uuid=uuids[row.root_provider_id],
+                parent_provider_uuid=uuids.get(row.parent_provider_id),
+                inventories={name: held[name].described for name in sorted(held)},
+                used={name: held[name].used for name in sorted(held)},
+                traits=tuple(held_traits.get(row.id, ())),
+                aggregates=tuple(held_aggregates.get(row.id, ())),
+            )
+        )
+    return shown

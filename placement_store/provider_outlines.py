@@ -1,0 +1,78 @@
+"""Resource providers in outline: who they are and where they stand, without what they have."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, select
+
+from moorage.model import ResourceGroup
+from placement_store import matching
+from placement_store.providers import provider_not_found
+from placement_store.schema import resource_providers
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A provider's own row; ``updated_at`` is when it, or anything it has, was last changed (seconds since 1970)."""
+
+    id: int
+    uuid: str
+    name: str
+    generation: int
+    updated_at: float
+    root_uuid: str
+    parent_uuid: str | None
+
+
+_ROOT, _PARENT = resource_providers.alias("root"), resource_providers.alias("parent")
+# One statement, which sees one moment.
+_OUTLINES = select(
+    resource_providers.c.id,
+    resource_providers.c.uuid,
+    resource_providers.c.name,
+    resource_providers.c.generation,
+    resource_providers.c.updated_at,
+    _ROOT.c.uuid.label("root_uuid"),
+    _PARENT.c.uuid.label("parent_uuid"),
+).select_from(
+    resource_providers.join(_ROOT, _ROOT.c.id == resource_providers.c.root_provider_id).outerjoin(
+        _PARENT, _PARENT.c.id == resource_providers.c.parent_provider_id
+    )
+)
+
+
+def get(connection: Connection, uuid: str) -> Outline:
+    """Return one provider.
+
+    :raises ProviderNotFound: there is none of that uuid.
+    """
+    found = _read(connection, _OUTLINES.where(resource_providers.c.uuid == uuid))
+    if not found:
+        raise provider_not_found(uuid)
+    return found[0]
+
+
+def listed(
+    connection: Connection, *, name: str | None = None, uuid: str | None = None, group: ResourceGroup | None = None
+) -> Sequence[Outline]:
+    """Return the providers in the order of their creation: all, or those for which everything that is said is true.
+
+    ``group`` asks of each provider for itself; see :func:`placement_store.matching.conditions`.
+
+    :raises ResourceClassNotFound: a resource class that is named does not exist.
+    :raises TraitNotFound: a trait that is named does not exist.
+    :raises InvalidRequest: a trait is both asked for and forbidden.
+    """
+    query = _OUTLINES.order_by(resource_providers.c.id)
+    if name is not None:
+        query = query.where(resource_providers.c.name == name)
+    if uuid is not None:
+        query = query.where(resource_providers.c.uuid == uuid)
+    if group is not None:
+        query = query.where(*matching.conditions(connection, group))
+    return _read(connection, query)
+
+
+def _read(connection: Connection, query: Select[Any]) -> Sequence[Outline]:
+    return [Outline(*row) for row in connection.execute(query)]

@@ -1,0 +1,185 @@
+"""Reports: provider trees made what their hosts say they are."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+
+from moorage import errors
+from moorage.messages import ReportProviders
+from moorage.model import ProviderReport
+from placement_store import aggregates, bulk, feed, inventories, providers, traits, trees
+from placement_store.inventories import Wanted
+from placement_store.names import ResourceClassNames
+from placement_store.providers import NewProvider
+from placement_store.races import Moved
+from placement_store.schema import resource_providers
+
+
+def report(connection: Connection, message: ReportProviders, names: ResourceClassNames) -> dict[str, int]:
+    """Create what is missing, change what differs, delete what is gone; return the generations by uuid.
+
+    A provider that already is what is said of it is not touched. Of one that is changed the generation moves once,
+    unless nothing but its name has.
+
+    :raises InvalidRequest: a provider is reported twice, before its parent, or under another parent than it has.
+    :raises ProviderNotFound: a parent is not there, nor is a provider of which a generation is named.
+    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
+    :raises AlreadyExists: a name belongs to another provider.
+    :raises InvalidInventory: naming the provider; so does each of the following.
+    :raises InventoryInUse: a class is no longer reported of which something is allocated.
+    :raises ProviderInUse: one that is gone has children or is held by somebody.
+    :raises ResourceClassNotFound: a resource class does not exist.
+    :raises TraitNotFound: a trait does not exist.
+    :raises Moved: another report of the same providers was faster; a new transaction may succeed.
+    """
+    _check(message)
+    wanted = {one.uuid: inventories.numbered(connection, one.uuid, one.inventories, names) for one in message.providers}
+    known = _known(connection, {*wanted, *message.gone, *_parents(message.providers)})
+    _compare(message.providers, known)
+    new = [one for one in message.providers if one.uuid not in known]
+    old = [one for one in message.providers if one.uuid in known]
+    renamed = [one for one in old if one.name != known[one.uuid].name]
+    changed = _changed(connection, old, wanted, known)
+    gone = {known[uuid].id: uuid for uuid in message.gone if uuid in known}
+    # All locks in one go, in their order.
+    rows = providers.lock(connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_above(new, known)})
+    for one in renamed + changed:
+        providers.compare_generation(rows[known[one.uuid].id], one.generation)
+    trees.remove(connection, gone)
+    created = _create(connection, new)
+    ids = created | {one.uuid: known[one.uuid].id for one in old}
+    renamed_ids = trees.rename(connection, {ids[one.uuid]: one.name for one in renamed})
+    filled_ids = _fill(connection, [*changed, *filter(_has_anything, new)], wanted, ids, names)
+    providers.move_rows(connection, renamed_ids - filled_ids, generation=0)
+    providers.move_rows(connection, filled_ids, generation=1)
+    feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
+    # What was left alone answers with the generation at which it was found to be as reported: somebody may have changed
+    # it since, and the reporter, told the newer one, would take that for its own word.
+    filled = {one.uuid for one in changed}
+    found = {one.uuid: known[one.uuid].generation for one in old if one.uuid not in filled}
+    return {**_generations(connection, wanted), **found}
+
+
+# --- What is said, and what is there --------------------------------------------------------------------------------
+
+
+def _check(message: ReportProviders) -> None:
+    """Refuse a report that contradicts itself."""
+    seen: set[tuple[str, str]] = {("uuid", uuid) for uuid in message.gone}
+    behind = {one.uuid for one in message.providers}
+    for position, one in enumerate(message.providers):
+        for field in ("uuid", "name"):
+            if (field, getattr(one, field)) in seen:
+                raise errors.InvalidRequest(path=f"$.providers[{position}].{field}", reason="reported twice")
+            seen.add((field, getattr(one, field)))
+        if one.parent_provider_uuid in behind:
+            path = f"$.providers[{position}].parent_provider_uuid"
+            raise errors.InvalidRequest(path=path, reason="the parent does not stand before it")
+        behind.discard(one.uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    id: int
+    name: str
+    generation: int
+    root_id: int
+    parent_uuid: str | None
+
+
+def _known(connection: Connection, uuids: Collection[str]) -> dict[str, _Known]:
+    table, parent = resource_providers, resource_providers.alias()
+    query = select(table.c.uuid, table.c.id, table.c.name, table.c.generation, table.c.root_provider_id, parent.c.uuid)
+    query = query.select_from(table.outerjoin(parent, parent.c.id == table.c.parent_provider_id))
+    rows = bulk.select_in(connection, query, table.c.uuid, sorted(uuids))
+    return {uuid: _Known(*described) for uuid, *described in rows}
+
+
+def _parents(reports: Sequence[ProviderReport]) -> set[str]:
+    return {one.parent_provider_uuid for one in reports if one.parent_provider_uuid is not None}
+
+
+def _above(new: Sequence[ProviderReport], known: Mapping[str, _Known]) -> set[int]:
+    """Return the ids of the parents of new providers, and of their roots, as far as they are there."""
+    parents = [known[uuid] for uuid in _parents(new) if uuid in known]
+    return {id_ for parent in parents for id_ in (parent.id, parent.root_id)}
+
+
+def _compare(reports: Sequence[ProviderReport], known: Mapping[str, _Known]) -> None:
+    """Compare what the reporter relies on with what is there."""
+    for position, one in enumerate(reports):
+        if one.uuid not in known:
+            if one.generation is not None:
+                raise providers.provider_not_found(one.uuid)
+            continue
+        found = known[one.uuid]
+        if one.generation not in (None, found.generation):
+            raise errors.ProviderGenerationConflict(
+                provider_uuid=one.uuid, named=one.generation, found=found.generation
+            )
+        if one.parent_provider_uuid != found.parent_uuid:
+            where = "a root" if found.parent_uuid is None else f"under {found.parent_uuid}"
+            raise errors.InvalidRequest(
+                path=f"$.providers[{position}].parent_provider_uuid", reason=f"it is {where}, and no report moves it"
+            )
+
+
+def _changed(
+    connection: Connection,
+    reports: Sequence[ProviderReport],
+    wanted: Mapping[str, Wanted],
+    known: Mapping[str, _Known],
+) -> list[ProviderReport]:
+    """Return the reports of providers that have something else than is said of them."""
+    ids = [known[one.uuid].id for one in reports]
+    held = providers.inventories_of(connection, ids)
+    held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
+    return [
+        one
+        for one, id_ in zip(reports, ids, strict=True)
+        if inventories.differ(held.get(id_, {}), wanted[one.uuid])
+        or _differ(held_traits.get(id_, []), one.traits)
+        or _differ(held_aggregates.get(id_, []), one.aggregates)
+    ]
+
+
+def _differ(present: Collection[str], said: Collection[str] | None) -> bool:
+    return said is not None and set(present) != set(said)
+
+
+def _has_anything(report_: ProviderReport) -> bool:
+    return bool(report_.inventories or report_.traits or report_.aggregates)
+
+
+# --- Writing --------------------------------------------------------------------------------------------------------
+
+
+def _create(connection: Connection, new: Sequence[ProviderReport]) -> dict[str, int]:
+    """Create the providers that were not there a moment ago; whoever else reports them may have been faster since."""
+    try:
+        return providers.create(connection, [NewProvider(one.uuid, one.name, one.parent_provider_uuid) for one in new])
+    except errors.AlreadyExists as fault:
+        if _known(connection, {one.uuid for one in new}):
+            raise Moved from fault
+        raise
+
+
+def _fill(
+    connection: Connection,
+    reports: Sequence[ProviderReport],
+    wanted: Mapping[str, Wanted],
+    ids: Mapping[str, int],
+    names: ResourceClassNames,
+) -> set[int]:
+    """Give providers what is said of them; return their ids."""
+    inventories.replace(connection, {ids[one.uuid]: wanted[one.uuid] for one in reports}, names)
+    traits.replace(connection, {ids[one.uuid]: one.traits for one in reports if one.traits is not None})
+    aggregates.replace(connection, {ids[one.uuid]: one.aggregates for one in reports if one.aggregates is not None})
+    return {ids[one.uuid] for one in reports}
+
+
+def _generations(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
+    query = select(resource_providers.c.uuid, resource_providers.c.generation)
+    rows = bulk.select_in(connection, query, resource_providers.c.uuid, sorted(uuids))
+    return {row.uuid: row.generation for row in rows}

@@ -1,0 +1,118 @@
+"""The children that a reshape creates or finds as it describes them, and what the request's names stand for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from moorage import errors
+from moorage.model import ChildProvider, InventoryFields
+from placement_store.providers import provider_not_found
+from placement_store.reshapes.dealing import Pair
+from placement_store.reshapes.reshape_tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class NewChild:
+    """A provider to be created."""
+
+    uuid: str
+    parent_uuid: str
+    described: ChildProvider
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The providers of a tree together with the children that are new to it."""
+
+    tree: Tree
+    new: Sequence[NewChild]
+    #: How the request wants inventories to be described where they arrive.
+    fields: Mapping[Pair, InventoryFields]
+    #: Name by uuid.
+    names: Mapping[str, str]
+
+    def uuid_of(self, reference: str) -> str:
+        """Return the uuid of the provider that is named by uuid or by name.
+
+        :raises ProviderNotFound: it is neither there nor described.
+        """
+        uuid = _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
+        if uuid is None:
+            raise provider_not_found(reference)
+        return uuid
+
+
+def family(tree: Tree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> Family:
+    """Return the tree with the children that are described.
+
+    :param new_uuid: makes up the uuid of a new provider of which only the name is given.
+    :raises InvalidRequest: a child is described twice, is there otherwise than described, or is its own ancestor.
+    :raises ProviderNotFound: a parent is neither there nor described.
+    """
+    _refuse_doubles(described)
+    uuids = [
+        _identity(tree, child, f"$.providers[{i}]") or child.uuid or new_uuid(child.name)
+        for i, child in enumerate(described)
+    ]
+    new = {uuid: child.name for uuid, child in zip(uuids, described, strict=True) if uuid not in tree.providers}
+    children: list[NewChild] = []
+    for position, (uuid, child) in enumerate(zip(uuids, described, strict=True)):
+        parent_uuid = _find(tree, new, child.parent)
+        if parent_uuid is None:
+            raise provider_not_found(child.parent)
+        if uuid in new:
+            children.append(NewChild(uuid, parent_uuid, child))
+        elif tree.providers[uuid].parent_uuid != parent_uuid:
+            raise errors.InvalidRequest(
+                path=f"$.providers[{position}].parent", reason=f"{child.name} is there, under another parent"
+            )
+    _refuse_loops(children, tree, {uuid: position for position, uuid in enumerate(uuids)})
+    fields = {
+        (uuid, name): wanted
+        for uuid, child in zip(uuids, described, strict=True)
+        for name, wanted in child.inventories.items()
+    }
+    return Family(tree, children, fields, {one.uuid: one.name for one in tree.providers.values()} | new)
+
+
+def _find(tree: Tree, new: Mapping[str, str], reference: str) -> str | None:
+    """Return the uuid of a provider; ``new`` has the names of those described, by uuid."""
+    if reference in new:
+        return reference
+    by_name = next((uuid for uuid, name in new.items() if name == reference), None)
+    return by_name or tree.uuid_of(reference)
+
+
+def _identity(tree: Tree, child: ChildProvider, path: str) -> str | None:
+    """Return the uuid of a child that is there; nothing if it is new."""
+    named = next((one.uuid for one in tree.providers.values() if one.name == child.name), None)
+    if child.uuid is None:
+        return named
+    if named is not None and named != child.uuid:
+        raise errors.InvalidRequest(path=f"{path}.name", reason=f"{child.name} is the name of provider {named}")
+    present = tree.providers.get(child.uuid)
+    if present is not None and present.name != child.name:
+        raise errors.InvalidRequest(path=f"{path}.uuid", reason=f"this is the provider {present.name}")
+    return None if present is None else present.uuid
+
+
+def _refuse_doubles(described: Sequence[ChildProvider]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for position, child in enumerate(described):
+        for field, value in (("uuid", child.uuid), ("name", child.name)):
+            if value is not None and (field, value) in seen:
+                raise errors.InvalidRequest(path=f"$.providers[{position}].{field}", reason="described twice")
+            seen.add((field, value or ""))
+
+
+def _refuse_loops(children: Sequence[NewChild], tree: Tree, positions: Mapping[str, int]) -> None:
+    parents = {child.uuid: child.parent_uuid for child in children}
+    for child in children:
+        above, seen = child.parent_uuid, {child.uuid}
+        while above not in tree.providers:
+            if above in seen:
+                raise errors.InvalidRequest(
+                    path=f"$.providers[{positions[child.uuid]}].parent",
+                    reason=f"{child.described.name} would be its own ancestor",
+                )
+            seen.add(above)
+            above = parents[above]

@@ -1,0 +1,125 @@
+"""Reshapes by move instructions, carried out: the tree is locked, read, thought over and written in one transaction."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from sqlalchemy import Connection
+
+from moorage import errors, ids
+from moorage.messages import PlanReshape, ReshapeByInstructions
+from moorage.model import Dealt, Inventory, ReshapePlan
+from placement_store import aggregates, consumers, providers, traits
+from placement_store.allocations import Change
+from placement_store.consumers import Pair
+from placement_store.names import ResourceClassNames, TraitNames
+from placement_store.providers import NewProvider
+from placement_store.races import Moved
+from placement_store.reshapes import move_instructions, reshape, reshape_tree
+from placement_store.reshapes.described_children import NewChild
+from placement_store.reshapes.move_instructions import Moves
+from placement_store.reshapes.reshape_tree import Tree
+
+
+def plan(connection: Connection, message: PlanReshape, names: ResourceClassNames) -> ReshapePlan:
+    """Return what the same request would do if it were carried out now; nothing is locked or written.
+
+    What is raised is what :func:`carry_out` would raise.
+    """
+    root_id = reshape_tree.root_of(connection, move_instructions.references(message))
+    tree = reshape_tree.read(connection, root_id, move_instructions.classes(message), names)
+    moves = move_instructions.moves(tree, message, lambda _name: ids.fresh())
+    TraitNames.require(connection, {name for child in moves.new for name in child.described.traits})
+    return moves.as_plan()
+
+
+def carry_out(connection: Connection, message: ReshapeByInstructions, names: ResourceClassNames) -> ReshapePlan:
+    """Move inventories with all that is allocated of them; return what has been done.
+
+    No writer that came before is still at work once the tree is locked, and none that comes later has begun: so it
+    succeeds unless it is impossible. The claims of the consumers stay as they are.
+
+    :raises ProviderNotFound: a provider is neither there nor described.
+    :raises ResourceClassNotFound: a resource class does not exist.
+    :raises TraitNotFound: a trait of a new provider does not exist.
+    :raises AlreadyExists: the uuid or name of a new provider is taken.
+    :raises InvalidRequest: naming the path of what cannot be meant.
+    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than there is.
+    :raises ImpossibleDeal: what a consumer holds fits nowhere.
+    :raises SearchBoundReached: whether there is a deal was not found out.
+    :raises Moved: the tree, or what a consumer holds elsewhere, has just changed; a new transaction may succeed.
+    """
+    root_id = reshape_tree.root_of(connection, move_instructions.references(message))
+    classes = move_instructions.classes(message)
+    # All who claim there wait for as long as the tree is locked: so it is thought over first, and once more only if it
+    # has changed by then.
+    before = reshape_tree.read(connection, root_id, classes, names)
+    answer = _thought_over(before, message)
+    tree = reshape_tree.lock(connection, before, root_id, classes, names)
+    moves = answer() if tree == before else _thought_over(tree, message)()
+    numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, moves.new)
+    pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in moves.inventories}
+    wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in moves.inventories.items()})
+    reshape.write(connection, wanted, _changes(connection, moves, pairs), names)
+    return moves.as_plan()
+
+
+def _thought_over(tree: Tree, message: ReshapeByInstructions) -> Callable[[], Moves]:
+    """Return what tells what becomes of a tree, or raises what forbids it."""
+    try:
+        # Whoever repeats the request names the same children.
+        moves = move_instructions.moves(tree, message, partial(ids.derived, message.request_id))
+    except errors.MoorageError as fault:
+        return partial(_refuse, fault)
+    return lambda: moves
+
+
+def _refuse(fault: errors.MoorageError) -> Moves:
+    raise fault
+
+
+def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
+    """Create the children with what they are described to have beside inventories; return their ids by uuid."""
+    if not new:
+        return {}
+    created = providers.create(
+        connection, [NewProvider(child.uuid, child.described.name, child.parent_uuid) for child in new]
+    )
+    traits.replace(connection, {created[child.uuid]: child.described.traits for child in new})
+    aggregates.replace(connection, {created[child.uuid]: child.described.aggregates for child in new})
+    return created
+
+
+def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) -> dict[int, dict[int, Inventory]]:
+    """Return all inventories of the providers that some of change."""
+    present = providers.inventories_of(connection, {provider_id for provider_id, _ in changed})
+    wanted = {
+        provider_id: {number: row.described for number, row in present.get(provider_id, {}).items()}
+        for provider_id, _ in changed
+    }
+    for (provider_id, number), inventory in changed.items():
+        if inventory is None:
+            del wanted[provider_id][number]
+        else:
+            wanted[provider_id][number] = inventory
+    return wanted
+
+
+def _changes(connection: Connection, moves: Moves, pairs: Mapping[tuple[str, str], Pair]) -> list[Change]:
+    """Return what becomes of the consumers that hold something elsewhere afterwards."""
+    found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in moves.dealt})
+    after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
+    for dealt in moves.dealt:
+        if dealt.consumer_uuid not in after:
+            raise Moved
+        _move(after[dealt.consumer_uuid], dealt, pairs)
+    return [
+        Change(uuid=uuid, before=found[uuid], after={pair: amount for pair, amount in held.items() if amount})
+        for uuid, held in after.items()
+    ]
+
+
+def _move(held: Counter[Pair], dealt: Dealt, pairs: Mapping[tuple[str, str], Pair]) -> None:
+    for name, amount in dealt.resources.items():
+        held[pairs[dealt.from_resource_provider, name]] -= amount
+        held[pairs[dealt.to_resource_provider, name]] += amount

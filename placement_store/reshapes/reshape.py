@@ -1,0 +1,95 @@
+"""Reshapes as a whole: inventories of many providers and allocations of many consumers, all at once or not at all."""
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from moorage.messages import Reshape
+from moorage.model import Inventory, ReshapedInventories
+from placement_store import allocations, feed, inventories, providers, puts
+from placement_store.allocations import Change
+from placement_store.inventories import Wanted
+from placement_store.names import ResourceClassNames
+from placement_store.puts import Put
+from placement_store.races import Moved
+
+
+def reshape(connection: Connection, message: Reshape, names: ResourceClassNames) -> None:
+    """Do what a message asks for; see :func:`carry_out`, also for what is raised."""
+    puts_of = {uuid: Put.over_rpc(asked) for uuid, asked in message.allocations.items()}
+    carry_out(connection, message.inventories, puts_of, names)
+
+
+def carry_out(
+    connection: Connection,
+    described: Mapping[str, ReshapedInventories],
+    puts_of: Mapping[str, Put],
+    names: ResourceClassNames,
+) -> None:
+    """Give providers all the inventories and consumers all the allocations that are named; the others stay.
+
+    :raises ProviderNotFound: a provider that is named does not exist.
+    :raises ResourceClassNotFound: a resource class that is named does not exist.
+    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
+    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
+    :raises ConsumerDeleted: a consumer has been deleted for good.
+    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
+    :raises InventoryInUse: a class is to go of which somebody, named or not, holds something then.
+    :raises CapacityExceeded: what is wanted does not fit what is wanted of the providers.
+    :raises Moved: what was read has changed since; a new transaction finds out how.
+    """
+    ids = {uuid: key.id for uuid, key in providers.keys_of(connection, described).items()}
+    wanted = {
+        ids[uuid]: inventories.numbered(connection, uuid, reshaped.inventories, names)
+        for uuid, reshaped in described.items()
+    }
+    asked = puts.asked_for(connection, puts_of, names)
+    for uuid, reshaped in described.items():
+        asked.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
+    locked = providers.lock(connection, wanted.keys() | allocations.providers_touched(asked.changes))
+    for id_, generations in asked.relied_on.items():
+        for generation in generations:
+            providers.compare_generation(locked[id_], generation)
+    if any(locked[id_].root_id != root_id for id_, root_id in asked.roots.items()):
+        raise Moved
+    write(connection, wanted, asked.changes, names)
+
+
+def write(
+    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[Change], names: ResourceClassNames
+) -> None:
+    """Write inventories, by provider id, together with allocations; all providers that either names must be locked.
+
+    The generation of each of these providers moves by one.
+
+    :raises InventoryInUse: a class is to go of which somebody holds something then.
+    :raises CapacityExceeded: it does not fit.
+    :raises ConsumerDeleted: a consumer to be created has been deleted for good.
+    :raises ResourceClassNotFound: a resource class has been deleted.
+    :raises Moved: a consumer has changed since it was read; a new transaction may succeed.
+    """
+    others = wanted.keys() - allocations.providers_touched(changes)
+    providers.move_rows(connection, others, generation=1)
+    # What arrives must find its inventory, and what leaves must be able to: so first there is both.
+    inventories.replace(connection, _interim(connection, wanted, changes), names)
+    allocations.write(connection, changes, names)
+    inventories.replace(connection, wanted, names)
+    feed.record(connection, provider_ids=others)
+
+
+def _interim(
+    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[Change]
+) -> dict[int, dict[int, Inventory]]:
+    """Return what there is together with what is wanted.
+
+    What somebody is given an amount of is as it is wanted: that is what it must fit. What only loses something stays as
+    it is until it has lost it, so that nobody is warned of an inventory that seems over-full for a moment.
+    """
+    given = {pair for change in changes for pair in change.differing if pair in change.after}
+    present = providers.inventories_of(connection, wanted)
+    interim: dict[int, dict[int, Inventory]] = {}
+    for id_, described in wanted.items():
+        rows = {number: row.described for number, row in present.get(id_, {}).items()}
+        new = {n: one for n, one in described.items() if n not in rows or (id_, n) in given}
+        interim[id_] = {**rows, **new}
+    return interim

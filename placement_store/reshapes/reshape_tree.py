@@ -1,0 +1,145 @@
+"""The tree that a reshape by move instructions concerns: found by what is named, locked whole, read once."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, and_, select
+
+from moorage import errors
+from placement_store import bulk, providers
+from placement_store.names import ResourceClassNames
+from placement_store.providers import InventoryRow
+from placement_store.races import Moved
+from placement_store.reshapes.dealing import Held, Pair
+from placement_store.schema import allocations, consumers, inventories, resource_providers
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class TreeProvider(NamedTuple):
+    """A provider of the tree."""
+
+    id: int
+    uuid: str
+    name: str
+    parent_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One tree with its inventories of some classes, and who holds what of them: all as it was at one moment."""
+
+    #: By uuid.
+    providers: Mapping[str, TreeProvider]
+    inventories: Mapping[Pair, InventoryRow]
+    held: Mapping[Held, int]
+
+    def uuid_of(self, reference: str) -> str | None:
+        """Return the uuid of the provider that has this uuid, or else this name; nothing where there is none."""
+        if reference in self.providers:
+            return reference
+        return next((one.uuid for one in self.providers.values() if one.name == reference), None)
+
+
+class Reference(NamedTuple):
+    """How a request names a provider, by uuid or by name, and where it does so."""
+
+    path: str
+    text: str
+
+
+def read(connection: Connection, root_id: int, classes: Collection[str], names: ResourceClassNames) -> Tree:
+    """Return the tree of this root, with its inventories of these classes; nothing is locked.
+
+    :raises ResourceClassNotFound: a class does not exist.
+    """
+    by_number = {names.id_of(name, connection): name for name in classes}
+    table = resource_providers.c
+    query = select(table.id, table.uuid, table.name, table.parent_provider_id)
+    rows = connection.execute(query.where(table.root_provider_id == root_id).order_by(table.id)).all()
+    uuids = {row.id: row.uuid for row in rows}
+    found: dict[Pair, InventoryRow] = {}
+    held: dict[Held, int] = {}
+    for provider_id, class_id, *amounts, consumer_uuid, amount in _held(connection, sorted(uuids), sorted(by_number)):
+        pair = (uuids[provider_id], by_number[class_id])
+        found[pair] = InventoryRow(*amounts)
+        if consumer_uuid is not None:
+            held[consumer_uuid, *pair] = amount
+    described = (TreeProvider(row.id, row.uuid, row.name, uuids.get(row.parent_provider_id)) for row in rows)
+    return Tree({one.uuid: one for one in described}, found, held)
+
+
+def lock(
+    connection: Connection, before: Tree, root_id: int, classes: Collection[str], names: ResourceClassNames
+) -> Tree:
+    """Do as :func:`read` did before, and keep all of it from being changed by others until the transaction ends.
+
+    What is had and held may have changed since.
+
+    :raises Moved: the providers are no longer those of a moment ago; a new transaction may succeed.
+    """
+    # Whoever changes an inventory or an allocation has its provider's row first, so nobody is at it from here on.
+    providers.lock(connection, [one.id for one in before.providers.values()])
+    tree = read(connection, root_id, classes, names)
+    if tree.providers != before.providers:
+        raise Moved
+    return tree
+
+
+def root_of(connection: Connection, references: Sequence[Reference]) -> int:
+    """Return the id of the root of all these providers; those that are not there are passed over.
+
+    :raises InvalidRequest: they are of more than one tree.
+    :raises ProviderNotFound: none of them is there.
+    """
+    table = resource_providers.c
+    query = select(table.uuid, table.name, table.root_provider_id)
+    texts = {reference.text for reference in references}
+    rows = [
+        *bulk.select_in(connection, query, table.name, sorted(texts)),
+        # Only what may be a uuid: the column takes no other characters.
+        *bulk.select_in(connection, query, table.uuid, sorted(text for text in texts if _UUID.fullmatch(text))),
+    ]
+    # A uuid goes before a name that is spelled like one.
+    roots = {row.name: row.root_provider_id for row in rows} | {row.uuid: row.root_provider_id for row in rows}
+    present = [reference for reference in references if reference.text in roots]
+    if not present:
+        raise providers.provider_not_found(references[0].text)
+    root_id: int = roots[present[0].text]
+    for reference in present:
+        if roots[reference.text] != root_id:
+            raise errors.InvalidRequest(
+                path=reference.path,
+                reason=f"{reference.text} and {present[0].text} are of two trees; a request concerns one tree alone",
+            )
+    return root_id
+
+
+def _held(connection: Connection, ids: Sequence[int], class_ids: Sequence[int]) -> Iterator[Any]:
+    """Return each inventory once for each consumer that holds something of it, and once if nobody does."""
+    # One statement, which sees one moment, be the tree locked or not.
+    #
+    # SELECT i.*, c.uuid, a.used FROM inventories i
+    #   LEFT JOIN allocations a ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = ...
+    #   LEFT JOIN consumers c ON c.id = a.consumer_id
+    #  WHERE i.resource_provider_id IN (...) AND i.resource_class_id IN (...)
+    of_it = and_(
+        allocations.c.resource_provider_id == inventories.c.resource_provider_id,
+        allocations.c.resource_class_id == inventories.c.resource_class_id,
+    )
+    query = (
+        select(
+            inventories.c.resource_provider_id,
+            inventories.c.resource_class_id,
+            *(inventories.c[name] for name in InventoryRow._fields),
+            consumers.c.uuid,
+            allocations.c.used.label("amount"),
+        )
+        .select_from(
+            inventories.outerjoin(allocations, of_it).outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+        )
+        .where(inventories.c.resource_class_id.in_(class_ids))
+    )
+    return bulk.select_in(connection, query, inventories.c.resource_provider_id, ids)

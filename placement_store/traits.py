@@ -1,0 +1,51 @@
+"""The traits of providers."""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection
+
+from moorage.messages import SetTraits
+from placement_store import feed, links, providers
+from placement_store.names import TraitNames
+from placement_store.schema import provider_traits, traits
+
+_LINK, _NAME = provider_traits.c.trait_id, traits.c.name
+
+
+def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
+    """Return the traits of these providers, or of all that have any, by provider id; sorted."""
+    return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _NAME, ids).items()}
+
+
+def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
+    """Make these the traits of providers, by provider id; the providers' rows must be locked.
+
+    Generations and the feed are the caller's.
+
+    :raises TraitNotFound: one of them does not exist.
+    """
+    before = links.held(connection, _LINK, _NAME, wanted)
+    numbers = {name: number for found in before.values() for name, number in found.items()}
+    # Those that a provider has cannot be deleted; the others must not be until this transaction ends.
+    new = {name for names in wanted.values() for name in names} - numbers.keys()
+    numbers |= TraitNames.require(connection, new, lock=True)
+    links.rewrite(
+        connection,
+        _LINK,
+        {id_: found.values() for id_, found in before.items()},
+        {id_: {numbers[name] for name in names} for id_, names in wanted.items()},
+    )
+
+
+def set_traits(connection: Connection, message: SetTraits) -> None:
+    """Replace all traits of a provider; its generation moves if anything changes.
+
+    :raises ProviderNotFound: there is no such provider.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
+    :raises TraitNotFound: a trait does not exist.
+    """
+    id_ = providers.lock_at(connection, message.uuid, message.generation)
+    if set(of(connection, [id_]).get(id_, ())) != set(message.traits):
+        replace(connection, {id_: message.traits})
+        providers.move_rows(connection, [id_], generation=1)
+        feed.record(connection, provider_ids=[id_])

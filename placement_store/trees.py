@@ -1,0 +1,168 @@
+"""The shape of provider trees: providers renamed, moved under another parent with all below them, and deleted.
+
+Who changes the shape of a tree locks its root's row first, so that there is one at a time; see also
+:func:`placement_store.providers.create`.
+"""
+
+from collections.abc import Collection, Mapping
+
+from msgspec import UNSET
+from sqlalchemy import Connection, exc, select
+
+from moorage import errors
+from moorage.messages import UpdateResourceProvider
+from placement_store import bulk, feed, providers
+from placement_store.providers import LockedRow, ProviderKey
+from placement_store.races import Moved
+from placement_store.schema import (
+    allocations,
+    consumers,
+    hosts,
+    inventories,
+    provider_aggregates,
+    provider_traits,
+    resource_providers,
+)
+
+# --- Names and parents ----------------------------------------------------------------------------------------------
+
+
+def update(connection: Connection, message: UpdateResourceProvider, *, may_leave_parent: bool = True) -> None:
+    """Give a provider another name or another parent; what is not said stays.
+
+    As in Placement, generations do not move: they stand for what a provider has.
+
+    :param may_leave_parent: whether a provider that has a parent may get another one or none, or else only keep it.
+    :raises ProviderNotFound: there is no such provider, or no such parent.
+    :raises AlreadyExists: the name belongs to another provider.
+    :raises InvalidRequest: the parent is the provider itself or below it, or it would leave its parent and may not.
+    :raises ProviderInUse: it would change trees, and a claim or a host rests on the tree that it is in, or comes to.
+    :raises Moved: somebody else is changing the same trees; a new transaction may succeed.
+    """
+    changed: set[int] = set()
+    if message.parent_provider_uuid is not UNSET:
+        changed |= _reparent(connection, message.uuid, message.parent_provider_uuid, may_leave=may_leave_parent)
+    id_ = providers.lock_at(connection, message.uuid, None)
+    if message.name is not None:
+        changed |= rename(connection, {id_: message.name})
+    providers.move_rows(connection, changed, generation=0)
+    feed.record(connection, provider_ids=changed)
+
+
+def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
+    """Give providers, whose rows are locked, names by their ids; return the ids of those that had another.
+
+    ``seq`` and the feed are the caller's.
+
+    :raises AlreadyExists: a name belongs to another provider.
+    :raises Moved: somebody else has just taken one of them; a new transaction finds out whose it is.
+    """
+    table = resource_providers
+    query = select(table.c.id, table.c.name)
+    present = {row.id: row.name for row in bulk.select_in(connection, query, table.c.id, sorted(names))}
+    new = {id_: name for id_, name in names.items() if present.get(id_) != name}
+    for row in bulk.select_in(connection, query, table.c.name, sorted(new.values())):
+        raise errors.AlreadyExists(kind="resource provider", name=row.name)
+    try:
+        for id_, name in sorted(new.items()):
+            connection.execute(table.update().where(table.c.id == id_).values(name=name))
+    except exc.IntegrityError as fault:
+        # Somebody has just taken one of them: begin again and say which.
+        raise Moved from fault
+    return set(new)
+
+
+def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may_leave: bool) -> set[int]:
+    """Move a provider with all below it; return the ids of the rows that have changed."""
+    named = {uuid} if parent_uuid is None else {uuid, parent_uuid}
+    keys = providers.keys_of(connection, named)
+    moved, parent = keys[uuid], None if parent_uuid is None else keys[parent_uuid]
+    new_root_id = moved.id if parent is None else parent.root_id
+    below = _below(connection, moved)
+    to_lock = {*below, moved.root_id, new_root_id, *([] if parent is None else [parent.id])}
+    locked = providers.lock(connection, to_lock)
+    # Read without a lock: by now it may stand elsewhere, or have got another child.
+    if providers.keys_of(connection, named) != keys or _below(connection, moved) != below:
+        raise Moved
+    if locked[moved.id].parent_id == (None if parent is None else parent.id):
+        return set()
+    if not may_leave and locked[moved.id].parent_id is not None:
+        raise errors.InvalidRequest(path="$.parent_provider_uuid", reason="it has a parent, which it may not leave")
+    if parent is not None and parent.id in below:
+        raise errors.InvalidRequest(path="$.parent_provider_uuid", reason="it is the provider itself, or below it")
+    table = resource_providers
+    if new_root_id != moved.root_id:
+        _refuse_in_use(connection, locked[moved.id], below, {moved.root_id, new_root_id})
+        for chunk in bulk.chunks(sorted(below)):
+            connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=new_root_id))
+    values = {"parent_provider_id": None if parent is None else parent.id}
+    connection.execute(table.update().where(table.c.id == moved.id).values(values))
+    return below if new_root_id != moved.root_id else {moved.id}
+
+
+def _below(connection: Connection, top: ProviderKey) -> set[int]:
+    """Return the ids of a provider and of all that stands below it."""
+    table = resource_providers.c
+    query = select(table.id, table.parent_provider_id).where(table.root_provider_id == top.root_id)
+    children: dict[int, list[int]] = {}
+    for row in connection.execute(query):
+        children.setdefault(row.parent_provider_id, []).append(row.id)
+    found, pending = {top.id}, [top.id]
+    while pending:
+        new = children.get(pending.pop(), [])
+        found.update(new)
+        pending += new
+    return found
+
+
+def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[int], root_ids: Collection[int]) -> None:
+    """Refuse to change the tree under a claim: what a consumer holds in its host's tree, and beside it, stays there."""
+    # SELECT a.id FROM allocations a JOIN consumers c ON c.id = a.consumer_id
+    #  WHERE a.resource_provider_id IN (...) AND c.root_provider_id IN (...) LIMIT 1
+    held = select(allocations.c.id).join_from(allocations, consumers, consumers.c.id == allocations.c.consumer_id)
+    held = held.where(consumers.c.root_provider_id.in_(sorted(root_ids))).limit(1)
+    registered = select(hosts.c.id).where(hosts.c.compute_node_uuid == moved.uuid)
+    if moved.parent_id is None and connection.execute(registered).first():
+        raise errors.ProviderInUse(provider_uuid=moved.uuid)
+    for _ in bulk.select_in(connection, held, allocations.c.resource_provider_id, sorted(below)):
+        raise errors.ProviderInUse(provider_uuid=moved.uuid)
+
+
+# --- Deleting -------------------------------------------------------------------------------------------------------
+
+
+def delete(connection: Connection, uuid: str) -> None:
+    """Delete a provider that has no children and that nobody holds anything of, with all that it has.
+
+    :raises ProviderNotFound: there is none of that uuid.
+    :raises ProviderInUse: somebody holds something of it.
+    :raises ProviderHasChildren: it has children.
+    """
+    id_ = providers.lock_at(connection, uuid, None)
+    remove(connection, {id_: uuid})
+    feed.record(connection, provider_ids=[id_])
+
+
+def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
+    """Delete providers, whose rows are locked, with all that they have; the feed is the caller's.
+
+    :raises ProviderInUse: somebody holds something of one of them.
+    :raises ProviderHasChildren: one of them has children beside these.
+    """
+    ids = sorted(uuids)
+    query = select(resource_providers.c.id, resource_providers.c.parent_provider_id)
+    for row in bulk.select_in(connection, query, resource_providers.c.parent_provider_id, ids):
+        if row.id not in uuids:
+            raise errors.ProviderHasChildren(provider_uuid=uuids[row.parent_provider_id])
+    holder = allocations.c.resource_provider_id
+    for row in bulk.select_in(connection, select(holder).limit(1), holder, ids):
+        raise errors.ProviderInUse(provider_uuid=uuids[row.resource_provider_id])
+    for chunk in bulk.chunks(ids):
+        for table in (inventories, provider_traits, provider_aggregates):
+            connection.execute(table.delete().where(table.c.resource_provider_id.in_(chunk)))
+        # InnoDB lets no row go that another one refers to, or itself, as a root does.
+        these = resource_providers.c.id.in_(chunk)
+        unbound = {"root_provider_id": None, "parent_provider_id": None}
+        connection.execute(resource_providers.update().where(these).values(unbound))
+    for chunk in bulk.chunks(ids):
+        connection.execute(resource_providers.delete().where(resource_providers.c.id.in_(chunk)))
