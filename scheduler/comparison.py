@@ -57,10 +57,17 @@ class ViewComparison:
         host_ids = _unmoved(_behind(before.hosts, in_view.hosts), before.hosts, after.hosts)
         known = [*self._picture.snapshot().hosts, *hosts.rows(connection, host_ids)]
         host_of_node = {host.compute_node_uuid: host.service_host for host in known}
-        uuids = self._picture.provider_uuids(provider_ids)
-        uuids |= {row.id: row.uuid for row in providers.rows(connection, provider_ids)}
         names = {host.service_host for host in known if host.id in host_ids}
-        return names | {host_of_node.get(uuid, uuid) for uuid in uuids.values()}
+        uuids = self._uuids(connection, provider_ids)
+        return names | {host_of_node.get(root, host_of_node.get(uuid, uuid)) for uuid, root in uuids.items()}
+
+    def _uuids(self, connection: Connection, provider_ids: set[int]) -> dict[str, str]:
+        """Return the uuids of the roots of these providers by their own, as far as the view or the store knows them."""
+        root_of = {member.uuid: member.root_id for member in self._picture.members(provider_ids)}
+        root_of |= {row.uuid: row.root_id for row in providers.rows(connection, provider_ids)}
+        uuids = {member.id: member.uuid for member in self._picture.members(set(root_of.values()))}
+        uuids |= providers.uuids_of(connection, set(root_of.values()))
+        return {uuid: uuids.get(root_id, uuid) for uuid, root_id in root_of.items()}
 
 
 def _in_store(connection: Connection) -> _Seqs:

@@ -14,15 +14,17 @@ from sqlalchemy import Connection
 from moorage import errors, wire
 from moorage.database import Database
 from moorage.messages import Claimed, SelectDestinations
-from moorage.model import AllocationRequest, ProviderAmounts, Selection
+from moorage.model import ResourceRequest, Selection
 from moorage.requests import StoredRequests
-from placement_store import cells, claims
+from placement_store import candidates, cells, claims
 from placement_store.claims import NewClaim
-from placement_store.names import ResourceClassNames
+from placement_store.names import ResourceClassNames, TraitNames
 from scheduler.explanation import explain, summarise
 from scheduler.follow import Follower
 from scheduler.picture import Picture
 from scheduler.planning import Choice, Plan, Planner, Shortfall
+from scheduler.serving import Refusals
+from scheduler.view import Snapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -67,7 +69,11 @@ class Destinations:
 
         :raises NoValidHost: there is nowhere to put all of them.
         :raises ClaimContention: others were faster, too often.
-        :raises InvalidRequest: an instance is named twice, or more selections are asked for than one answer may have.
+        :raises InvalidRequest: an instance is named twice, more selections are asked for than one answer may have, or
+            the resource groups contradict each other.
+        :raises ResourceClassNotFound: a resource class does not exist.
+        :raises TraitNotFound: a trait does not exist.
+        :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
         :raises CellNotFound: the requested cell does not exist.
         :raises ConsumerGenerationConflict: an instance holds something already.
         :raises ConsumerDeleted: an instance has been deleted for good.
@@ -75,33 +81,36 @@ class Destinations:
         :raises BrokenPlugin: a filter or weigher is broken.
         """
         asked_at = self._follower.now()
-        _check(message)
+        self._check(message)
         self._follower.follow(asked_at - self._max_age)
         self._check_cell(message)
-        dropped: set[str] = set()
-        refused: set[str] = set()
+        refusals = Refusals()
         for _ in range(self._max_tries):
-            plan = self._planner.plan(self._picture.snapshot(), message, dropped, refused)
+            plan = self._planner.plan(self._picture.snapshot(), message, refusals)
             if isinstance(plan, Shortfall):
                 self._follower.catch_up(asked_at)
                 # Hosts that have refused this request may have room again: left out, they would make it untrue.
-                dropped = set()
-                plan = self._planner.plan(self._picture.snapshot(), message, dropped, refused)
+                refusals.try_all_again()
+                plan = self._planner.plan(self._picture.snapshot(), message, refusals)
             if isinstance(plan, Shortfall):
-                return self._refuse(message, plan, refused)
+                return self._refuse(message, plan, refusals)
             outcome = self._attempt(message, plan)
             if isinstance(outcome, list):
                 return outcome
             LOG.debug("The claim was refused by %s", outcome or "nobody in particular")
             self._follower.refresh(outcome)
-            dropped |= outcome
-            refused |= outcome
+            for choice in plan.refused_by(outcome):
+                refusals.add(plan.node(choice), choice.allocation_request)
         raise errors.ClaimContention(tries=self._max_tries)
 
     def _attempt(self, message: SelectDestinations, plan: Plan) -> Answer | set[str]:
-        """Claim a plan and return the answer, or else the compute nodes that have refused."""
-        nodes = plan.chosen_nodes()
-        readings = self._picture.readings(nodes)
+        """Claim a plan and return the answer, or else the providers that have refused."""
+        claims_made = [
+            (uuid, part.resources)
+            for choice in plan.chosen
+            for uuid, part in choice.allocation_request.allocations.items()
+        ]
+        readings = self._picture.readings({uuid for uuid, _ in claims_made})
         try:
             answer = self._requests.once(message, partial(self._claim, message, plan))
         except errors.CapacityExceeded as refusal:
@@ -113,25 +122,38 @@ class Destinations:
             return set()
         if answer.replayed:
             return self._replayed(message, answer.result)
-        resources = message.request_spec.resources
-        self._picture.claimed([(node, resources) for node in nodes], readings)
+        self._picture.claimed(claims_made, readings)
         hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
-        LOG.info("Claimed for %d instance(s) on %d host(s): %s", len(nodes), len(hosts), ", ".join(hosts[:_NAMED]))
+        instances = len(plan.chosen)
+        LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
         return answer.result
 
-    def _refuse(self, message: SelectDestinations, shortfall: Shortfall, refused: set[str]) -> Answer:
+    def _refuse(self, message: SelectDestinations, shortfall: Shortfall, refusals: Refusals) -> Answer:
         """Say that there is no valid host, unless this very request has already been answered."""
         instances = len(message.instance_uuids)
-        explanation = explain(shortfall, message.request_spec, refused)
+        explanation = explain(shortfall, message.request_spec, refusals.nodes)
         summary = summarise(explanation, shortfall.placed, instances)
 
         def say(_connection: Connection) -> Answer:
+            for fault in shortfall.serving.given_up.values():
+                # It is not known that there is none.
+                raise fault
             LOG.info("No valid host for %s instance(s): %s", instances, summary)
             raise errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
 
         # Said where the answer would be stored: a forerunner with the same id, which may have taken the last room
         # just now, is waited for there, and its answer is this one's.
         return self._replayed(message, self._requests.once(message, say).result)
+
+    def _check(self, message: SelectDestinations) -> None:
+        """Refuse what is wrong with a request, whatever hosts there are."""
+        _check_size(message)
+        asked = message.request_spec.resource_request
+        candidates.check(asked, path="$.request_spec")
+        for name in {name for group in asked.groups.values() for name in group.resources}:
+            self._names.id_of(name)
+        if named := _traits_named(asked):
+            self._database.read(lambda connection: TraitNames.require(connection, named))
 
     def _check_cell(self, message: SelectDestinations) -> None:
         """Tell a cell that does not exist from one that has no room."""
@@ -148,14 +170,14 @@ class Destinations:
                 consumer_uuid=instance_uuid,
                 project_id=spec.project_id,
                 user_id=spec.user_id,
-                root_provider_uuid=node_uuid,
-                allocations={node_uuid: spec.resources},
+                root_provider_uuid=plan.node(choice),
+                allocations={uuid: part.resources for uuid, part in choice.allocation_request.allocations.items()},
                 owner=message.owner,
                 consumer_generation=message.consumer_generations.get(instance_uuid),
             )
-            for instance_uuid, node_uuid in zip(message.instance_uuids, plan.chosen_nodes(), strict=True)
+            for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]
-        return _answer(message, plan, claims.claim(connection, wanted, self._names))
+        return _answer(plan, claims.claim(connection, wanted, self._names))
 
     def _replayed(self, message: SelectDestinations, stored: Answer) -> Answer:
         """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
@@ -175,7 +197,7 @@ class Destinations:
         return answer
 
 
-def _check(message: SelectDestinations) -> None:
+def _check_size(message: SelectDestinations) -> None:
     count = len(message.instance_uuids)
     if len(set(message.instance_uuids)) < count:
         raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
@@ -185,13 +207,20 @@ def _check(message: SelectDestinations) -> None:
         )
 
 
-def _answer(message: SelectDestinations, plan: Plan, claimed: list[Claimed]) -> Answer:
+def _traits_named(asked: ResourceRequest) -> set[str]:
+    named = {*asked.root_required, *asked.root_forbidden}
+    for group in asked.groups.values():
+        named.update(group.required, group.forbidden, *group.any_of)
+    return named
+
+
+def _answer(plan: Plan, claimed: list[Claimed]) -> Answer:
     # Many instances share their alternates: each host is written down once.
     selections: dict[Choice, Selection] = {}
 
     def selection(choice: Choice) -> Selection:
         if choice not in selections:
-            selections[choice] = _selection(message, plan, choice)
+            selections[choice] = _selection(plan.view, choice)
         return selections[choice]
 
     return [
@@ -203,10 +232,9 @@ def _answer(message: SelectDestinations, plan: Plan, claimed: list[Claimed]) -> 
     ]
 
 
-def _selection(message: SelectDestinations, plan: Plan, choice: Choice) -> Selection:
-    row, weight = choice
-    view, host = plan.view, plan.view.hosts[row]
-    resources = message.request_spec.resources
+def _selection(view: Snapshot, choice: Choice) -> Selection:
+    host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
+    pools = {member.uuid for member in tree.sharing} if tree else set()
     return Selection(
         service_host=host.service_host,
         nodename=host.nodename,
@@ -214,10 +242,8 @@ def _selection(message: SelectDestinations, plan: Plan, choice: Choice) -> Selec
         cell_uuid=host.cell_uuid,
         agent=host.agent,
         availability_zone=host.availability_zone,
-        allocation_request=AllocationRequest(
-            allocations={host.compute_node_uuid: ProviderAmounts(resources=resources)},
-            mappings={"": (host.compute_node_uuid,)},
-        ),
-        limits={name: float(view.capacity(name)[row]) for name in resources},
-        weight=weight,
+        allocation_request=request,
+        shared_providers=tuple(sorted(pools & request.allocations.keys())),
+        limits=view.limits(choice.row, {name for part in request.allocations.values() for name in part.resources}),
+        weight=choice.weight,
     )

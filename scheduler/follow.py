@@ -11,9 +11,8 @@ from sqlalchemy import Connection
 
 from moorage.database import Database
 from moorage.plugin import HostInventory
-from placement_store import feed, providers
+from placement_store import aggregates, feed, providers, traits
 from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderRow
 from scheduler import hosts
 from scheduler.picture import Picture, Provider
 
@@ -68,13 +67,21 @@ class Follower:
                 self._database.read(self._compare)
                 self._followed = self._compared = begun
 
-    def refresh(self, node_uuids: Collection[str]) -> None:
-        """Read some compute nodes anew, which have just refused a claim.
+    def refresh(self, provider_uuids: Collection[str]) -> None:
+        """Read the trees of some providers anew, which have just refused a claim.
+
+        Whole trees: what a provider no longer has may have moved to a child that is not known here yet.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
+
+        def work(connection: Connection) -> None:
+            roots = self._picture.root_ids(provider_uuids)
+            known = self._picture.tree_ids(roots)
+            self._take_over(connection, known.union(providers.tree_ids(connection, roots)))
+
         with self._lock:
-            self._database.read(lambda connection: self._take_over(connection, self._picture.provider_ids(node_uuids)))
+            self._database.read(work)
 
     def _read_feed(self, connection: Connection) -> None:
         newest, provider_ids, host_ids = feed.changes_since(connection, self._last_change)
@@ -94,7 +101,7 @@ class Follower:
     def _take_over(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
         if not provider_ids and not host_ids:
             return
-        found_providers = [self._provider(row, connection) for row in providers.rows(connection, provider_ids)]
+        found_providers = self._read_providers(connection, provider_ids)
         found_hosts = hosts.rows(connection, host_ids)
         self._picture.update(
             hosts=found_hosts,
@@ -103,20 +110,26 @@ class Follower:
             gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
         )
 
-    def _provider(self, row: ProviderRow, connection: Connection) -> Provider:
-        inventories = {
-            self._names.name_of(class_id, connection): HostInventory(
-                total=inventory.total,
-                reserved=inventory.reserved,
-                min_unit=inventory.min_unit,
-                max_unit=inventory.max_unit,
-                step_size=inventory.step_size,
-                allocation_ratio=inventory.allocation_ratio,
-                used=inventory.used,
+    def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[Provider]:
+        # First the rows: what they have may then be newer than `seq` says, and is read once more when that is seen.
+        rows = providers.rows(connection, ids)
+        traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
+        return [
+            Provider(
+                id=row.id,
+                uuid=row.uuid,
+                seq=row.seq,
+                root_id=row.root_id,
+                parent_id=row.parent_id,
+                inventories={
+                    self._names.name_of(class_id, connection): HostInventory(**inventory._asdict())
+                    for class_id, inventory in row.inventories.items()
+                },
+                traits=frozenset(traits_of.get(row.id, ())),
+                aggregates=frozenset(aggregates_of.get(row.id, ())),
             )
-            for class_id, inventory in row.inventories.items()
-        }
-        return Provider(id=row.id, uuid=row.uuid, seq=row.seq, inventories=inventories)
+            for row in rows
+        ]
 
 
 def _differing(known: dict[int, int], found: dict[int, int]) -> set[int]:

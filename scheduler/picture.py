@@ -7,16 +7,19 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
+from scheduler.bits import BitColumns
 from scheduler.columns import Column
+from scheduler.forest import Forest, Member, Tree
 from scheduler.hosts import HostRow
-from scheduler.view import InventoryArrays, NameIndex, Snapshot
+from scheduler.inventories import Inventories
+from scheduler.view import NameIndex, ProviderIndex, Snapshot
 
 #: The ``seq`` of a row that is known not to be as the store has it; no row of the store has it.
 UNSURE = -1
@@ -24,77 +27,57 @@ UNSURE = -1
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A resource provider as it was read."""
+    """A resource provider as it was read. A root is its own root."""
 
     id: int
     uuid: str
     seq: int
+    root_id: int
+    parent_id: int | None
     inventories: Mapping[str, HostInventory]
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
 
 
-#: The number of the reading that is shown of each compute node's provider.
+#: The number of the reading that is shown of each provider, by uuid.
 Readings = Mapping[str, int | None]
 
 
-class _InventoryColumns:
-    """The columns of one resource class."""
-
-    def __init__(self, length: int) -> None:
-        self.total = Column(np.int64)
-        self.reserved = Column(np.int64)
-        self.min_unit = Column(np.int64, 1)
-        self.max_unit = Column(np.int64)
-        self.step_size = Column(np.int64, 1)
-        self.allocation_ratio = Column(np.float64, 1.0)
-        self.capacity = Column(np.float64)
-        self.used = Column(np.float64)
-        self.resize(length)
-
-    def resize(self, length: int) -> None:
-        for column in vars(self).values():
-            column.resize(length)
-
-    def frozen(self) -> InventoryArrays:
-        return InventoryArrays(**{field.name: getattr(self, field.name).frozen() for field in fields(InventoryArrays)})
-
-    def put(self, row: int, inventory: HostInventory | None) -> None:
-        if inventory is None:
-            values = {"total": 0, "reserved": 0, "min_unit": 1, "max_unit": 0, "step_size": 1, "allocation_ratio": 1.0}
-            values |= {"capacity": 0.0, "used": 0.0}
-        else:
-            values = {field.name: getattr(inventory, field.name) for field in fields(InventoryArrays)}
-        for name, value in values.items():
-            column = getattr(self, name)
-            # Writing what is there already would copy a column for nothing: mostly `used` alone has changed.
-            if column[row] != value:
-                column[row] = value
-
-
 class Picture:
-    """All hosts as this scheduler knows them. Safe to use from several threads."""
+    """All hosts as this scheduler knows them. Safe to use from several threads.
+
+    A host is served by the tree whose root is its compute node; a node that is no root serves nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._hosts: list[HostRow] = []
+        self._trees: list[Tree | None] = []
         self._row_of_host: dict[int, int] = {}
         self._row_of_node: dict[str, int] = {}
-        self._providers: dict[int, Provider] = {}
-        self._provider_of_node: dict[str, int] = {}
+        self._seqs: dict[int, int] = {}
+        self._ids: dict[str, int] = {}
         self._reading_of_provider: dict[int, int] = {}
         self._reading_numbers = itertools.count()
         self._unsure: set[int] = set()
+        self._forest = Forest()
         self._names: NameIndex | None = None
+        self._index: ProviderIndex | None = None
         self._alive = Column(np.bool_)
         self._forced_down = Column(np.bool_)
         self._disabled = Column(np.bool_)
+        self._single = Column(np.bool_)
         self._zones: dict[str, int] = {}
         self._zone_codes = Column(np.int32)
         self._cells: dict[str, int] = {}
         self._cell_codes = Column(np.int32)
         self._ties = Column(np.uint64)
-        self._inventories: dict[str, _InventoryColumns] = {}
+        self._traits = BitColumns()
+        self._root_traits = BitColumns()
+        self._aggregates = BitColumns()
+        self._inventories = Inventories()
         self._snapshot: Snapshot | None = None
-        self._hosts_are_shared = False
+        self._rows_are_shared = False
 
     # --- What decisions take ----------------------------------------------------------------------------------------
 
@@ -108,20 +91,28 @@ class Picture:
     def _new_snapshot(self) -> Snapshot:
         if self._names is None:
             self._names = NameIndex(self._hosts)
-        self._hosts_are_shared = True
+        if self._index is None:
+            self._index = ProviderIndex(self._trees)
+        self._rows_are_shared = True
         return Snapshot(
             hosts=self._hosts,
+            trees=self._trees,
             names=self._names,
+            index=self._index,
             alive=self._alive.frozen(),
             forced_down=self._forced_down.frozen(),
             disabled=self._disabled.frozen(),
+            single=self._single.frozen(),
             # Both only ever grow, and a code that is newer than the snapshot stands in none of its rows.
             zones=self._zones,
             zone_codes=self._zone_codes.frozen(),
             cells=self._cells,
             cell_codes=self._cell_codes.frozen(),
             ties=self._ties.frozen(),
-            inventories={name: columns.frozen() for name, columns in self._inventories.items()},
+            traits=self._traits.frozen(),
+            root_traits=self._root_traits.frozen(),
+            aggregates=self._aggregates.frozen(),
+            classes=self._inventories.frozen(),
         )
 
     # --- What followers compare and change --------------------------------------------------------------------------
@@ -129,7 +120,7 @@ class Picture:
     def provider_seqs(self) -> dict[int, int]:
         """Return the ``seq`` of every provider by id, :data:`UNSURE` where the picture runs ahead of what was read."""
         with self._lock:
-            return {id_: UNSURE if id_ in self._unsure else known.seq for id_, known in self._providers.items()}
+            return {id_: UNSURE if id_ in self._unsure else seq for id_, seq in self._seqs.items()}
 
     def host_seqs(self) -> dict[int, int]:
         """Return the ``seq`` of every host by id."""
@@ -141,15 +132,21 @@ class Picture:
         with self._lock:
             return set(self._unsure)
 
-    def provider_ids(self, node_uuids: Collection[str]) -> set[int]:
-        """Return the ids of the providers of these compute nodes."""
+    def root_ids(self, uuids: Collection[str]) -> set[int]:
+        """Return the ids of the roots of these providers' trees, as far as they are known."""
         with self._lock:
-            return {self._provider_of_node[uuid] for uuid in node_uuids if uuid in self._provider_of_node}
+            known = (self._forest.get(self._ids[uuid]) for uuid in uuids if uuid in self._ids)
+            return {member.root_id for member in known if member}
 
-    def provider_uuids(self, ids: Collection[int]) -> dict[int, str]:
-        """Return the uuids of those of these providers that are known."""
+    def tree_ids(self, root_ids: Collection[int]) -> set[int]:
+        """Return the ids of all known providers of these trees."""
         with self._lock:
-            return {id_: self._providers[id_].uuid for id_ in ids if id_ in self._providers}
+            return self._forest.ids_under(root_ids)
+
+    def members(self, ids: Collection[int]) -> list[Member]:
+        """Return those of these providers that are known."""
+        with self._lock:
+            return [member for id_ in ids if (member := self._forest.get(id_))]
 
     def update(
         self,
@@ -170,14 +167,16 @@ class Picture:
                 self._drop_provider(provider_id)
             for provider in providers:
                 self._put_provider(provider)
+            for root_id in self._forest.take_changed():
+                self._replant(root_id)
 
-    def readings(self, node_uuids: Collection[str]) -> Readings:
-        """Return which reading of each compute node's provider is shown, to be kept while claiming."""
+    def readings(self, uuids: Collection[str]) -> Readings:
+        """Return which reading of each provider is shown, to be kept while claiming."""
         with self._lock:
-            return {uuid: self._reading_of_node(uuid) for uuid in node_uuids}
+            return {uuid: self._reading_of(uuid) for uuid in uuids}
 
     def claimed(self, claims: Iterable[tuple[str, Resources]], readings: Readings) -> None:
-        """Show at once what was claimed here on some compute nodes.
+        """Show at once what was claimed here of some providers.
 
         :param readings: those shown before the claim's transaction began. A provider that was read anew since may show
             the claim already. Counting it twice would hide room that there is, so there it waits for the next reading.
@@ -185,35 +184,29 @@ class Picture:
         with self._lock:
             self._snapshot = None
             for uuid, resources in claims:
-                row = self._row_of_node.get(uuid)
-                reading = self._reading_of_node(uuid)
-                if row is None or reading is None:
+                reading = self._reading_of(uuid)
+                if reading is None:
                     continue
-                self._unsure.add(self._provider_of_node[uuid])
-                if reading == readings.get(uuid):
-                    self._use(row, resources)
+                self._unsure.add(self._ids[uuid])
+                member = self._forest.get(self._ids[uuid])
+                if member and reading == readings.get(uuid):
+                    self._inventories.use(member.slots, resources)
 
-    def _reading_of_node(self, node_uuid: str) -> int | None:
-        provider_id = self._provider_of_node.get(node_uuid)
+    def _reading_of(self, uuid: str) -> int | None:
+        provider_id = self._ids.get(uuid)
         return None if provider_id is None else self._reading_of_provider[provider_id]
-
-    def _use(self, row: int, resources: Resources) -> None:
-        for name, amount in resources.items():
-            if name in self._inventories:
-                used = self._inventories[name].used
-                used[row] = used[row] + amount
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
     def _put_host(self, host: HostRow) -> None:
-        self._own_hosts()
+        self._own_rows()
         row = self._row_of_host.get(host.id)
         if row is None:
             row = self._row_of_host[host.id] = len(self._hosts)
             self._hosts.append(host)
+            self._trees.append(None)
             self._resize(row + 1)
             self._names = None
-            before = None
         else:
             before = self._hosts[row]
             self._hosts[row] = host
@@ -221,9 +214,6 @@ class Picture:
             if (before.service_host, before.nodename) != (host.service_host, host.nodename):
                 self._names = None
         self._describe(row)
-        # Not for every change of a host: what was claimed here since its provider was read would be lost.
-        if before is None or before.compute_node_uuid != host.compute_node_uuid:
-            self._put_inventories(row)
 
     def _describe(self, row: int) -> None:
         host = self._hosts[row]
@@ -234,65 +224,96 @@ class Picture:
         self._zone_codes[row] = _code(self._zones, host.availability_zone)
         self._cell_codes[row] = _code(self._cells, host.cell_uuid)
         self._ties[row] = tie_of(host)
+        provider_id = self._ids.get(host.compute_node_uuid)
+        self._plant(row, None if provider_id is None else self._forest.tree(provider_id))
 
     def _drop_host(self, host_id: int) -> None:
         row = self._row_of_host.pop(host_id, None)
         if row is None:
             return
-        self._own_hosts()
+        self._own_rows()
         self._names = None
         del self._row_of_node[self._hosts[row].compute_node_uuid]
+        end = len(self._hosts) - 1
+        self._plant(end, None)
         last = self._hosts.pop()
         if last.id != host_id:
             # The last row moves into the gap.
             self._hosts[row] = last
             self._row_of_host[last.id] = row
             self._describe(row)
-            self._put_inventories(row)
-        self._resize(len(self._hosts))
+        self._trees.pop()
+        self._resize(end)
 
-    def _own_hosts(self) -> None:
-        if self._hosts_are_shared:
+    def _own_rows(self) -> None:
+        if self._rows_are_shared:
             self._hosts = list(self._hosts)
-            self._hosts_are_shared = False
+            self._trees = list(self._trees)
+            self._rows_are_shared = False
 
     def _resize(self, length: int) -> None:
-        columns: list[Column[Any]] = [self._alive, self._forced_down, self._disabled, self._zone_codes]
+        columns: list[Column[Any]] = [self._alive, self._forced_down, self._disabled, self._single, self._zone_codes]
         for column in (*columns, self._cell_codes, self._ties):
             column.resize(length)
-        for inventory_columns in self._inventories.values():
-            inventory_columns.resize(length)
+        for names in (self._traits, self._root_traits, self._aggregates):
+            names.resize(length)
+        self._inventories.resize(length)
 
     # --- Providers --------------------------------------------------------------------------------------------------
 
     def _put_provider(self, provider: Provider) -> None:
-        self._unsure.discard(provider.id)
-        self._providers[provider.id] = provider
-        self._reading_of_provider[provider.id] = next(self._reading_numbers)
-        self._provider_of_node[provider.uuid] = provider.id
-        if (row := self._row_of_node.get(provider.uuid)) is not None:
-            self._put_inventories(row)
+        id_ = provider.id
+        self._unsure.discard(id_)
+        self._seqs[id_] = provider.seq
+        self._reading_of_provider[id_] = next(self._reading_numbers)
+        self._ids[provider.uuid] = id_
+        before = self._forest.get(id_)
+        self._forest.put(
+            Member(
+                id=id_,
+                uuid=provider.uuid,
+                root_id=provider.root_id,
+                parent_id=provider.parent_id,
+                traits=provider.traits,
+                aggregates=provider.aggregates,
+                slots=self._inventories.put(before.slots if before else {}, provider.inventories),
+            )
+        )
 
     def _drop_provider(self, provider_id: int) -> None:
-        provider = self._providers.pop(provider_id, None)
-        if provider is None:
+        member = self._forest.get(provider_id)
+        if member is None:
             return
-        del self._reading_of_provider[provider_id]
+        self._forest.drop(provider_id)
+        self._inventories.give_back(member.slots)
+        del self._seqs[provider_id], self._reading_of_provider[provider_id]
         self._unsure.discard(provider_id)
         # Deleted and created anew, the same node has another id: only its own one is taken out.
-        if self._provider_of_node.get(provider.uuid) == provider_id:
-            del self._provider_of_node[provider.uuid]
-            if (row := self._row_of_node.get(provider.uuid)) is not None:
-                self._put_inventories(row)
+        if self._ids.get(member.uuid) == provider_id:
+            del self._ids[member.uuid]
+            if (row := self._row_of_node.get(member.uuid)) is not None:
+                self._plant(row, None)
 
-    def _put_inventories(self, row: int) -> None:
-        """Write the columns of a host from its provider as last read; from none, where there is none."""
-        provider_id = self._provider_of_node.get(self._hosts[row].compute_node_uuid)
-        inventories = {} if provider_id is None else self._providers[provider_id].inventories
-        for name in inventories.keys() - self._inventories.keys():
-            self._inventories[name] = _InventoryColumns(len(self._hosts))
-        for name, columns in self._inventories.items():
-            columns.put(row, inventories.get(name))
+    def _replant(self, root_id: int) -> None:
+        """Give the host of a root, if it is one's, its tree as it is now."""
+        root = self._forest.get(root_id)
+        if root is not None and self._ids.get(root.uuid) == root_id:
+            row = self._row_of_node.get(root.uuid)
+            if row is not None:
+                self._plant(row, self._forest.tree(root_id))
+
+    def _plant(self, row: int, tree: Tree | None) -> None:
+        before = self._trees[row]
+        if tree == before:
+            return
+        self._own_rows()
+        self._index = None
+        self._trees[row] = tree
+        self._single[row] = tree is not None and tree.is_flat
+        self._inventories.place(row, before, tree)
+        self._traits.put(row, tree.traits() if tree else frozenset())
+        self._root_traits.put(row, tree.own[0].traits if tree else frozenset())
+        self._aggregates.put(row, tree.aggregates() if tree else frozenset())
 
 
 def tie_of(host: HostRow) -> int:

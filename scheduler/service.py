@@ -199,4 +199,5 @@ def _open(conf: cfg.ConfigOpts) -> Database:
         pool_timeout=settings.pool_timeout,
         lock_wait=settings.lock_wait_timeout,
         tries=settings.max_transaction_tries,
+        idle_transaction=settings.idle_transaction_timeout,
     )

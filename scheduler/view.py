@@ -5,63 +5,28 @@ A :class:`Snapshot` never changes and is shared by all decisions that begin befo
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage.model import Resources
-from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView
+from moorage.model import AllocationRequest
+from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
+from placement_store.candidates import HostTree
+from placement_store.candidates import Provider as CandidateProvider
+from placement_store.providers import InventoryRow
+from scheduler.amounts import ClassAmounts
+from scheduler.bits import Bits
+from scheduler.forest import Member, Tree
 from scheduler.hosts import HostRow
 
 S = TypeVar("S", bound=np.generic)
 
-IntArray = NDArray[np.int64]
 CodeArray = NDArray[np.int32]
 #: A number for each host that depends on its names alone: ties are broken by it and the request's seed.
 TieArray = NDArray[np.uint64]
-
-
-@dataclass(frozen=True, slots=True)
-class InventoryArrays:
-    """The inventories of one resource class; a host that has none of it has a ``max_unit`` of 0."""
-
-    total: IntArray
-    reserved: IntArray
-    min_unit: IntArray
-    max_unit: IntArray
-    step_size: IntArray
-    allocation_ratio: FloatArray
-    capacity: FloatArray
-    used: FloatArray
-
-    def fits(self, amount: int) -> BoolArray:
-        """Tell which hosts may allocate ``amount`` to one more consumer; the same as :meth:`HostInventory.fits`."""
-        fits: BoolArray = self.used + amount <= self.capacity
-        fits &= self.min_unit <= amount
-        fits &= self.max_unit >= amount
-        # An integer division costs more than all the rest, and nearly every inventory counts in steps of one.
-        if amount != 1 and (uneven := self.step_size != 1).any():
-            fits[uneven] &= amount % self.step_size[uneven] == 0
-        elif amount == 1:
-            fits &= self.step_size == 1
-        return fits
-
-    def of(self, row: int) -> HostInventory | None:
-        """Return the inventory of one host."""
-        if not self.max_unit[row]:
-            return None
-        return HostInventory(
-            total=int(self.total[row]),
-            reserved=int(self.reserved[row]),
-            min_unit=int(self.min_unit[row]),
-            max_unit=int(self.max_unit[row]),
-            step_size=int(self.step_size[row]),
-            allocation_ratio=float(self.allocation_ratio[row]),
-            used=int(self.used[row]),
-        )
 
 
 class NameIndex:
@@ -88,21 +53,43 @@ def _rows_by_name(names: Iterable[str]) -> Mapping[str, list[int]]:
     return rows
 
 
+class ProviderIndex:
+    """Which hosts a provider serves, or stands in the tree of one that does; built when a request first names one."""
+
+    def __init__(self, trees: Sequence[Tree | None]) -> None:
+        self._trees = trees
+
+    @cached_property
+    def by_uuid(self) -> Mapping[str, list[int]]:
+        """The rows of each provider."""
+        rows: dict[str, list[int]] = {}
+        for row, tree in enumerate(self._trees):
+            for member in tree.known if tree else ():
+                rows.setdefault(member.uuid, []).append(row)
+        return rows
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot(HostView):
     """All hosts at one moment."""
 
     hosts: Sequence[HostRow]
+    trees: Sequence[Tree | None]
     names: NameIndex
+    index: ProviderIndex
     alive: BoolArray
     forced_down: BoolArray
     disabled: BoolArray
+    single: BoolArray
     zones: Mapping[str, int]
     zone_codes: CodeArray
     cells: Mapping[str, int]
     cell_codes: CodeArray
     ties: TieArray
-    inventories: Mapping[str, InventoryArrays]
+    traits: Bits
+    root_traits: Bits
+    aggregates: Bits
+    classes: Mapping[str, ClassAmounts]
 
     def __len__(self) -> int:
         """Return the number of hosts."""
@@ -110,8 +97,7 @@ class Snapshot(HostView):
 
     def host(self, row: int) -> Host:
         """Return the host of a row."""
-        known = self.hosts[row]
-        inventories = ((name, arrays.of(row)) for name, arrays in self.inventories.items())
+        known, tree = self.hosts[row], self.trees[row]
         return Host(
             service_host=known.service_host,
             nodename=known.nodename,
@@ -121,9 +107,40 @@ class Snapshot(HostView):
             up=known.up,
             disabled=known.disabled,
             forced_down=known.forced_down,
-            inventories={name: inventory for name, inventory in inventories if inventory is not None},
+            inventories=self._inventories(tree) if tree else {},
             attributes=known.attributes,
+            traits=tree.traits() if tree else frozenset(),
+            root_traits=tree.own[0].traits if tree else frozenset(),
+            aggregates=tree.aggregates() if tree else frozenset(),
+            providers=frozenset(member.uuid for member in tree.known) if tree else frozenset(),
+            flat=tree is not None and tree.is_flat,
         )
+
+    def host_tree(self, row: int) -> HostTree | None:
+        """Return what can serve the host of a row, as the search for candidates wants it; nothing, if nothing can."""
+        tree = self.trees[row]
+        if tree is None:
+            return None
+        uuids = {member.id: member.uuid for member in tree.known}
+        own, sharing, beside = (
+            [self._candidate(member, uuids) for member in members]
+            for members in (tree.own, tree.sharing, tree.beside_sharing)
+        )
+        return HostTree(own, sharing, beside)
+
+    def limits(self, row: int, resource_classes: Iterable[str]) -> dict[str, float]:
+        """Return how much of some classes may be allocated in all on one host."""
+        tree = self.trees[row]
+        limits: dict[str, float] = {}
+        for name in resource_classes:
+            slots = [member.slots[name] for member in tree.serving if name in member.slots] if tree else []
+            limits[name] = float(sum(self.classes[name].slots.capacity[slot] for slot in slots))
+        return limits
+
+    @property
+    def flat(self) -> BoolArray:
+        """Which hosts are one provider, with which no pool shares."""
+        return self.single
 
     @cached_property
     def up(self) -> BoolArray:
@@ -137,18 +154,44 @@ class Snapshot(HostView):
 
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
-        arrays = self.inventories.get(resource_class)
-        return arrays.capacity if arrays else np.zeros(len(self))
+        amounts = self.classes.get(resource_class)
+        return amounts.capacity() if amounts else np.zeros(len(self))
 
     def used(self, resource_class: str) -> FloatArray:
         """How much of a class is allocated."""
-        arrays = self.inventories.get(resource_class)
-        return arrays.used if arrays else np.zeros(len(self))
+        amounts = self.classes.get(resource_class)
+        return amounts.used() if amounts else np.zeros(len(self))
+
+    def room(self, resource_class: str) -> FloatArray:
+        """How much of a class may still be allocated; an over-full provider takes nothing away from the others."""
+        amounts = self.classes.get(resource_class)
+        return amounts.room() if amounts else np.zeros(len(self))
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
-        """Which hosts may allocate ``amount`` to one more consumer (capacity and unit rules)."""
-        arrays = self.inventories.get(resource_class)
-        return arrays.fits(amount) if arrays else self._none()
+        """Which hosts may allocate ``amount`` to one more consumer from one provider (capacity and unit rules)."""
+        amounts = self.classes.get(resource_class)
+        return amounts.fits(amount) if amounts else self._none()
+
+    def fitting(self, resource_class: str, amount: int) -> IntArray:
+        """From how many providers of each host ``amount`` may be allocated to one more consumer."""
+        amounts = self.classes.get(resource_class)
+        return amounts.fitting(amount) if amounts else np.zeros(len(self), dtype=np.int64)
+
+    def has_trait(self, trait: str) -> BoolArray:
+        """Which hosts have a provider with this trait."""
+        return self.traits.has(trait)
+
+    def root_has_trait(self, trait: str) -> BoolArray:
+        """Which hosts have this trait on the root of their own tree."""
+        return self.root_traits.has(trait)
+
+    def in_aggregate(self, aggregate: str) -> BoolArray:
+        """Which hosts have a provider that belongs to this aggregate."""
+        return self.aggregates.has(aggregate)
+
+    def has_provider(self, uuid: str) -> BoolArray:
+        """Which hosts have this provider for their own, or in a tree that shares with them."""
+        return self._at(self.index.by_uuid.get(uuid, []))
 
     def in_zone(self, availability_zone: str) -> BoolArray:
         """Which hosts are in an availability zone."""
@@ -168,10 +211,29 @@ class Snapshot(HostView):
 
     def planned(self, resource_classes: Collection[str]) -> "PlannedView":
         """Return a view of one's own in which these classes may be claimed."""
-        used = {name: self.inventories[name].used.copy() for name in resource_classes if name in self.inventories}
-        shown = {name: replace(self.inventories[name], used=_frozen(own.view())) for name, own in used.items()}
-        fields = {name: getattr(self, name) for name in Snapshot.__dataclass_fields__}
-        return PlannedView(**fields | {"inventories": {**self.inventories, **shown}}, planned_use=used)
+        known = {name: self.classes[name] for name in resource_classes if name in self.classes}
+        used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
+        shown = {
+            name: replace(amounts, slots=replace(amounts.slots, used=_frozen(used[name].view())))
+            for name, amounts in known.items()
+        }
+        same = {field.name: getattr(self, field.name) for field in fields(Snapshot)}
+        return PlannedView(**same | {"classes": {**self.classes, **shown}}, planned_use=used)
+
+    def _inventories(self, tree: Tree) -> dict[str, list[HostInventory]]:
+        return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
+
+    def _candidate(self, member: Member, uuids: Mapping[int, str]) -> CandidateProvider:
+        return CandidateProvider(
+            uuid=member.uuid,
+            root_uuid=uuids.get(member.root_id, member.uuid),
+            parent_uuid=None if member.parent_id is None else uuids.get(member.parent_id),
+            inventories={
+                name: InventoryRow(**self.classes[name].slots.values(slot)) for name, slot in member.slots.items()
+            },
+            traits=member.traits,
+            aggregates=member.aggregates,
+        )
 
     def _none(self) -> BoolArray:
         return np.zeros(len(self), dtype=np.bool_)
@@ -180,9 +242,11 @@ class Snapshot(HostView):
         return self._none() if code is None else codes == code
 
     def _indexed(self, index: Mapping[str, list[int]], names: Collection[str]) -> BoolArray:
+        return self._at([row for name in names for row in index.get(name.casefold(), [])])
+
+    def _at(self, rows: list[int]) -> BoolArray:
         chosen = self._none()
-        for name in names:
-            chosen[index.get(name.casefold(), [])] = True
+        chosen[rows] = True
         return chosen
 
 
@@ -192,10 +256,13 @@ class PlannedView(Snapshot):
 
     planned_use: Mapping[str, FloatArray]
 
-    def claim(self, row: int, resources: Resources) -> None:
-        """Count ``resources`` as used on a host."""
-        for name, amount in resources.items():
-            self.planned_use[name][row] += amount
+    def claim(self, row: int, request: AllocationRequest) -> None:
+        """Count what serves a host's part of a request as used."""
+        tree = self.trees[row]
+        for member in tree.serving if tree else ():
+            if member.uuid in request.allocations:
+                for name, amount in request.allocations[member.uuid].resources.items():
+                    self.planned_use[name][member.slots[name]] += amount
 
 
 def _frozen(array: NDArray[S]) -> NDArray[S]:

@@ -9,8 +9,7 @@ class CpuWeigher(Weigher):
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
         """Return the free virtual CPUs of ``host``; 0 where it has none at all."""
-        inventory = host.inventories.get(VCPU)
-        return inventory.free if inventory else 0.0
+        return host.free(VCPU)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
         """Return the same of all hosts."""

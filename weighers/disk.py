@@ -9,8 +9,7 @@ class DiskWeigher(Weigher):
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
         """Return the free disk of ``host``; 0 where it has none at all."""
-        inventory = host.inventories.get(DISK_GB)
-        return inventory.free if inventory else 0.0
+        return host.free(DISK_GB)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
         """Return the same of all hosts."""

@@ -1,0 +1,36 @@
+"""A host must be what the request requires: traits that some provider of it has, or that none may have.
+
+Like the room for resources, that is asked of the host as a whole here; which provider has what is worked out later.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from moorage.model import RequestSpec, ResourceGroup
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView, any_of
+
+
+class TraitsFilter(ConditionsFilter):
+    """Passes hosts that may have every required trait where it is required, and no forbidden one."""
+
+    reason = "has not the required traits"
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether the root is as it must be, and each group's traits are found on some provider."""
+        for trait in request.root_required:
+            yield asked.root_has_trait(trait)
+        for trait in request.root_forbidden:
+            yield np.logical_not(asked.root_has_trait(trait))
+        for group in request.groups.values():
+            yield from _of_group(asked, group)
+
+
+def _of_group(asked: Host | HostView, group: ResourceGroup) -> Iterator[Answer]:
+    for trait in group.required:
+        yield asked.has_trait(trait)
+    for traits in group.any_of:
+        yield any_of(asked.has_trait(trait) for trait in traits)
+    for trait in group.forbidden:
+        # Where there are several providers, those that have it may be left aside.
+        yield np.logical_not(np.logical_and(asked.flat, asked.has_trait(trait)))
