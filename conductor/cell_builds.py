@@ -15,6 +15,7 @@ from conductor.steps import BUILD, Operation, Outcome, Record, Step, Superseded,
 from moorage import context, errors
 from moorage.database import Database
 from moorage.messages import BuildOnHost
+from moorage.model import AllocationRequest, Selection
 
 LOG = logging.getLogger(__name__)
 
@@ -61,7 +62,8 @@ class CellBuilds:
             attempt_id=attempt.attempt_id,
             claim_id=attempt.claim,
             request_spec=instance.spec,
-            resources=selection.allocation_request.allocations[selection.compute_node_uuid].resources,
+            resources=selection.resources,
+            allocation_request=_if_divided(selection),
         )
         with context.bound(attempt_id=attempt.attempt_id):
             LOG.info("Attempt %d of instance %s, on host %s", starting.number, instance.uuid, attempt.host)
@@ -111,3 +113,9 @@ class CellBuilds:
         if instance.attempt_number != starting.number:
             raise Superseded
         return instance, self._records.numbered(connection, instance.uuid, starting.number)
+
+
+def _if_divided(selection: Selection) -> AllocationRequest | None:
+    """Return the allocation request, unless all of it comes from the compute node: then the amounts say it all."""
+    request = selection.allocation_request
+    return None if request.allocations.keys() == {selection.compute_node_uuid} else request

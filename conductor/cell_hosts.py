@@ -10,10 +10,10 @@ from sqlalchemy import ColumnElement, Connection, Update, case, exc, func, selec
 
 from conductor.schema import cell_hosts
 from moorage import errors
-from moorage.bus import Client, serves
+from moorage.bus import serves
 from moorage.columns import now
 from moorage.database import Database
-from moorage.messages import Done, HostsReported, ReportHostsInCell, ReportProviders, ReportProviderTree
+from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 
 T = TypeVar("T")
@@ -27,10 +27,9 @@ BATCH = 1000
 class CellHosts:
     """The records of a cell's hosts, and the endpoint for what their agents report."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str, placement: Client) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
         self._database = database
         self._cell_uuid = cell_uuid
-        self._placement = placement
         self._down_after: float = conf.scheduler.host_down_after
         #: Set when there is something that a scheduler should hear without waiting for the next round.
         self.changed = threading.Event()
@@ -64,11 +63,6 @@ class CellHosts:
         if unknown:
             raise errors.HostNotFound(name=unknown[0])
         return HostsReported(returning=tuple(returning))
-
-    @serves(ReportProviderTree)
-    def report_provider_tree(self, message: ReportProviderTree) -> Done:
-        """Pass on to the placement role what the providers of an agent's hosts are."""
-        return self._placement.call(ReportProviders(request_id=message.request_id, providers=message.providers))
 
     def returned(self, agent: str, hosts: Sequence[str]) -> None:
         """Record that hosts have worked through what ended while they were away: from now on they count as up."""

@@ -13,7 +13,7 @@ from cliff.show import ShowOne
 from conductor.instance_timeline import holdings, timeline
 from conductor.service import CellConductor, SuperConductor
 from conductor.waiting import wait_for
-from moorage import errors, ids, logs, service
+from moorage import errors, group_options, ids, logs, service
 from moorage.commands import Configured, shown
 from moorage.messages import MAX_INSTANCES, BuildInstances, DeleteInstance, ListClaims, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
@@ -69,6 +69,10 @@ class _Ordering(Configured, Lister):
 class InstanceBuild(_Ordering):
     """Order instances to be built, all placed in one decision.
 
+    Further resource groups are asked for in the words of `moorage allocation candidate list`: what follows `--group
+    SUFFIX` is served by one provider of the host. What stands before the first `--group` is asked of the instance's
+    own group, beside its flavor.
+
     Repeated with the same --request-id, it orders nothing new and shows the same instances.
     """
 
@@ -86,6 +90,7 @@ class InstanceBuild(_Ordering):
         add("--host", metavar="NAME", help="on this host and no other")
         add("--project", default="default", metavar="NAME", help="whose; default: default")
         add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
+        group_options.add_request_words(parser)
         add("--request-id", metavar="ID", help="what the request is called on every log line; default: a new uuid")
         _add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
         return parser
@@ -211,6 +216,8 @@ def _spec(given: argparse.Namespace) -> RequestSpec:
         ),
         availability_zone=given.availability_zone,
         force_hosts=() if given.host is None else (given.host,),
+        groups=dict(group_options.groups(given)),
+        **group_options.between(given),
     )
 
 

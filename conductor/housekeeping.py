@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from conductor.acknowledging import Acknowledgements, settle
 from conductor.disowned import DisownedClaims
+from conductor.ended_records import EndedRecords
 from moorage import context
 from moorage.database import Database
 from moorage.requests import StoredRequests
@@ -55,13 +56,18 @@ class Housekeeping:
 
 
 def forgetting(
-    database: Database, requests: StoredRequests, disowned: DisownedClaims, retention: Retention
+    database: Database,
+    requests: StoredRequests,
+    disowned: DisownedClaims,
+    ended: EndedRecords,
+    retention: Retention,
 ) -> Callable[[], None]:
-    """Return what forgets the old answers and disowned claims of one schema."""
+    """Return what forgets the old answers, disowned claims and ended operations of one schema."""
 
     def forget() -> None:
         requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
         # As long as a tombstone: whatever names such a claim is refused for the same time.
         database.write(lambda connection: disowned.forget(connection, retention.tombstones))
+        ended.forget()
 
     return forget

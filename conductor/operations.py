@@ -195,5 +195,5 @@ class Operations(Leases):
             case Wait():
                 values["due_at"] = None if outcome.seconds is None else now() + outcome.seconds
             case Ended():
-                values |= {"due_at": None, "state": DONE if reason is None else FAILED}
+                values |= {"due_at": now(), "state": DONE if reason is None else FAILED}
         return values | self._lease(False)

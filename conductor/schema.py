@@ -35,7 +35,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         Column("reason", document_type()),
         # `pending`, `done` or `failed`.
         Column("state", name_type(), nullable=False),
-        # When the step may be done; null while it waits for a message.
+        # When the step may be done; null while it waits for a message. Of an operation that has ended, when that was.
         Column("due_at", Double),
         # Who works on it, until when, and how often that has changed hands: compared and swapped with every step.
         Column("lease_owner", name_type()),

@@ -15,10 +15,12 @@ from conductor.cell_gates import CellGates
 from conductor.cell_hosts import CellHosts
 from conductor.cell_inspection import CellInspection
 from conductor.cell_orders import CellOrders
+from conductor.cell_providers import CellProviders
 from conductor.cell_records import CellRecords
 from conductor.cell_returns import CellReturns
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
+from conductor.ended_records import CellEndedRecords, EndedRecords
 from conductor.host_forwarder import HostForwarder
 from conductor.housekeeping import Housekeeping, forgetting
 from conductor.operation_states import OperationStates
@@ -90,6 +92,7 @@ class _Conductor:
             pool_timeout=conf.pool_timeout,
             lock_wait=conf.lock_wait_timeout,
             tries=conf.max_transaction_tries,
+            idle_transaction=conf.idle_transaction_timeout,
         )
         opened.callback(database.close)
         return database
@@ -140,9 +143,10 @@ class SuperConductor(_Conductor):
         requests = StoredRequests(database, conductor_requests)
         orders = SuperOrders(requests, operations, worker, deletes)
         view = SuperView(conf, database, cells)
+        ended = EndedRecords(database, conductor_operations, {}, _records_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
-            forgetting(database, requests, disowned, Retention.of(conf)),
+            forgetting(database, requests, disowned, ended, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
             [("deleted instances", view.settle_deleted)],
@@ -186,7 +190,7 @@ class CellConductor(_Conductor):
         records = CellRecords(cell.uuid)
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
         operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
-        hosts = CellHosts(conf, database, cell.uuid, bus.client("placement"))
+        hosts = CellHosts(conf, database, cell.uuid)
         agents = CellAgents(cell.uuid, cell_bus, hosts)
         cleanings = CellCleanings(database, records, operations, agents, placement)
         fall_back = FallBack(database, records, hosts, cleanings, placement, conf.conductor.build_timeout)
@@ -198,12 +202,14 @@ class CellConductor(_Conductor):
         requests = StoredRequests(database, cell_requests)
         orders = CellOrders(database, requests, records, operations, worker, deletes, disowned)
         gates = CellGates(database, records, operations, worker, fall_back, cleanings, bus.client("placement"))
-        forget = forgetting(database, requests, disowned, Retention.of(conf))
+        ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
+        forget = forgetting(database, requests, disowned, ended, Retention.of(conf))
         interval = conf.conductor.housekeeping_interval
         housekeeping = Housekeeping(acknowledgements, forget, interval, service)
         asked = [
             CellReturns(database, records, operations, worker, hosts, fall_back, cleanings),
             CellClaims(database, records, operations, disowned),
+            CellProviders(bus.client("placement")),
             CellInspection(database, records, OperationStates(cell_operations, scope)),
         ]
         forwarder = HostForwarder(conf, cell.uuid, hosts, bus.client("scheduler"), service)
@@ -222,3 +228,9 @@ class CellConductor(_Conductor):
             if cell.name == self._cell_name:
                 return cell
         raise errors.CellNotFound(name=self._cell_name)
+
+
+def _records_kept(conf: cfg.ConfigOpts) -> float:
+    """Return for how long the record of an ended operation is kept: as long as anything that may name it."""
+    kept: float = conf.conductor.record_retention
+    return max(kept, Retention.of(conf).tombstones)
