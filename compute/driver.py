@@ -8,8 +8,9 @@ import stevedore
 from oslo_config import cfg
 from stevedore.exception import NoMatches
 
+from compute.provider_tree import ProviderTree
 from moorage import errors
-from moorage.model import Guest, HostReport, ProviderReport, RequestSpec, Resources
+from moorage.model import AllocationRequest, Guest, HostReport, MoveInstruction, RequestSpec, Resources
 
 ENTRY_POINTS = "moorage.drivers"
 
@@ -25,6 +26,22 @@ class GuestSpec:
     claim_id: str
     request_spec: RequestSpec
     resources: Resources
+    #: Which of the host's providers, and of the pools that share with it, serve which resource group of the request;
+    #: null where all comes from the compute node.
+    allocation_request: AllocationRequest | None = None
+
+
+class ReshapeNeeded(Exception):
+    """A driver has restructured a tree of which guests may hold something, which no report can do.
+
+    Carried out when the agent starts, and later only with ``[compute] reshape_at_any_report``.
+
+    :param instructions: what moves where; :func:`compute.tree_changes.moves` finds it by comparing the trees.
+    """
+
+    def __init__(self, instructions: Sequence[MoveInstruction]) -> None:
+        super().__init__(instructions)
+        self.instructions = instructions
 
 
 class Driver(ABC):
@@ -54,8 +71,16 @@ class Driver(ABC):
         """Describe every host, alive or not. Called at each report: answer from memory."""
 
     @abstractmethod
-    def providers(self) -> Sequence[ProviderReport]:
-        """Describe every host's resource providers; the root's uuid is the host's ``compute_node_uuid``."""
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        """Make of a tree of resource providers what ``host`` has; the root's uuid is its ``compute_node_uuid``.
+
+        The tree comes as the store last told it, empty for a host that the store does not have. What the driver does
+        not touch stays; a tree that is right already is left as it is. At most 1,000 providers. Called at each report
+        and again when the store turns out to be ahead: answer from memory, and the same for the same.
+
+        :raises ReshapeNeeded: what is allocated has to be moved between these providers first. ``tree`` is then as it
+            shall be in the end: providers that are new in it are created for the move.
+        """
 
     @abstractmethod
     def alive(self) -> Collection[str]:

@@ -26,10 +26,12 @@ from oslo_config import cfg
 
 from compute.driver import Driver, GuestSpec
 from compute.fake_behaviour import Behaviour, chosen
+from compute.fake_layout import FakeLayout
 from compute.fake_time import Timeline
 from compute.guest_file import GuestFile
+from compute.provider_tree import ProviderTree
 from moorage import errors, ids
-from moorage.model import DISK_GB, MEMORY_MB, VCPU, Guest, HostReport, Inventory, ProviderReport
+from moorage.model import VCPU, Guest, HostReport
 
 LOG = logging.getLogger(__name__)
 
@@ -41,13 +43,11 @@ class FakeDriver(Driver):
         super().__init__(conf, agent, cell_name)
         options = conf.fake_driver
         prefix = options.host_prefix or agent
-        self._inventories = _inventories(options)
-        self._capacity = {name: inventory.capacity for name, inventory in self._inventories.items()}
+        self._layout = FakeLayout(options)
         self._time = Timeline()
         self._hosts = {
             name: self._describe(name) for name in (f"{prefix}-{n:04d}" for n in range(1, options.hosts + 1))
         }
-        self._providers = [self._provider(report) for report in self._hosts.values()]
         self._file = GuestFile(Path(options.state_file or quote(f"moorage-fake-{cell_name}-{agent}.sqlite", safe=" ")))
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class FakeDriver(Driver):
         self._file.open()
         for guest in self._strangers():
             try:
-                self._file.begin(guest, self._capacity)
+                self._file.begin(guest, self._layout.capacity)
                 self._file.finish(guest)
             except errors.BuildFailed as refusal:
                 LOG.warning("There is no stranger's guest on host %s: %s", guest.host, refusal.reason)
@@ -82,9 +82,13 @@ class FakeDriver(Driver):
         """Describe every host."""
         return list(self._hosts.values())
 
-    def providers(self) -> Sequence[ProviderReport]:
-        """Describe every host's compute node, which is all it has."""
-        return list(self._providers)
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        """Describe a host's compute node and what is under it, as the options lay it out.
+
+        :raises ReshapeNeeded: the tree has it on other providers.
+        """
+        self._require(host.service_host)
+        self._layout.update(host, tree)
 
     def alive(self) -> Collection[str]:
         """Return every host that is not dead."""
@@ -119,7 +123,7 @@ class FakeDriver(Driver):
         made = _guest(host, guest)
         # Under way before it is in the file: whoever finds it there to destroy it can also cut it short.
         with self._time.spawning(host, guest.attempt_id) as spawn:
-            if self._file.begin(made, self._capacity):
+            if self._file.begin(made, self._layout.capacity):
                 return
             behaviour = self.behaviour(host, guest)
             if behaviour.dead_seconds:
@@ -180,20 +184,6 @@ class FakeDriver(Driver):
             agent=self.agent,
             availability_zone=self.conf.fake_driver.availability_zone,
         )
-
-    def _provider(self, report: HostReport) -> ProviderReport:
-        return ProviderReport(uuid=report.compute_node_uuid, name=report.nodename, inventories=self._inventories)
-
-
-def _inventories(options: cfg.ConfigOpts.GroupAttr) -> dict[str, Inventory]:
-    totals = {VCPU: options.vcpus, MEMORY_MB: options.memory_mb, DISK_GB: options.disk_gb}
-    ratios = {VCPU: options.vcpu_allocation_ratio}
-    # Nobody may have more than the whole machine, however far it is over-booked (Nova's max_unit).
-    return {
-        name: Inventory(total=total, max_unit=total, allocation_ratio=ratios.get(name, 1.0))
-        for name, total in totals.items()
-        if total
-    }
 
 
 def _guest(host: str, guest: GuestSpec) -> Guest:

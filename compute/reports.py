@@ -12,16 +12,15 @@ from typing import TypeVar
 
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
+from compute.tracker import Tracker
 from moorage import context, errors, ids
-from moorage.messages import Done, HostsReported, ReportHostsInCell, ReportProviderTree
-from moorage.model import HostReport, ProviderReport
-from moorage.wire import Mutation, R
+from moorage.messages import ReportHostsInCell
+from moorage.model import HostReport
 
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_PROVIDERS_AT_ONCE = 500
 _HOSTS_AT_ONCE = 1000
 _NAMES_AT_ONCE = 20_000
 # Seconds. Less than other calls wait: at the start of a cloud the conductor's queue may not be there yet, and what was
@@ -32,6 +31,7 @@ _PATIENCE = 5.0
 class Reporter:
     """Tells descriptions that are new or have changed until the cell has them, and then who is alive.
 
+    :param tracker: sees to it that what the hosts have is known first.
     :param returning: is told, after each answer of the cell, which hosts are to return.
     """
 
@@ -39,17 +39,16 @@ class Reporter:
         self,
         driver: Driver,
         cell: CellClient,
-        agent: str,
+        tracker: Tracker,
         returning: Callable[[Collection[str]], None],
         service: str | None = None,
     ) -> None:
         self._driver = driver
         self._cell = cell
-        self._agent = agent
+        self._tracker = tracker
         self._returning = returning
         self._service = service
         self._ended = threading.Event()
-        self._providers: dict[str, ProviderReport] = {}
         self._hosts: dict[str, HostReport] = {}
 
     def report(self) -> None:
@@ -59,7 +58,7 @@ class Reporter:
         """
         with context.bound(service=self._service):
             try:
-                self._tell_providers()
+                self._tracker.track()
                 self._tell_hosts()
             except Interrupted:
                 return
@@ -68,44 +67,24 @@ class Reporter:
     def stop(self) -> None:
         """Repeat nothing any more."""
         self._ended.set()
-
-    def _tell_providers(self) -> None:
-        def tree(batch: Sequence[ProviderReport]) -> ReportProviderTree:
-            return ReportProviderTree(request_id=ids.fresh(), agent=self._agent, providers=tuple(batch))
-
-        def told(batch: Sequence[ProviderReport], _answer: Done) -> None:
-            self._providers.update((report.uuid, report) for report in batch)
-
-        new = [report for report in self._driver.providers() if self._providers.get(report.uuid) != report]
-        for batch in _batches(new, _PROVIDERS_AT_ONCE):
-            self._deliver(batch, tree, told)
+        self._tracker.stop()
 
     def _tell_hosts(self) -> None:
-        def hosts(batch: Sequence[HostReport]) -> ReportHostsInCell:
-            # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
-            started = tuple(report.service_host for report in batch if report.service_host not in self._hosts)
-            return ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, hosts=tuple(batch), started=started)
-
-        def told(batch: Sequence[HostReport], answer: HostsReported) -> None:
-            self._hosts.update((report.service_host, report) for report in batch)
-            self._returning(answer.returning)
-
         new = [
             report
             for report in self._driver.hosts()
-            if report.compute_node_uuid in self._providers and self._hosts.get(report.service_host) != report
+            if self._tracker.is_told(report) and self._hosts.get(report.service_host) != report
         ]
         for batch in _batches(new, _HOSTS_AT_ONCE):
-            self._deliver(batch, hosts, told)
+            self._describe(batch)
 
-    def _deliver(
-        self,
-        batch: Sequence[T],
-        message_of: Callable[[Sequence[T]], Mutation[R]],
-        told: Callable[[Sequence[T], R], None],
-    ) -> None:
-        """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
-        message = message_of(batch)
+    def _describe(self, batch: Sequence[HostReport]) -> None:
+        """Describe hosts; a batch that is refused is halved, so that a bad member keeps none of the others out."""
+        # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
+        started = tuple(report.service_host for report in batch if report.service_host not in self._hosts)
+        message = ReportHostsInCell(
+            request_id=ids.fresh(), agent=self._driver.agent, hosts=tuple(batch), started=started
+        )
         try:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
@@ -115,20 +94,22 @@ class Reporter:
                 return
             middle = len(batch) // 2
             for half in (batch[:middle], batch[middle:]):
-                self._deliver(half, message_of, told)
+                self._describe(half)
         else:
-            told(batch, answer)
+            self._hosts.update((report.service_host, report) for report in batch)
+            self._returning(answer.returning)
 
     def _tell_alive(self) -> None:
         # Sent once: repeated, it would be a lie by the time it arrived.
         alive = sorted(name for name in self._driver.alive() if name in self._hosts)
         for batch in _batches(alive, _NAMES_AT_ONCE):
-            message = ReportHostsInCell(request_id=ids.fresh(), agent=self._agent, alive=tuple(batch))
+            message = ReportHostsInCell(request_id=ids.fresh(), agent=self._driver.agent, alive=tuple(batch))
             try:
                 self._returning(self._cell.once(message, timeout=_PATIENCE).returning)
             except errors.HostNotFound as lost:
                 LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
                 self._hosts.clear()
+                self._tracker.forget()
                 return
 
 

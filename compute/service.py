@@ -11,6 +11,7 @@ from compute.cell_client import CellClient
 from compute.driver import Driver
 from compute.reports import Reporter
 from compute.returns import Returns
+from compute.tracker import Tracker
 from moorage import errors, logs
 from moorage.bus import Bus
 from moorage.messages import ListCells
@@ -61,7 +62,9 @@ class ComputeService:
             returns = Returns(driver, client, agent, name)
             begun.callback(returns.stop, farewell)
             returns.start()
-            reporter = Reporter(driver, client, self._agent, returns.note, name)
+            at_any_report: bool = self._conf.compute.reshape_at_any_report
+            tracker = Tracker(driver, client, reshape_at_any_report=at_any_report)
+            reporter = Reporter(driver, client, tracker, returns.note, name)
             reports = Periodic("Report of hosts", reporter.report, self._conf.compute.report_interval)
             begun.callback(reports.stop)
             begun.callback(reporter.stop)

@@ -29,6 +29,7 @@ def guest_spec(order: BuildOnHost) -> GuestSpec:
         claim_id=order.claim_id,
         request_spec=order.request_spec,
         resources=order.resources,
+        allocation_request=order.allocation_request,
     )
 
 

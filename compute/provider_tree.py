@@ -1,0 +1,210 @@
+"""The resource providers of one host, as a driver is given them and changes them."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from moorage import errors, ids
+from moorage.model import Inventory, ResourceProvider
+
+_KIND = "resource provider"
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One provider of a tree; a change makes another one of it."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+    #: By resource class.
+    inventories: Mapping[str, Inventory]
+    traits: frozenset[str]
+    aggregates: frozenset[str]
+    #: As the store last told it; null for a provider that the store does not have.
+    generation: int | None
+
+
+class ProviderTree:
+    """What a host has: a root provider, its node, and whatever is under it.
+
+    Providers are named by uuid or by name wherever one is asked for. A method that changes something touches nothing
+    but what it names, so that what others have set by hand on these providers stays.
+
+    :param providers: parents before their children.
+    """
+
+    def __init__(self, providers: Iterable[Provider] = ()) -> None:
+        self._providers = {provider.uuid: provider for provider in providers}
+
+    @classmethod
+    def of(cls, found: Iterable[ResourceProvider]) -> Self:
+        """Return the tree that the store's records describe, parents before their children."""
+        return cls(
+            Provider(
+                uuid=record.uuid,
+                name=record.name,
+                parent_uuid=record.parent_provider_uuid,
+                inventories=record.inventories,
+                traits=frozenset(record.traits),
+                aggregates=frozenset(record.aggregates),
+                generation=record.generation,
+            )
+            for record in found
+        )
+
+    def copy(self) -> Self:
+        """Return a tree that can be changed without changing this one."""
+        return type(self)(self)
+
+    def __iter__(self) -> Iterator[Provider]:
+        """Yield the providers, parents before their children."""
+        return iter(self._providers.values())
+
+    def __len__(self) -> int:
+        return len(self._providers)
+
+    # --- Looking ----------------------------------------------------------------------------------------------------
+
+    def find(self, name_or_uuid: str) -> Provider | None:
+        """Return a provider, or nothing if the tree has none of this name or uuid."""
+        if (found := self._providers.get(name_or_uuid)) is not None:
+            return found
+        return next((provider for provider in self if provider.name == name_or_uuid), None)
+
+    def get(self, name_or_uuid: str) -> Provider:
+        """Return a provider.
+
+        :raises ProviderNotFound: the tree has none of this name or uuid.
+        """
+        found = self.find(name_or_uuid)
+        if found is None:
+            raise errors.ProviderNotFound(name=name_or_uuid)
+        return found
+
+    def children(self, parent: str) -> list[Provider]:
+        """Return the providers right under one.
+
+        :raises ProviderNotFound: the tree has no such parent.
+        """
+        parent_uuid = self.get(parent).uuid
+        return [provider for provider in self if provider.parent_uuid == parent_uuid]
+
+    # --- Providers --------------------------------------------------------------------------------------------------
+
+    def new_root(self, name: str, uuid: str) -> Provider:
+        """Add the root of an empty tree; ``uuid`` is the host's ``compute_node_uuid``.
+
+        :raises AlreadyExists: there is a root already.
+        """
+        if (root := next(iter(self), None)) is not None:
+            raise errors.AlreadyExists(kind=_KIND, name=root.name)
+        return self._add(name, uuid, None)
+
+    def new_child(self, name: str, parent: str, uuid: str | None = None) -> Provider:
+        """Add a provider under another one.
+
+        :param uuid: by default the one that follows from root and name, the same whenever the tree is made anew.
+        :raises AlreadyExists: the tree has a provider of this name or uuid.
+        :raises ProviderNotFound: it has no such parent.
+        """
+        parent_uuid = self.get(parent).uuid
+        root = next(iter(self)).uuid
+        chosen = uuid or ids.derived(root, "provider", name)
+        for taken in (name, chosen):
+            if self.find(taken) is not None:
+                raise errors.AlreadyExists(kind=_KIND, name=taken)
+        return self._add(name, chosen, parent_uuid)
+
+    def remove(self, provider: str) -> None:
+        """Take a provider away with all that is under it.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        for child in self.children(provider):
+            self.remove(child.uuid)
+        del self._providers[self.get(provider).uuid]
+
+    # --- What they have ---------------------------------------------------------------------------------------------
+
+    def set_inventory(self, provider: str, resource_class: str, inventory: Inventory) -> None:
+        """Say what a provider has of one class.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        found = self.get(provider)
+        self._change(found, inventories={**found.inventories, resource_class: inventory})
+
+    def remove_inventory(self, provider: str, resource_class: str) -> None:
+        """Say that a provider has nothing of one class; true already, it changes nothing.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        found = self.get(provider)
+        kept = {name: inventory for name, inventory in found.inventories.items() if name != resource_class}
+        self._change(found, inventories=kept)
+
+    def set_inventories(self, provider: str, inventories: Mapping[str, Inventory]) -> None:
+        """Say what a provider has, and that it has nothing else.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self._change(self.get(provider), inventories=dict(inventories))
+
+    def set_traits(self, provider: str, traits: Iterable[str]) -> None:
+        """Say which traits a provider has, and that it has no others.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self._change(self.get(provider), traits=frozenset(traits))
+
+    def add_traits(self, provider: str, traits: Collection[str]) -> None:
+        """Say that a provider has these traits beside those that it has.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self.set_traits(provider, self.get(provider).traits.union(traits))
+
+    def remove_traits(self, provider: str, traits: Collection[str]) -> None:
+        """Say that a provider has none of these traits.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self.set_traits(provider, self.get(provider).traits.difference(traits))
+
+    def set_aggregates(self, provider: str, aggregates: Iterable[str]) -> None:
+        """Say which aggregates a provider belongs to, by uuid, and that it belongs to no others.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self._change(self.get(provider), aggregates=frozenset(aggregates))
+
+    def add_aggregates(self, provider: str, aggregates: Collection[str]) -> None:
+        """Say that a provider belongs to these aggregates beside those that it belongs to.
+
+        :raises ProviderNotFound: the tree has no such provider.
+        """
+        self.set_aggregates(provider, self.get(provider).aggregates.union(aggregates))
+
+    def set_generations(self, generations: Mapping[str, int]) -> None:
+        """Note which generations the store has given to providers, by uuid. The tracker's business, not a driver's."""
+        for provider in list(self):
+            if provider.uuid in generations:
+                self._change(provider, generation=generations[provider.uuid])
+
+    def _add(self, name: str, uuid: str, parent_uuid: str | None) -> Provider:
+        self._providers[uuid] = Provider(
+            uuid=uuid,
+            name=name,
+            parent_uuid=parent_uuid,
+            inventories={},
+            traits=frozenset(),
+            aggregates=frozenset(),
+            generation=None,
+        )
+        return self._providers[uuid]
+
+    def _change(self, provider: Provider, **changes: Any) -> None:
+        # As a rule a report finds nothing changed, on any of thousands of hosts: the same object is compared at once.
+        if any(getattr(provider, name) != value for name, value in changes.items()):
+            self._providers[provider.uuid] = replace(provider, **changes)

@@ -1,0 +1,254 @@
+"""Has the placement role know what an agent's hosts have: tells what differs, and has moved what must be moved first.
+
+It keeps each host's provider tree as the store last told it, so that a report of hosts on which nothing has changed
+reads nothing and sends nothing. It never writes allocations: where they have to follow what is moved, the placement
+role moves both in one transaction.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from compute.cell_client import CellClient
+from compute.driver import Driver, ReshapeNeeded
+from compute.provider_tree import ProviderTree
+from compute.tree_changes import TreeChange, compare
+from moorage import context, errors, ids
+from moorage.messages import ListProviderTreesInCell, ProvidersReported, ReportProviderTree, ReshapeProviderTree
+from moorage.model import HostReport, MoveInstruction, ResourceProvider
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Trees of one question, and providers of one report; the wire allows twice as many. Arbitrary.
+_AT_ONCE = 500
+# How often one host is told anew within one report while its generations move. Arbitrary: claims move them, and each
+# try takes a fraction of a second.
+_TRIES = 5
+# Seconds to wait for one answer; see `compute.reports`.
+_PATIENCE = 5.0
+# Seconds after which no other reshape is begun within one report: hosts that are done are up before the others' turn.
+_RESHAPING_SECONDS = 10.0
+
+
+class Tracker:
+    """Knows the provider trees of an agent's hosts, as its cell has answered them.
+
+    :param reshape_at_any_report: whether a reshape may also be had after a host has been told once in this life.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        cell: CellClient,
+        *,
+        reshape_at_any_report: bool = False,
+        reshaping_seconds: float = _RESHAPING_SECONDS,
+    ) -> None:
+        self._driver = driver
+        self._cell = cell
+        self._ended = threading.Event()
+        self._reshape_at_any_report = reshape_at_any_report
+        self._reshaping_seconds = reshaping_seconds
+        #: By the uuid of the host's compute node, as everything below.
+        self._trees: dict[str, ProviderTree] = {}
+        self._told: set[str] = set()
+        self._refused_reshapes: dict[str, tuple[MoveInstruction, ...]] = {}
+
+    def track(self) -> None:
+        """Tell once what differs from what the store has, host by host; what is refused comes again with the next call.
+
+        :raises Interrupted: the agent stops.
+        :raises MoorageError: the trees cannot be read.
+        """
+        hosts = list(self._driver.hosts())
+        self._read([host for host in hosts if host.compute_node_uuid not in self._trees])
+        self._carry_out(self._ask(hosts), _TRIES)
+
+    def stop(self) -> None:
+        """Repeat nothing any more: what is not answered now is dropped, with :class:`Interrupted`."""
+        self._ended.set()
+
+    def is_told(self, host: HostReport) -> bool:
+        """Tell whether the store has had this host's tree in this life of the agent."""
+        return host.compute_node_uuid in self._told
+
+    def forget(self) -> None:
+        """Rely on nothing that was answered before: all trees are read again with the next call of :meth:`track`."""
+        self._trees.clear()
+
+    def _read(self, hosts: Sequence[HostReport]) -> None:
+        for batch in _batches(hosts, lambda _host: 1):
+            uuids = tuple(host.compute_node_uuid for host in batch)
+            found = self._cell.until_answered(ListProviderTreesInCell(uuids=uuids), self._ended, timeout=_PATIENCE)
+            self._trees.update(_by_node(uuids, found))
+
+    def _ask(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
+        """Return those hosts whose driver describes another tree than the store has."""
+        asked = (self._ask_one(host) for host in hosts)
+        return [change for change in asked if change is not None]
+
+    def _ask_one(self, host: HostReport) -> TreeChange | None:
+        before = self._trees[host.compute_node_uuid]
+        after = before.copy()
+        try:
+            self._driver.update_provider_tree(host, after)
+        except ReshapeNeeded as needed:
+            return compare(host, before, after, tuple(needed.instructions))
+        except Exception:  # the other hosts have nothing to do with it
+            LOG.exception(
+                "The driver does not say what host %s has; it is asked again at the next report", host.service_host
+            )
+            return None
+        self._refused_reshapes.pop(host.compute_node_uuid, None)
+        if change := compare(host, before, after):
+            return change
+        self._told.add(host.compute_node_uuid)
+        return None
+
+    def _carry_out(self, changes: Sequence[TreeChange], tries: int) -> None:
+        """Tell what is only to be told, all hosts of a batch at once; then reshape what is to be reshaped first."""
+        to_tell = [change for change in changes if not change.instructions]
+        for batch in _batches(to_tell, len):
+            self._tell(batch, tries)
+        waiting = [change for change in changes if change.instructions and self._may_reshape(change)]
+        begun = time.monotonic()
+        for done, change in enumerate(waiting):
+            if done and time.monotonic() - begun > self._reshaping_seconds:
+                LOG.info("The reshapes of %d host(s) come with the next report", len(waiting) - done)
+                return
+            self._reshape(change, tries)
+
+    def _redo(self, changes: Sequence[TreeChange], tries: int) -> None:
+        hosts = [change.host for change in changes]
+        self._read(hosts)
+        self._carry_out(self._ask(hosts), tries)
+
+    def _tell(self, changes: Sequence[TreeChange], tries: int) -> None:
+        """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
+        message = ReportProviderTree(
+            request_id=ids.fresh(),
+            agent=self._driver.agent,
+            providers=tuple(report for change in changes for report in change.reports),
+            gone=tuple(uuid for change in changes for uuid in change.gone),
+        )
+        try:
+            with context.bound(request_id=message.request_id):
+                answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
+        except errors.ProviderGenerationConflict as conflict:
+            LOG.info("What hosts have is read again: %s", conflict)
+            self._after_conflict(changes, tries, conflict)
+        except (errors.CallerError, errors.PlacementRefused, errors.StaleView) as refusal:
+            if len(changes) == 1:
+                self._give_up(changes[0], refusal)
+                return
+            for half in _halves(changes):
+                self._tell(half, tries)
+        else:
+            self._note(changes, answer)
+
+    def _after_conflict(
+        self, changes: Sequence[TreeChange], tries: int, conflict: errors.ProviderGenerationConflict
+    ) -> None:
+        """Read again and redo, in halves: in a large batch, claims would move one or another generation every time."""
+        if len(changes) > 1:
+            for half in _halves(changes):
+                self._redo(half, tries)
+        elif tries > 1:
+            self._redo(changes, tries - 1)
+        else:
+            self._give_up(changes[0], conflict)
+
+    def _note(self, changes: Sequence[TreeChange], answer: ProvidersReported) -> None:
+        for change in changes:
+            node = change.host.compute_node_uuid
+            change.tree.set_generations(answer.generations)
+            if all(report.uuid in answer.generations for report in change.reports):
+                self._trees[node] = change.tree
+            else:  # an older placement role has not said them
+                self._trees.pop(node)
+            self._told.add(node)
+
+    def _give_up(self, change: TreeChange, why: errors.MoorageError) -> None:
+        LOG.error("What host %s has is refused, and comes again with the next report: %s", _name(change), why)
+        # It may be the store that is another than is known here.
+        self._trees.pop(change.host.compute_node_uuid, None)
+
+    # --- Reshapes ---------------------------------------------------------------------------------------------------
+
+    def _may_reshape(self, change: TreeChange) -> bool:
+        """Tell whether this is the time for a reshape; where it is not, the host stays as it was told, and goes on."""
+        node = change.host.compute_node_uuid
+        if self._reshape_at_any_report or node not in self._told:
+            return True
+        if self._refused_reshapes.get(node) != change.instructions:  # said once, not at each report
+            self._refused_reshapes[node] = change.instructions
+            LOG.error(
+                "The driver wants the providers of host %s reshaped, which is done when its agent starts. Nothing of "
+                "what it has is told before: restart the agent, or set [compute] reshape_at_any_report",
+                _name(change),
+            )
+        return False
+
+    def _reshape(self, change: TreeChange, tries: int) -> None:
+        """Have moved what must be moved first; then read what has become of the tree, and tell the rest."""
+        if tries < 1:
+            LOG.error(
+                "The driver wants host %s reshaped again and again, and is asked at the next report", _name(change)
+            )
+            return
+        message = ReshapeProviderTree(
+            request_id=ids.fresh(),
+            agent=self._driver.agent,
+            instructions=change.instructions,
+            providers=change.children(),
+        )
+        try:
+            with context.bound(request_id=message.request_id):
+                plan = self._cell.until_answered(message, self._ended)
+        except errors.MoorageError as refusal:
+            self._give_up(change, refusal)
+            return
+        LOG.info(
+            "The providers of host %s are reshaped: %d new, %d allocation(s) moved",
+            _name(change),
+            len(plan.created),
+            len(plan.dealt),
+        )
+        self._redo([change], tries - 1)
+
+
+def _name(change: TreeChange) -> str:
+    return change.host.service_host
+
+
+def _by_node(nodes: Sequence[str], found: Sequence[ResourceProvider]) -> dict[str, ProviderTree]:
+    """Return the tree that each node belongs to: an empty one if the store does not have it."""
+    records: dict[str, list[ResourceProvider]] = {}
+    for record in found:
+        records.setdefault(record.root_provider_uuid, []).append(record)
+    roots = {record.uuid: record.root_provider_uuid for record in found}
+    return {node: ProviderTree.of(records[roots[node]] if node in roots else ()) for node in nodes}
+
+
+def _halves(changes: Sequence[TreeChange]) -> Iterator[Sequence[TreeChange]]:
+    middle = len(changes) // 2
+    yield changes[:middle]
+    yield changes[middle:]
+
+
+def _batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Yield items in batches of at most so many providers together; one that has more is a batch of its own."""
+    batch: list[T] = []
+    room = _AT_ONCE
+    for item in items:
+        if batch and size(item) > room:
+            yield batch
+            batch, room = [], _AT_ONCE
+        batch.append(item)
+        room -= size(item)
+    if batch:
+        yield batch

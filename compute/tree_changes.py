@@ -1,0 +1,142 @@
+"""What has to be told, or moved, so that the store's tree becomes the one that a host has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from compute.provider_tree import Provider, ProviderTree
+from moorage.model import ChildProvider, HostReport, Inventory, InventoryFields, MoveInstruction, ProviderReport
+
+
+@dataclass(frozen=True, slots=True)
+class TreeChange:
+    """How a host's tree, as its driver describes it, differs from the one that the store last told."""
+
+    host: HostReport
+    #: As the driver describes it.
+    tree: ProviderTree
+    #: Of providers that are new or have changed, parents before their children.
+    reports: tuple[ProviderReport, ...]
+    #: The uuids of providers that are no more, children before their parents.
+    gone: tuple[str, ...]
+    #: What the driver wants moved first.
+    instructions: tuple[MoveInstruction, ...] = ()
+
+    def __len__(self) -> int:
+        """How many providers differ."""
+        return len(self.reports) + len(self.gone)
+
+    def children(self) -> tuple[ChildProvider, ...]:
+        """Describe the new providers as a reshape creates them: empty, but for the inventories that are moved there."""
+        arriving = {(move.to_resource_provider, name) for move in self.instructions for name in move.moved_resources}
+        return tuple(
+            _child(report, [name for name in report.inventories if (report.uuid, name) in arriving])
+            for report in self.reports
+            if report.generation is None and report.parent_provider_uuid is not None
+        )
+
+
+def compare(
+    host: HostReport, before: ProviderTree, after: ProviderTree, instructions: tuple[MoveInstruction, ...] = ()
+) -> TreeChange:
+    """Return what has to be told of a host, so that ``before`` becomes ``after``."""
+    known = {provider.uuid: provider for provider in before}
+    kept = {provider.uuid for provider in after}
+    pairs = ((known.get(provider.uuid), provider) for provider in after)
+    return TreeChange(
+        host,
+        after,
+        reports=tuple(_report(old, provider) for old, provider in pairs if _differs(old, provider)),
+        gone=tuple(uuid for uuid in reversed(known) if uuid not in kept),
+        instructions=instructions,
+    )
+
+
+def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, ...]:
+    """Return how to move what stands on another provider of the tree than before; nothing if all of it stays.
+
+    Only a resource class that leaves a provider whole is moved, to those that have more of it than before, in the order
+    of the tree. An inventory that merely grows or shrinks is told by a report, and so is one that is nowhere any more.
+    """
+    amounts: dict[tuple[str, str], dict[str, int]] = {}
+    for name in _leaving(before, after):
+        arriving = _growth(before, after, name)
+        for provider in before:
+            left = provider.inventories[name].total if _leaves(provider, name, after) else 0
+            for place in arriving:
+                moved = min(left, arriving[place])
+                if moved:
+                    amounts.setdefault((provider.uuid, place), {})[name] = moved
+                left -= moved
+                arriving[place] -= moved
+    return tuple(
+        MoveInstruction(from_resource_provider=source, moved_resources=resources, to_resource_provider=destination)
+        for (source, destination), resources in amounts.items()
+    )
+
+
+def _leaving(before: ProviderTree, after: ProviderTree) -> list[str]:
+    """Return the resource classes that some provider has before and not after, in the order of the tree."""
+    names = [name for provider in before for name in provider.inventories if _leaves(provider, name, after)]
+    return list(dict.fromkeys(names))
+
+
+def _leaves(provider: Provider, resource_class: str, after: ProviderTree) -> bool:
+    return resource_class in provider.inventories and not _total(after, provider.uuid, resource_class)
+
+
+def _growth(before: ProviderTree, after: ProviderTree, resource_class: str) -> dict[str, int]:
+    """Return by how much each provider has more of a class than before."""
+    growth = {
+        provider.uuid: _total(after, provider.uuid, resource_class) - _total(before, provider.uuid, resource_class)
+        for provider in after
+    }
+    return {uuid: amount for uuid, amount in growth.items() if amount > 0}
+
+
+def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
+    provider = tree.find(uuid)
+    inventory = provider.inventories.get(resource_class) if provider else None
+    return inventory.total if inventory else 0
+
+
+def _differs(known: Provider | None, provider: Provider) -> bool:
+    if known is None or known is provider:
+        return known is None
+    # A driver that has taken a provider away and added it again has changed nothing, be it that it does so every time.
+    return replace(provider, generation=known.generation) != known
+
+
+def _report(known: Provider | None, provider: Provider) -> ProviderReport:
+    """Describe a provider; traits and aggregates are left unsaid, and stay, where the driver has not changed them."""
+    same_traits = provider.traits == (known.traits if known else frozenset())
+    same_aggregates = provider.aggregates == (known.aggregates if known else frozenset())
+    return ProviderReport(
+        uuid=provider.uuid,
+        name=provider.name,
+        inventories=dict(provider.inventories),
+        parent_provider_uuid=provider.parent_uuid,
+        traits=None if same_traits else tuple(sorted(provider.traits)),
+        aggregates=None if same_aggregates else tuple(sorted(provider.aggregates)),
+        generation=known.generation if known else None,
+    )
+
+
+def _child(report: ProviderReport, arriving: Sequence[str]) -> ChildProvider:
+    return ChildProvider(
+        name=report.name,
+        parent=str(report.parent_provider_uuid),
+        uuid=report.uuid,
+        inventories={name: _fields(report.inventories[name]) for name in arriving},
+        traits=report.traits or (),
+        aggregates=report.aggregates or (),
+    )
+
+
+def _fields(inventory: Inventory) -> InventoryFields:
+    return InventoryFields(
+        reserved=inventory.reserved,
+        min_unit=inventory.min_unit,
+        max_unit=inventory.max_unit,
+        step_size=inventory.step_size,
+        allocation_ratio=inventory.allocation_ratio,
+    )
