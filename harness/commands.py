@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -12,7 +13,7 @@ from cliff.show import ShowOne
 from rich.console import Console
 from rich.progress import Progress
 
-from harness import bench, demo
+from harness import bench, bench_candidates, bench_http, demo
 from harness.cloud import Cloud, Plan
 from moorage import errors
 from moorage.commands import Configured, shown
@@ -166,3 +167,79 @@ class BenchSelect(_OnServers, ShowOne):
                     cloud, clients=arguments.clients, per_request=arguments.per_request, requests=arguments.requests
                 )
         return [field.name for field in fields(figures)], list(asdict(figures).values())
+
+
+class BenchCandidates(Configured, Lister):
+    """Measure how the groups of a request are matched with the providers of wide hosts, in this process alone.
+
+    A row each: hosts with many equal devices, with many sharing pools, and of three levels; with and without a way to
+    serve the request. The cross product is what a search tries that looks at every combination.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--repeat", type=_count(1), default=20, help="runs of each; default: %(default)s")
+        parser.add_argument(
+            "--candidates", type=_count(1), default=100, help="candidates to take of each; default: %(default)s"
+        )
+        return parser
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Measure, and return a row a shape."""
+        columns = [field.name for field in fields(bench_candidates.Figures)]
+        measured = bench_candidates.measure(arguments.repeat, arguments.candidates)
+        return columns, [shown(asdict(figures).values()) for figures in measured]
+
+
+class BenchHttp(Configured, Lister):
+    """Measure the Placement API over HTTP: candidates by their limit, and allocation writes; by one client and by many.
+
+    The API is served by processes of its own, of a cloud of flat hosts.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--database-url", help="an empty MySQL or MariaDB database; default: a temporary SQLite file"
+        )
+        parser.add_argument("--servers", action="store_true", help="start a private MariaDB for the run")
+        parser.add_argument("--providers", type=_count(1), default=1000, help="hosts; default: %(default)s")
+        parser.add_argument("--clients", type=_count(1), default=8, help="threads that ask; default: %(default)s")
+        parser.add_argument("--requests", type=_count(1), default=400, help="of each kind; default: %(default)s")
+        parser.add_argument("--workers", type=_count(1), default=2, help="processes that serve; default: %(default)s")
+        return parser
+
+    def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Measure, and return a row for each kind of request."""
+        columns = [field.name for field in fields(bench_http.Figures)]
+        with _database(arguments.servers, arguments.database_url) as url:
+            measured = bench_http.measure(
+                url,
+                providers=arguments.providers,
+                clients=arguments.clients,
+                requests=arguments.requests,
+                workers=arguments.workers,
+            )
+            return columns, [shown(asdict(figures).values()) for figures in measured]
+
+
+@contextlib.contextmanager
+def _database(private: bool, url: str | None) -> Iterator[str]:
+    """Yield the URL of the database of a run.
+
+    :raises ConfigurationError: a private one is wanted, and a URL is given.
+    """
+    if private and url:
+        raise errors.ConfigurationError(reason="--servers starts a server of its own: leave the URL away")
+    if private:
+        from harness.servers import MariaDBServer  # here, because pifpaf is an extra
+
+        with MariaDBServer() as mariadb:
+            yield mariadb.create_database("moorage")
+    elif url:
+        yield url
+    else:
+        with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
+            yield f"sqlite:///{folder}/main.sqlite"

@@ -1,0 +1,183 @@
+"""How long the Placement API takes over HTTP: candidates by their limit, and allocation writes of many clients."""
+
+import contextlib
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import ReportProviders
+from moorage.model import Inventory, ProviderReport
+from placement_store import names, reports
+from placement_store.names import ResourceClassNames
+from placement_store.schema import MAIN
+
+#: How many candidates are asked for.
+LIMITS = (1, 10, 1000)
+
+_HOST = "127.0.0.1"
+_HEADERS = {
+    "X-Auth-Token": "admin",
+    "OpenStack-API-Version": "placement 1.39",
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+}
+_RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
+# Large enough that no measurement fills the cloud.
+_HAS = {"VCPU": 100_000, "MEMORY_MB": 100_000_000, "DISK_GB": 1_000_000}
+_REPORTED_AT_ONCE = 500
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One kind of request; the field names are those of `moorage bench http -f json`."""
+
+    request: str
+    providers: int
+    clients: int
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+
+
+def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> Iterator[Figures]:
+    """Fill an empty database with flat hosts, serve it, and measure so many requests of each kind.
+
+    :raises InternalError: a request was not answered as it must be.
+    :raises StoreUnavailable: the database cannot be reached.
+    """
+    uuids = _fill(database_url, providers)
+    query = ",".join(f"{name}:{amount}" for name, amount in _RESOURCES.items())
+    with _served(database_url, workers) as port:
+        for asking in dict.fromkeys((1, clients)):
+            for limit in LIMITS:
+                path = f"/allocation_candidates?resources={query}&limit={limit}"
+                kind = f"candidates, limit={limit}"
+                yield _measured(kind, providers, port, asking, requests, lambda _, path=path: ("GET", path, None))  # type: ignore[misc]
+        for writing in dict.fromkeys((1, clients)):
+            yield _measured("allocation write", providers, port, writing, requests, lambda n: _write(uuids, n))
+
+
+def _write(uuids: list[str], number: int) -> tuple[str, str, str]:
+    """Return a write for a new consumer; each of them takes the next host."""
+    body = {
+        "allocations": {uuids[number % len(uuids)]: {"resources": _RESOURCES}},
+        "project_id": "bench",
+        "user_id": "bench",
+        "consumer_generation": None,
+        "consumer_type": "INSTANCE",
+    }
+    return "PUT", f"/allocations/{ids.fresh()}", json.dumps(body)
+
+
+# --- The server -----------------------------------------------------------------------------------------------------
+
+
+def _fill(database_url: str, providers: int) -> list[str]:
+    database = Database(database_url, MAIN.name)
+    try:
+        MAIN.upgrade(database)
+        names.sync(database)
+        known = ResourceClassNames(database)
+        held = {name: Inventory(total=total) for name, total in _HAS.items()}
+        uuids = [ids.fresh() for _ in range(providers)]
+        for start in range(0, providers, _REPORTED_AT_ONCE):
+            part = uuids[start : start + _REPORTED_AT_ONCE]
+            described = tuple(ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part)
+            message = ReportProviders(request_id=ids.fresh(), providers=described)
+            database.write(lambda connection, message=message: reports.report(connection, message, known))  # type: ignore[misc]
+        return uuids
+    finally:
+        database.close()
+
+
+@contextlib.contextmanager
+def _served(database_url: str, workers: int) -> Iterator[int]:
+    """Run `moorage placement-api` and yield its port."""
+    with socket.create_server((_HOST, 0)) as listening:
+        port: int = listening.getsockname()[1]
+    words = ["placement-api", "--host", _HOST, "--port", str(port), "--auth-strategy", "noauth2"]
+    words += ["--database-url", database_url, "--workers", str(workers)]
+    server = subprocess.Popen([sys.executable, "-m", "moorage.shell", *words], stderr=subprocess.DEVNULL)
+    try:
+        _await(server, port)
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _await(server: "subprocess.Popen[bytes]", port: int) -> None:
+    until = time.monotonic() + _START_SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            socket.create_connection((_HOST, port)).close()
+            return
+        time.sleep(0.1)
+    raise errors.InternalError(kind="placement-api has not started")
+
+
+# --- The clients ----------------------------------------------------------------------------------------------------
+
+_Request = Callable[[int], tuple[str, str, str | None]]
+
+
+class _Client:
+    """One thread that asks again and again over one connection."""
+
+    def __init__(self, port: int, make: _Request, numbers: range) -> None:
+        self._connection = http.client.HTTPConnection(_HOST, port)
+        self._make = make
+        self._numbers = numbers
+        self.seconds: list[float] = []
+        self.refused: str | None = None
+
+    def run(self) -> None:
+        """Ask; an answer that says no ends this client."""
+        for number in self._numbers:
+            method, path, body = self._make(number)
+            began = time.perf_counter()
+            self._connection.request(method, path, body, _HEADERS)
+            reply = self._connection.getresponse()
+            document = reply.read()
+            self.seconds.append(time.perf_counter() - began)
+            if reply.status not in (http.client.OK, http.client.NO_CONTENT):
+                self.refused = f"{reply.status} {document[:500]!r}"
+                return
+
+
+def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> Figures:
+    """Measure requests, shared out among threads, after a tenth as many that are not counted."""
+    warmed = _Client(port, make, range(max(1, requests // 10)))
+    warmed.run()
+    each = max(1, requests // clients)
+    asking = [_Client(port, make, range(number * each, (number + 1) * each)) for number in range(clients)]
+    threads = [threading.Thread(target=client.run) for client in asking]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lasted = time.perf_counter() - began
+    for client in [warmed, *asking]:
+        if client.refused is not None:
+            raise errors.InternalError(kind=client.refused)
+    seconds = np.array([one for client in asking for one in client.seconds])
+    return Figures(
+        request=kind,
+        providers=providers,
+        clients=clients,
+        per_s=round(len(seconds) / lasted, 1),
+        p50_ms=round(float(np.percentile(seconds, 50)) * 1000, 2),
+        p99_ms=round(float(np.percentile(seconds, 99)) * 1000, 2),
+    )
