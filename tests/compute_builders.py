@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from fake_providers import FakeProviders
 from oslo_config import cfg
 
-from compute.driver import GuestSpec
+from compute.driver import Driver, GuestSpec
 from compute.fake import FakeDriver
+from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from moorage import context, errors, ids, options
 from moorage.bus import Bus, serves
@@ -25,11 +27,14 @@ from moorage.messages import (
     HostsReported,
     ListCells,
     ListEndedAttempts,
+    ListProviderTreesInCell,
+    ProvidersReported,
     ReportHostsInCell,
     ReportProviderTree,
+    ReshapeProviderTree,
     ReturnHosts,
 )
-from moorage.model import Cell, EndedAttempt, Flavor, Guest, RequestSpec
+from moorage.model import Cell, EndedAttempt, Flavor, Guest, RequestSpec, ReshapePlan, ResourceProvider
 from moorage.wire import Message, R
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
@@ -81,6 +86,14 @@ def destroy_of(build: BuildOnHost) -> DestroyOnHost:
     )
 
 
+def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None = None) -> ProviderTree:
+    """What a driver makes of a host's tree, of an empty one by default; the first host where none is named."""
+    reports = {report.service_host: report for report in driver.hosts()}
+    made = ProviderTree() if tree is None else tree.copy()
+    driver.update_provider_tree(reports[host or next(iter(reports))], made)
+    return made
+
+
 def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not true():
@@ -112,6 +125,7 @@ class FakeCell:
         #: Ended attempts whose guests are not known to be gone, and hosts that have not returned yet.
         self.ended: list[EndedAttempt] = []
         self.returning: set[str] = set()
+        self.providers = FakeProviders()
         self.lock = threading.Lock()
 
     def before_answer(self, message: Message[Any]) -> None:
@@ -170,9 +184,20 @@ class FakeCell:
             self.returning -= set(message.hosts) - kept
         return Done()
 
+    @serves(ListProviderTreesInCell)
+    def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
+        self._take(message)
+        return self.providers.trees(message.uuids)
+
     @serves(ReportProviderTree)
-    def report_providers(self, message: ReportProviderTree) -> Done:
-        return self._take(message)
+    def report_providers(self, message: ReportProviderTree) -> ProvidersReported:
+        self._take(message)
+        return self.providers.report(message.providers, message.gone)
+
+    @serves(ReshapeProviderTree)
+    def reshape(self, message: ReshapeProviderTree) -> ReshapePlan:
+        self._take(message)
+        return self.providers.reshape(message.instructions, message.providers)
 
     def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
         if message.attempt_id in self.over:

@@ -34,7 +34,6 @@ from moorage.messages import (
     ListClaims,
     Released,
     ReportHosts,
-    ReportProviders,
     ReportService,
     SelectDestinations,
     ShowInstance,
@@ -47,7 +46,6 @@ from moorage.model import (
     HostReport,
     Instance,
     ProviderAmounts,
-    ProviderReport,
     RequestSpec,
     Selection,
 )
@@ -97,7 +95,6 @@ class FakePlacement:
         self.answers: dict[str, tuple[bytes, Any]] = {}
         self.full: set[str] = set()
         self.calls: list[Mutation[Any]] = []
-        self.reported: list[ProviderReport] = []
         self.acknowledged: list[str] = []
 
     def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
@@ -167,11 +164,6 @@ class FakePlacement:
 
     @serves(ReportService)
     def report_service(self, _message: ReportService) -> Done:
-        return Done()
-
-    @serves(ReportProviders)
-    def report_providers(self, message: ReportProviders) -> Done:
-        self.reported.extend(message.providers)
         return Done()
 
     @serves(DeleteAllocations)

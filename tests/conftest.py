@@ -2,9 +2,11 @@
 
 import collections
 import itertools
+import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -38,6 +40,37 @@ def _run(server: Callable[[], S]) -> Iterator[S]:
         yield private
     finally:
         private.close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    """Describe a failure without another thread in between.
+
+    CPython 3.11 counts the depth of a syntax tree under construction once for all threads. A thread that formats a
+    traceback for the log meanwhile makes it fail with a SystemError, which takes down the worker and what it started.
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        return (yield)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.fixture(autouse=True)
+def log_handlers_of_this_test() -> Iterator[None]:
+    """Take off the handlers of the log that a test has set up: they write to what was captured for it alone.
+
+    Every later line of any thread would come out as a "Logging error" of some twenty lines.
+    """
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    for handler in root.handlers[:]:
+        # pytest takes its own off.
+        if handler not in before and handler.filters:
+            root.removeHandler(handler)
+            handler.close()
 
 
 @pytest.fixture(scope="session")

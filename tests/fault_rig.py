@@ -42,13 +42,14 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
     "placement": {"reconcile_interval": 1.0, "reconcile_after": 3.0},
     "compute": {"report_interval": 0.3},
     "scheduler": {"serve_placement": "false"},
+    "database": {"idle_transaction_timeout": 2.0},
 }
 
 #: Alembic has one context for the whole process.
 _MIGRATING = threading.Lock()
 
 _PRELOADED = ["__main__", "moorage.shell", "conductor.commands", "compute.commands", "compute.fake"]
-_PRELOADED += ["scheduler.commands", "placement_store.commands", "filters.resources", "weighers.ram", "pymysql"]
+_PRELOADED += ["scheduler.commands", "placement_store.commands.claims", "filters.resources", "weighers.ram", "pymysql"]
 
 # --- Processes ------------------------------------------------------------------------------------------------------
 

@@ -1,11 +1,13 @@
 """What the tests of the placement store build: a store, providers, consumers, and short words for messages."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sqlalchemy import func, select
 
-from moorage import ids, options
+from moorage import errors, ids
 from moorage.database import Database
 from moorage.inspection import ClaimState, StoreAudit
 from moorage.messages import (
@@ -16,6 +18,7 @@ from moorage.messages import (
     GetAllocations,
     GetResourceProvider,
     ListClaims,
+    ListResourceProviders,
     PostAllocations,
     PutAllocations,
     Released,
@@ -26,12 +29,18 @@ from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inve
 from moorage.requests import StoredRequests
 from placement_store import audit, claims
 from placement_store.claims import NewClaim
+from placement_store.endpoint import PlacementEndpoint
 from placement_store.inspection import InspectionEndpoint
+from placement_store.name_endpoint import NameEndpoint
 from placement_store.names import ResourceClassNames
+from placement_store.provider_endpoint import ProviderEndpoint
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
-from placement_store.service import PlacementEndpoint
 
 Amounts = Mapping[str, Mapping[str, int]]
+
+
+class Endpoint(ProviderEndpoint, NameEndpoint, PlacementEndpoint):
+    """All of topic `placement` that reads and writes the store, in one."""
 
 
 class Store:
@@ -40,7 +49,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.names = ResourceClassNames(database)
-        self.endpoint = PlacementEndpoint(options.new(), database, self.names)
+        self.endpoint = Endpoint(database, self.names)
         self.inspection = InspectionEndpoint(database)
         self.requests = StoredRequests(database, requests)
 
@@ -54,17 +63,27 @@ class Store:
 
     # --- Providers ------------------------------------------------------------------------------------------------
 
-    def provider(self, name: str | None = None, uuid: str | None = None, **inventories: int | Inventory) -> str:
+    def provider(
+        self,
+        name: str | None = None,
+        uuid: str | None = None,
+        *,
+        parent: str | None = None,
+        **inventories: int | Inventory,
+    ) -> str:
         """Create a provider, with inventories given as a total or in full; return its uuid."""
         uuid = uuid or ids.fresh()
         self.endpoint.create_resource_provider(
-            CreateResourceProvider(request_id=ids.fresh(), uuid=uuid, name=name or f"provider {uuid}")
+            CreateResourceProvider(
+                request_id=ids.fresh(), uuid=uuid, name=name or f"provider {uuid}", parent_provider_uuid=parent
+            )
         )
         if inventories:
             self.set_inventories(uuid, 0, **inventories)
         return uuid
 
     def set_inventories(self, uuid: str, generation: int, **inventories: int | Inventory) -> ResourceProvider:
+        self.names.ensure(inventories)
         described = {n: Inventory(total=i) if isinstance(i, int) else i for n, i in inventories.items()}
         return self.endpoint.set_inventories(
             SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=described)
@@ -186,3 +205,34 @@ def request(amounts: Amounts) -> AllocationRequest:
     return AllocationRequest(
         allocations={provider: ProviderAmounts(resources=dict(resources)) for provider, resources in amounts.items()}
     )
+
+
+# --- Writers at once -------------------------------------------------------------------------------------------------
+
+
+def at_once(*writes: Callable[[], object]) -> list[str]:
+    """Begin all of these at the same moment; return `done`, or the name of the error, of each."""
+    gate = threading.Barrier(len(writes))
+
+    def run(write: Callable[[], object]) -> str:
+        gate.wait()
+        try:
+            write()
+        except errors.MoorageError as fault:
+            return type(fault).__name__
+        return "done"
+
+    with ThreadPoolExecutor(len(writes)) as threads:
+        return list(threads.map(run, writes))
+
+
+def assert_trees(store: Store) -> None:
+    """Every provider has the root that its parents lead to."""
+    found = {one.uuid: one for one in store.endpoint.list_resource_providers(ListResourceProviders())}
+    for provider in found.values():
+        above, seen = provider, {provider.uuid}
+        while above.parent_provider_uuid is not None:
+            above = found[above.parent_provider_uuid]
+            assert above.uuid not in seen
+            seen.add(above.uuid)
+        assert provider.root_provider_uuid == above.uuid

@@ -1,15 +1,17 @@
 """Hosts, pictures and requests for the scheduler's tests, each with only what a test cares about spelled out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from filters.aggregates import AggregatesFilter
 from filters.availability_zone import AvailabilityZoneFilter
 from filters.compute import ComputeFilter
 from filters.destination import DestinationFilter
 from filters.resources import ResourcesFilter
+from filters.traits import TraitsFilter
 from moorage.ids import derived
 from moorage.messages import SelectDestinations
-from moorage.model import Flavor, RequestSpec
+from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec
 from moorage.plugin import HostInventory
 from scheduler.funnel import Funnel
 from scheduler.hosts import HostRow
@@ -57,7 +59,7 @@ def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
 def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> Provider:
     """The provider of a host, with 16 VCPU, 32 GiB and 500 GB where nothing else is said."""
     held = inventories or {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)}
-    return Provider(id=host.id, uuid=host.compute_node_uuid, seq=seq, inventories=held)
+    return Provider(id=host.id, uuid=host.compute_node_uuid, seq=seq, root_id=host.id, parent_id=None, inventories=held)
 
 
 def picture(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = None) -> Picture:
@@ -74,6 +76,8 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
             Named("compute", ComputeFilter({})),
             Named("availability_zone", AvailabilityZoneFilter({})),
             Named("destination", DestinationFilter({})),
+            Named("traits", TraitsFilter({})),
+            Named("aggregates", AggregatesFilter({})),
             Named("resources", ResourcesFilter({})),
         ],
         [
@@ -87,6 +91,13 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
 def spec(vcpus: int = 2, memory_mb: int = 2048, root_gb: int = 20, **changes: Any) -> RequestSpec:
     flavor = Flavor(vcpus=vcpus, memory_mb=memory_mb, root_gb=root_gb)
     return RequestSpec(**{"project_id": "project", "user_id": "user", "flavor": flavor} | changes)
+
+
+def allocation_request(amounts: Mapping[str, Mapping[str, int]]) -> AllocationRequest:
+    """What claims these amounts, by provider and class."""
+    return AllocationRequest(
+        allocations={uuid: ProviderAmounts(resources=dict(resources)) for uuid, resources in amounts.items()}
+    )
 
 
 def instance_uuids(request_id: str, count: int) -> tuple[str, ...]:

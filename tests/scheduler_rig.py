@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from placement_builders import Endpoint
 from scheduler_builders import CELLS, funnel
 
-from moorage import options
 from moorage.database import Database
 from moorage.ids import derived
 from moorage.inspection import StoreAudit
@@ -26,7 +26,6 @@ from placement_store import cells
 from placement_store.audit import report as audit_report
 from placement_store.names import ResourceClassNames
 from placement_store.schema import MAIN, requests
-from placement_store.service import PlacementEndpoint
 from scheduler.destinations import Destinations
 from scheduler.follow import Follower
 from scheduler.funnel import Funnel
@@ -85,7 +84,7 @@ class Rig:
         self.database = Database(url, "main", pool_size=32)
         MAIN.upgrade(self.database)
         self.names = ResourceClassNames(self.database)
-        self.placement = PlacementEndpoint(options.new(), self.database, self.names)
+        self.placement = Endpoint(self.database, self.names)
         self._numbers = itertools.count()
         self._schedulers: list[OneScheduler] = []
         for number, uuid in enumerate(CELLS):

@@ -28,7 +28,6 @@ from conductor.steps import (
 from conductor.super_builds import Asking
 from conductor.worker import Worker
 from moorage import errors, ids, options
-from moorage.bus import Bus
 from moorage.database import Database
 from moorage.messages import InstanceBuild, ReportHostsInCell
 from moorage.model import AllocationRequest, Flavor, HostReport, ProviderAmounts, RequestSpec, Selection
@@ -395,13 +394,9 @@ def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(databas
 
 
 def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Database) -> None:
-    conf = options.new(
-        {"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}, "scheduler": {"host_down_after": 0.1}}
-    )
-    bus = Bus(conf)
     cell = ids.fresh()
-    hosts = CellHosts(options.new(), database, cell, bus.client("placement"))
-    impatient = CellHosts(conf, database, cell, bus.client("placement"))
+    hosts = CellHosts(options.new(), database, cell)
+    impatient = CellHosts(options.new({"scheduler": {"host_down_after": 0.1}}), database, cell)
     reports = tuple(
         HostReport(service_host=f"h{n}", nodename=f"h{n}", compute_node_uuid=ids.derived("n", n), agent="agent")
         for n in range(2500)
@@ -432,4 +427,3 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
     hosts.returned("agent", ["h7"])
     assert hosts.why_down("h7") is None
     assert hosts.seen_since(clock + 0.1, 60.0)[0] == ["h7"]
-    bus.close()

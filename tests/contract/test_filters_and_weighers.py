@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_builders import CELLS, host_row, inventory, picture, provider, spec
+from scheduler_trees import granular_requests, providers_of_hosts
 from stevedore import ExtensionManager
 
 from moorage import errors, options
 from moorage.model import Destination, RequestSpec
 from moorage.plugin import Filter, Weigher
-from scheduler.picture import Provider
 from scheduler.plugins import list_opts, load_filters, load_weighers
 from scheduler.view import Snapshot
 
@@ -24,38 +24,21 @@ NAMES = ["host0", "HOST1", "Host2", "elsewhere", "node0", "NODE1"]
 names = st.sampled_from(NAMES)
 several_names = st.lists(names, max_size=3).map(tuple)
 
-inventories = st.builds(
-    inventory,
-    total=st.integers(1, 64),
-    used=st.integers(0, 64),
-    reserved=st.integers(0, 8),
-    min_unit=st.integers(1, 4),
-    max_unit=st.integers(1, 64),
-    step_size=st.integers(1, 3),
-    allocation_ratio=st.sampled_from([0.5, 1.0, 1.5, 16.0]),
-)
-hosts = st.builds(
-    dict,
-    cell_uuid=st.sampled_from(CELLS),
-    availability_zone=st.sampled_from(["nova", "a", "A"]),
-    up=st.booleans(),
-    disabled=st.booleans(),
-    forced_down=st.booleans(),
-    held=st.dictionaries(st.sampled_from(["VCPU", "MEMORY_MB", "DISK_GB"]), inventories),
+described = st.fixed_dictionaries(
+    {
+        "cell_uuid": st.sampled_from(CELLS),
+        "availability_zone": st.sampled_from(["nova", "a", "A"]),
+        "up": st.booleans(),
+        "disabled": st.booleans(),
+        "forced_down": st.booleans(),
+    }
 )
 
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
-    rows, providers = [], []
-    for number, values in enumerate(draw(st.lists(hosts, max_size=5))):
-        held = values.pop("held")
-        row = host_row(number, **values)
-        rows.append(row)
-        # Without any inventory, a host may also be without a provider.
-        if held or number % 2:
-            providers.append(Provider(id=number, uuid=row.compute_node_uuid, seq=0, inventories=held))
-    return picture(rows, providers).snapshot()
+    hosts = [host_row(number, **values) for number, values in enumerate(draw(st.lists(described, max_size=4)))]
+    return picture(hosts, draw(providers_of_hosts(len(hosts)))).snapshot()
 
 
 requests = st.builds(
@@ -88,7 +71,8 @@ def a_weigher(name: str) -> Weigher:
 
 
 @pytest.mark.parametrize("name", FILTERS)
-@given(view=snapshots(), request=requests)
+@settings(deadline=None)
+@given(view=snapshots(), request=requests | granular_requests())
 def test_a_filters_mask_says_of_each_host_what_it_says_of_that_host_alone(
     name: str, view: Snapshot, request: RequestSpec
 ) -> None:
@@ -99,7 +83,8 @@ def test_a_filters_mask_says_of_each_host_what_it_says_of_that_host_alone(
 
 
 @pytest.mark.parametrize("name", WEIGHERS)
-@given(view=snapshots(), request=requests)
+@settings(deadline=None)
+@given(view=snapshots(), request=requests | granular_requests())
 def test_a_weighers_scores_say_of_each_host_what_it_says_of_that_host_alone(
     name: str, view: Snapshot, request: RequestSpec
 ) -> None:

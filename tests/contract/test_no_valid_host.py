@@ -44,6 +44,8 @@ def test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses(
         ("compute", 4, 0),
         ("availability_zone", 4, 1),
         ("destination", 3, 0),
+        ("traits", 3, 0),
+        ("aggregates", 3, 0),
         ("resources", 3, 3),
     ]
     nearest = told.nearest_misses[0]

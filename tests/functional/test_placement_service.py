@@ -15,6 +15,7 @@ from moorage.database import Database
 from moorage.messages import (
     CreateResourceProvider,
     DeleteAllocations,
+    EnsureResourceClass,
     GetAllocations,
     GetResourceProvider,
     ListCells,
@@ -65,6 +66,7 @@ def test_a_provider_is_filled_and_emptied_over_the_bus(placement: Client) -> Non
     host, consumer = ids.fresh(), ids.fresh()
     placement.call(CreateResourceProvider(request_id="r1", uuid=host, name="host"))
     inventories = {"VCPU": Inventory(total=2), "CUSTOM_GPU": Inventory(total=1)}
+    placement.call(EnsureResourceClass(request_id="r0", name="CUSTOM_GPU"))
     placement.call(SetInventories(request_id="r2", uuid=host, generation=0, inventories=inventories))
 
     # When somebody takes all of it

@@ -139,7 +139,9 @@ def test_a_disabled_host_gets_nothing_more(around: Surroundings) -> None:
 
 
 def test_an_unknown_plugin_keeps_a_scheduler_from_starting(around: Surroundings) -> None:
-    with pytest.raises(errors.UnknownPlugin, match="no filter named horoscope; the known ones are: availability_zone"):
+    with pytest.raises(
+        errors.UnknownPlugin, match="no filter named horoscope; the known ones are: aggregates, availability_zone"
+    ):
         around.start(enabled_filters=["compute", "horoscope"])
 
 

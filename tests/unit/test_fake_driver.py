@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings, wait_until
+from compute_builders import guest_spec, settings, tree_of, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +66,7 @@ def test_a_refusing_host_says_so_before_anything_begins(tmp_path: Path) -> None:
 
 def test_an_allocation_ratio_lets_a_host_carry_more_guests_but_none_larger_than_itself(tmp_path: Path) -> None:
     with started(tmp_path, vcpus=4, vcpu_allocation_ratio=2.0, disk_gb=0) as driver:
-        inventories = driver.providers()[0].inventories
+        inventories = next(iter(tree_of(driver))).inventories
 
     assert inventories["VCPU"].capacity == 8.0
     assert inventories["VCPU"].max_unit == 4

@@ -15,6 +15,7 @@ from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weighe
 from scheduler.funnel import Funnel, Ranking, pick, seed_of
 from scheduler.planning import Plan, Planner
 from scheduler.plugins import Named, Weighted
+from scheduler.serving import Refusals
 from scheduler.view import Snapshot
 
 
@@ -52,6 +53,8 @@ def test_filters_run_in_order_each_on_what_the_ones_before_have_left() -> None:
         ("compute", 4, 1),
         ("availability_zone", 3, 1),
         ("destination", 2, 1),
+        ("traits", 1, 0),
+        ("aggregates", 1, 0),
         ("resources", 1, 0),
     ]
 
@@ -109,9 +112,9 @@ def test_the_best_few_are_the_head_of_the_whole_order(
 def plan(request_id: str, hosts: int = 8, subset: int = 1, **more: Any) -> list[int]:
     """The ids of the chosen hosts of a request, on hosts that are all alike."""
     snapshot = picture([host_row(number) for number in range(hosts)]).snapshot()
-    planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), (), ())
+    planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), Refusals())
     assert isinstance(planned, Plan)
-    return [planned.view.hosts[row].id for row, _ in planned.chosen]
+    return [planned.view.hosts[choice.row].id for choice in planned.chosen]
 
 
 def test_the_same_request_is_decided_alike_and_others_break_ties_otherwise() -> None:
@@ -123,9 +126,9 @@ def test_ties_do_not_depend_on_the_order_in_which_hosts_were_read() -> None:
     hosts = [host_row(number) for number in range(8)]
     chosen = set()
     for order in (hosts, hosts[::-1]):
-        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), (), ())
+        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), Refusals())
         assert isinstance(planned, Plan)
-        chosen.add(planned.view.hosts[planned.chosen[0][0]].id)
+        chosen.add(planned.view.hosts[planned.chosen[0].row].id)
     assert len(chosen) == 1
 
 
@@ -140,9 +143,9 @@ def test_among_the_best_few_one_is_picked_by_the_seed() -> None:
     ).snapshot()
 
     def chosen(request_id: str, subset: int) -> int:
-        planned = Planner(funnel(), subset).plan(snapshot, select(request_id), (), ())
+        planned = Planner(funnel(), subset).plan(snapshot, select(request_id), Refusals())
         assert isinstance(planned, Plan)
-        return planned.view.hosts[planned.chosen[0][0]].id
+        return planned.view.hosts[planned.chosen[0].row].id
 
     assert {chosen(f"r{number}", 1) for number in range(50)} == {5}
     assert {chosen(f"r{number}", 3) for number in range(50)} == {3, 4, 5}

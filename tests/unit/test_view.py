@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import CELLS, host_row, inventory, picture, provider
+from scheduler_builders import CELLS, allocation_request, host_row, inventory, picture, provider
 
 from scheduler.columns import Column
 from scheduler.picture import UNSURE
@@ -50,7 +50,7 @@ def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
     second = picture([], [provider(host, VCPU=inventory(8, used=3))])
     second.update(hosts=[host])
     for shown in (first, second):
-        assert shown.snapshot().host(0).inventories == {"VCPU": inventory(8, used=3)}
+        assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(8, used=3)]}
         assert shown.snapshot().free("VCPU").tolist() == [5.0]
 
 
@@ -129,9 +129,9 @@ def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
     shown = picture([host])
     anew = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
     shown.update(providers=[anew], gone_providers=[1])
-    assert shown.snapshot().host(0).inventories == {"VCPU": inventory(4)}
+    assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
     shown.update(gone_providers=[1])
-    assert shown.snapshot().host(0).inventories == {"VCPU": inventory(4)}
+    assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
 
 
 def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_letter_by_letter() -> None:
@@ -153,9 +153,9 @@ def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
     shown = picture([host_row(1), host_row(2)])
     snapshot = shown.snapshot()
     planned = snapshot.planned(["VCPU", "CUSTOM_UNHEARD_OF"])
-    planned.claim(1, {"VCPU": 15})
+    planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 15}}))
     assert planned.fits("VCPU", 2).tolist() == [True, False]
-    assert planned.host(1).inventories["VCPU"].used == 15
+    assert planned.host(1).used("VCPU") == 15
     assert used(snapshot) == [0.0, 0.0]
 
 

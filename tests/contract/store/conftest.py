@@ -6,6 +6,7 @@ import pytest
 from placement_builders import Store
 
 from moorage.database import Database
+from placement_store import names
 from placement_store.schema import MAIN
 
 
@@ -26,7 +27,7 @@ def store(database: Database) -> Store:
     """An empty store."""
     store = Store(database)
     store.empty()
-    store.names.sync()
+    names.sync(store.database)
     return store
 
 

@@ -1,57 +1,21 @@
-"""Resource providers with their inventories, and the classes of what they have."""
+"""Resource providers with their inventories."""
 
 import pytest
 from placement_builders import Store
-from sqlalchemy import select
 
 from moorage import errors, ids
 from moorage.messages import (
     CreateResourceProvider,
+    DeleteInventories,
+    DeleteInventory,
     DeleteResourceProvider,
     ListResourceProviders,
-    ReportProviders,
+    SetInventories,
+    SetInventory,
 )
-from moorage.model import Inventory, ProviderReport
-from placement_store import providers
-from placement_store.names import ResourceClassNames
-from placement_store.schema import resource_classes
+from moorage.model import Inventory, ResourceProvider
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-
-
-# --- Resource classes -------------------------------------------------------------------------------------------------
-
-
-def test_standard_classes_have_their_place_in_the_library_as_their_number(store: Store) -> None:
-    store.names.sync()
-
-    again = ResourceClassNames(store.database)
-
-    assert [again.id_of(name) for name in ("VCPU", "MEMORY_MB", "DISK_GB")] == [0, 1, 2]
-    assert again.name_of(0) == "VCPU"
-    assert store.scalar(select(resource_classes.c.name).where(resource_classes.c.id == 0)) == "VCPU"
-
-
-def test_custom_classes_are_created_on_demand_and_known_to_every_process(store: Store) -> None:
-    store.names.ensure(["CUSTOM_B", "VCPU", "CUSTOM_A"])
-    elsewhere = ResourceClassNames(store.database)
-
-    numbers = {name: elsewhere.id_of(name) for name in ("CUSTOM_A", "CUSTOM_B")}
-
-    assert min(numbers.values()) == 10_000
-    assert len(set(numbers.values())) == 2
-    assert store.names.id_of("CUSTOM_A") == numbers["CUSTOM_A"]
-    assert elsewhere.name_of(numbers["CUSTOM_B"]) == "CUSTOM_B"
-
-
-def test_a_class_that_is_neither_standard_nor_custom_is_not_found(store: Store) -> None:
-    with pytest.raises(errors.ResourceClassNotFound) as caught:
-        store.names.ensure(["GLUE"])
-    assert caught.value.name == "GLUE"
-    with pytest.raises(errors.ResourceClassNotFound):
-        store.names.id_of("CUSTOM_GLUE")
-    with pytest.raises(errors.ResourceClassNotFound):
-        store.names.name_of(9_999)
 
 
 # --- Providers and inventories ----------------------------------------------------------------------------------------
@@ -115,6 +79,16 @@ def test_inventories_are_replaced_as_a_whole_and_move_the_generation_even_if_the
     assert store.set_inventories(uuid, 2, **found.inventories).generation == 3
 
 
+def test_a_class_that_nobody_has_created_is_refused_and_nothing_is_written(store: Store, host: str) -> None:
+    inventories = {"VCPU": Inventory(total=1), "CUSTOM_TYPO": Inventory(total=1)}
+    with pytest.raises(errors.ResourceClassNotFound) as caught:
+        store.endpoint.set_inventories(
+            SetInventories(request_id="r1", uuid=host, generation=1, inventories=inventories)
+        )
+    assert caught.value.name == "CUSTOM_TYPO"
+    assert (store.generation(host), store.get(host).inventories["VCPU"].total) == (1, 8)
+
+
 def test_inventories_are_not_replaced_on_a_stale_view(store: Store, host: str) -> None:
     with pytest.raises(errors.ProviderGenerationConflict) as caught:
         store.set_inventories(host, 0, VCPU=1)
@@ -134,6 +108,26 @@ def test_an_inventory_in_use_cannot_be_removed_but_may_shrink_below_what_is_used
     assert [finding.resource_class for finding in store.audit().overcommitted] == ["VCPU"]
 
 
+def test_what_is_over_full_may_stay_or_shrink_and_nothing_of_it_may_grow_or_be_new(store: Store, host: str) -> None:
+    one, other = ids.derived("one"), ids.derived("other")
+    store.put(one, {host: {"VCPU": 4}})
+    store.put(other, {host: {"VCPU": 4}})
+    store.set_inventories(host, store.generation(host), VCPU=Inventory(total=8, reserved=6), MEMORY_MB=8192)
+
+    store.put(one, {host: {"VCPU": 4, "MEMORY_MB": 512}}, 1)
+    for grown, generation in (({"VCPU": 5}, 2), ({"VCPU": 4, "MEMORY_MB": 9000}, 2)):
+        with pytest.raises(errors.CapacityExceeded):
+            store.put(one, {host: grown}, generation)
+    with pytest.raises(errors.CapacityExceeded) as refused:
+        store.put(ids.derived("third"), {host: {"VCPU": 1}})
+    assert refused.value.refusals[0]["free"] == -6.0
+    store.put(one, {host: {"VCPU": 3}}, 2)
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(one, {host: {"VCPU": 4}}, 3)
+
+    assert store.used(host)["VCPU"] == 7
+
+
 @pytest.mark.parametrize("bad", [Inventory(total=1, reserved=2), Inventory(total=2**31 - 1, allocation_ratio=1e308)])
 def test_an_impossible_inventory_is_refused_by_name(store: Store, bad: Inventory) -> None:
     uuid = store.provider()
@@ -143,90 +137,95 @@ def test_an_impossible_inventory_is_refused_by_name(store: Store, bad: Inventory
     assert store.get(uuid).inventories == {}
 
 
-# --- Reports of hosts -------------------------------------------------------------------------------------------------
+# --- One class ------------------------------------------------------------------------------------------------------
 
 
-def report(store: Store, *reports: ProviderReport) -> None:
-    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+def set_one(store: Store, uuid: str, name: str, inventory: Inventory, **more: object) -> ResourceProvider:
+    message = {"request_id": ids.fresh(), "uuid": uuid, "resource_class": name, "inventory": inventory}
+    return store.endpoint.set_inventory(SetInventory(**{**message, **more}))  # type: ignore[arg-type]
 
 
-def described(number: int, **totals: int) -> ProviderReport:
-    return ProviderReport(
-        uuid=ids.derived("node", number),
-        name=f"node{number:04}",
-        inventories={name: Inventory(total=total) for name, total in totals.items()},
+def delete_one(store: Store, uuid: str, name: str, generation: int | None = None) -> ResourceProvider:
+    return store.endpoint.delete_inventory(
+        DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=name, generation=generation)
     )
 
 
-def test_reported_providers_are_created_with_their_inventories(store: Store) -> None:
-    report(store, described(1, VCPU=8, CUSTOM_GPU=1), described(2))
-
-    first, second = store.endpoint.list_resource_providers(ListResourceProviders())
-
-    assert first.inventories == {"VCPU": Inventory(total=8), "CUSTOM_GPU": Inventory(total=1)}
-    assert (first.uuid, first.generation, first.root_provider_uuid) == (ids.derived("node", 1), 1, first.uuid)
-    assert (second.inventories, second.generation) == ({}, 0)
+def delete_all(store: Store, uuid: str, generation: int | None = None) -> ResourceProvider:
+    return store.endpoint.delete_inventories(
+        DeleteInventories(request_id=ids.fresh(), uuid=uuid, generation=generation)
+    )
 
 
-def test_a_report_without_news_writes_nothing(store: Store) -> None:
-    nodes = [described(number, VCPU=8) for number in range(3)]
-    report(store, *nodes)
-    before = (store.changes(), [store.seq(node.uuid) for node in nodes])
+def test_the_inventory_of_one_class_is_created_replaced_and_taken_away_beside_the_others(
+    store: Store, host: str
+) -> None:
+    store.put(ids.derived("c"), {host: SMALL})
 
-    report(store, *nodes)
+    created = set_one(store, host, "DISK_GB", Inventory(total=100), expected="absent")
+    replaced = set_one(store, host, "DISK_GB", Inventory(total=200), expected="present", generation=created.generation)
+    deleted = delete_one(store, host, "DISK_GB", replaced.generation)
 
-    assert (store.changes(), [store.seq(node.uuid) for node in nodes]) == before
-
-
-def test_only_what_differs_is_written(store: Store) -> None:
-    report(store, described(1, VCPU=8), described(2, VCPU=8), described(3, VCPU=8, DISK_GB=5))
-    before = [store.seq(ids.derived("node", number)) for number in (1, 2, 3)]
-
-    report(store, described(1, VCPU=8), described(2, VCPU=9, DISK_GB=3), described(3, VCPU=8))
-
-    assert [store.seq(ids.derived("node", n)) - seq for n, seq in zip((1, 2, 3), before, strict=True)] == [0, 1, 1]
-    assert store.get(ids.derived("node", 2)).used == {"VCPU": 0, "DISK_GB": 0}
-    assert store.get(ids.derived("node", 3)).inventories == {"VCPU": Inventory(total=8)}
+    assert created.inventories == {
+        "VCPU": Inventory(total=8),
+        "MEMORY_MB": Inventory(total=8192),
+        "DISK_GB": Inventory(total=100),
+    }
+    assert replaced.inventories["DISK_GB"].total == 200
+    assert deleted.used == SMALL
+    assert [one.generation for one in (created, replaced, deleted)] == [3, 4, 5]
 
 
-def test_a_provider_takes_the_name_that_its_host_reports(store: Store) -> None:
-    report(store, described(1, VCPU=8))
-
-    report(store, ProviderReport(uuid=ids.derived("node", 1), name="renamed", inventories={"VCPU": Inventory(total=8)}))
-
-    found = store.get(ids.derived("node", 1))
-    assert (found.name, found.generation) == ("renamed", 1)
+def test_the_same_inventory_again_moves_the_generation_as_in_placement(store: Store, host: str) -> None:
+    assert set_one(store, host, "VCPU", Inventory(total=8)).generation == 2
 
 
-def test_one_bad_provider_of_a_report_names_itself_and_nothing_is_written(store: Store) -> None:
-    store.provider("taken")
-    good, uuid = described(1, VCPU=8), ids.fresh()
-    bad = ProviderReport(uuid=uuid, name="bad", inventories={"VCPU": Inventory(total=1, reserved=9)})
-    with pytest.raises(errors.InvalidInventory) as caught:
-        report(store, good, bad)
-    assert caught.value.provider_uuid == uuid
-    with pytest.raises(errors.AlreadyExists) as taken:
-        report(store, good, ProviderReport(uuid=uuid, name="taken"))
-    assert taken.value.name == "taken"
-    with pytest.raises(errors.InvalidRequest) as doubled:
-        report(store, good, good)
-    assert doubled.value.path == "$.providers[1].uuid"
-    assert [found.name for found in store.endpoint.list_resource_providers(ListResourceProviders())] == ["taken"]
+def test_an_inventory_that_is_not_as_expected_is_refused_and_nothing_moves(store: Store, host: str) -> None:
+    with pytest.raises(errors.InventoryNotFound) as absent:
+        set_one(store, host, "DISK_GB", Inventory(total=1), expected="present")
+    assert (absent.value.provider_uuid, absent.value.name) == (host, "DISK_GB")
+    with pytest.raises(errors.AlreadyExists) as present:
+        set_one(store, host, "VCPU", Inventory(total=1), expected="absent")
+    assert present.value.kind == "inventory"
+    with pytest.raises(errors.InventoryNotFound):
+        delete_one(store, host, "DISK_GB")
+    with pytest.raises(errors.ResourceClassNotFound):
+        set_one(store, host, "CUSTOM_TYPO", Inventory(total=1))
+    with pytest.raises(errors.ResourceClassNotFound):
+        delete_one(store, host, "CUSTOM_TYPO")
+    with pytest.raises(errors.InvalidInventory):
+        set_one(store, host, "VCPU", Inventory(total=1, reserved=2))
+    with pytest.raises(errors.ProviderNotFound):
+        set_one(store, ids.fresh(), "VCPU", Inventory(total=1))
+    assert store.generation(host) == 1
 
 
-def test_a_class_in_use_cannot_drop_out_of_a_report(store: Store) -> None:
-    report(store, described(1, VCPU=8, DISK_GB=5))
-    store.put(ids.derived("c"), {ids.derived("node", 1): {"DISK_GB": 1}})
-    with pytest.raises(errors.InventoryInUse) as caught:
-        report(store, described(1, VCPU=8))
-    assert caught.value.resource_class == "DISK_GB"
+def test_one_class_is_not_written_on_a_stale_view(store: Store, host: str) -> None:
+    for write in (
+        lambda: set_one(store, host, "VCPU", Inventory(total=1), generation=0),
+        lambda: delete_one(store, host, "VCPU", 0),
+        lambda: delete_all(store, host, 0),
+    ):
+        with pytest.raises(errors.ProviderGenerationConflict) as caught:
+            write()
+        assert (caught.value.provider_uuid, caught.value.named, caught.value.found) == (host, 0, 1)
 
 
-def test_a_thousand_providers_are_reported_in_one_call(store: Store) -> None:
-    report(store, *(described(number, VCPU=8, MEMORY_MB=8192, DISK_GB=100) for number in range(1000)))
+def test_an_inventory_in_use_is_not_taken_away(store: Store, host: str) -> None:
+    store.put(ids.derived("c"), {host: {"VCPU": 2}})
 
-    rows = store.database.read(lambda connection: providers.rows(connection, None))
+    for take_away in (lambda: delete_one(store, host, "VCPU"), lambda: delete_all(store, host)):
+        with pytest.raises(errors.InventoryInUse) as caught:
+            take_away()
+        assert (caught.value.provider_uuid, caught.value.resource_class) == (host, "VCPU")
+    assert store.get(host).inventories.keys() == {"VCPU", "MEMORY_MB"}
 
-    assert len(rows) == 1000
-    assert {row.generation for row in rows} == {1}
-    assert all(len(row.inventories) == 3 and row.root_id == row.id for row in rows)
+    assert delete_one(store, host, "MEMORY_MB").inventories.keys() == {"VCPU"}
+    store.delete(ids.derived("c"))
+    assert delete_all(store, host).inventories == {}
+
+
+def test_a_smaller_inventory_of_one_class_keeps_what_is_used(store: Store, host: str) -> None:
+    store.put(ids.derived("c"), {host: SMALL})
+    shrunk = set_one(store, host, "VCPU", Inventory(total=1))
+    assert (shrunk.inventories["VCPU"].total, shrunk.used["VCPU"]) == (1, 2)

@@ -13,10 +13,10 @@ from compute_builders import (
 from compute.fake import FakeDriver
 from moorage import errors, ids
 from moorage.messages import (
+    ListProviderTreesInCell,
     ReportHostsInCell,
     ReportProviderTree,
 )
-from moorage.model import ProviderReport
 from moorage.wire import Message
 
 
@@ -27,7 +27,7 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
 
     reports = [said for said in now.cell.told if isinstance(said, ReportProviderTree | ReportHostsInCell)]
     assert isinstance(reports[0], ReportProviderTree)
-    assert list(reports[0].providers) == list(driver.providers())
+    assert [report.uuid for report in reports[0].providers] == [host.compute_node_uuid for host in driver.hosts()]
     assert list(reports[1].hosts) == list(driver.hosts())
     assert all(said.hosts == () for said in reports[2:])
     assert all(said.alive == ("host-0001", "host-0002", "host-0003") for said in reports[2:])
@@ -57,25 +57,6 @@ def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(stage: 
 
     first, *others = now.cell.said(ReportProviderTree)
     assert others == [first] * 2
-
-
-def test_a_changed_description_is_told_in_full_and_alone(stage: Begin) -> None:
-    class Growing(FakeDriver):
-        grown = False
-
-        def providers(self) -> list[ProviderReport]:
-            first, *others = super().providers()
-            if self.grown:
-                first = ProviderReport(uuid=first.uuid, name=first.name)
-            return [first, *others]
-
-    now = stage()
-    driver = now.start(Growing)
-    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
-    driver.grown = True
-    wait_until(lambda: len(now.cell.said(ReportProviderTree)) == 2)
-
-    assert list(now.cell.said(ReportProviderTree)[1].providers) == [driver.providers()[0]]
 
 
 def test_a_provider_that_is_refused_keeps_none_of_the_others_out(stage: Begin) -> None:
@@ -124,3 +105,6 @@ def test_hosts_that_the_cell_has_lost_are_described_anew(stage: Begin) -> None:
     wait_until(lambda: any(said.alive for said in cell.said(ReportHostsInCell)))
     cell.lost = True
     wait_until(lambda: len([said for said in cell.said(ReportHostsInCell) if said.hosts]) == 2)
+
+    assert len(cell.said(ListProviderTreesInCell)) == 2, "nothing that was answered before is relied upon"
+    assert len(cell.said(ReportProviderTree)) == 1, "and nothing is told that the store still has"

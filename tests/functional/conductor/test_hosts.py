@@ -2,16 +2,10 @@
 
 import time
 
-from conductor_builders import CELL_1, World, node, report, wait_until
+from conductor_builders import CELL_1, World, report, wait_until
 
 from moorage import ids
-from moorage.messages import (
-    ReportHostsInCell,
-    ReportProviderTree,
-)
-from moorage.model import (
-    ProviderReport,
-)
+from moorage.messages import ReportHostsInCell
 
 
 def test_descriptions_are_passed_on_and_again_when_they_change_and_who_is_alive_always(world: World) -> None:
@@ -44,12 +38,3 @@ def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> N
     world.serve("scheduler", world.scheduler)
 
     wait_until(lambda: any(sent.hosts for sent in world.scheduler.reports))
-
-
-def test_provider_trees_are_passed_on_to_the_placement_role(world: World) -> None:
-    provider = ProviderReport(uuid=node("a"), name="a")
-    world.bus.client(f"conductor.{CELL_1.uuid}").call(
-        ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=(provider,))
-    )
-
-    assert world.placement.reported == [provider]

@@ -1,0 +1,347 @@
+"""Allocation candidates out of the store: which trees are looked at, and what is said of them can be claimed."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from candidate_enumeration import every_candidate
+from candidate_strategies import host_trees, is_valid, requests
+from hypothesis import HealthCheck, given, settings
+from msgspec import structs
+from placement_builders import Store
+from sqlalchemy import event, select
+
+from moorage import errors, ids
+from moorage.messages import EnsureTrait, ListAllocationCandidates, SetAggregates, SetTraits
+from moorage.model import AllocationCandidates, Inventory, ProviderSummary, ResourceGroup, ResourceRequest
+from placement_store.candidate_endpoint import CandidateEndpoint
+from placement_store.candidates import HostTree, listing, load
+from placement_store.candidates.tree import SHARES
+from placement_store.names import sync
+from placement_store.schema import inventories, resource_providers
+
+AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
+SMALL = {"VCPU": 1, "MEMORY_MB": 512}
+
+
+@pytest.fixture
+def store(store: Store) -> Store:
+    """An empty store that knows the standard traits."""
+    sync(store.database)
+    return store
+
+
+def ask(store: Store, *, limit: int = 1000, **groups_and_more: Any) -> AllocationCandidates:
+    """List candidates; `resources` are those of the unsuffixed group, where no groups are given."""
+    resources = groups_and_more.pop("resources", None)
+    groups = groups_and_more.pop("groups", {"": ResourceGroup(resources=resources or SMALL)})
+    request = ResourceRequest(groups=groups, **groups_and_more)
+    return CandidateEndpoint(store.database, store.names).list_allocation_candidates(
+        ListAllocationCandidates(request=request, limit=limit)
+    )
+
+
+def amounts(found: AllocationCandidates) -> list[dict[str, dict[str, int]]]:
+    return [{uuid: part.resources for uuid, part in one.allocations.items()} for one in found.allocation_requests]
+
+
+def give(store: Store, uuid: str, *, traits: tuple[str, ...] = (), aggregates: tuple[str, ...] = ()) -> str:
+    if traits:
+        store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits))
+    if aggregates:
+        store.endpoint.set_aggregates(SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=aggregates))
+    return uuid
+
+
+def pool(store: Store, name: str, aggregate: str = AGGREGATE, **inventories: int | Inventory) -> str:
+    return give(store, store.provider(name, **inventories), traits=(SHARES,), aggregates=(aggregate,))
+
+
+# --- What is listed ---------------------------------------------------------------------------------------------------
+
+
+def test_each_host_with_room_is_a_candidate_and_is_summed_up_with_all_of_its_tree(store: Store) -> None:
+    host = store.provider("host", VCPU=8, MEMORY_MB=Inventory(total=4096, reserved=96, allocation_ratio=1.5))
+    gpu = give(store, store.provider("gpu", parent=host, VGPU=2), traits=("HW_GPU_API_VULKAN",))
+    store.provider("small host", VCPU=1, MEMORY_MB=128)
+    store.put(ids.fresh(), {host: {"VCPU": 3}})
+
+    found = ask(store)
+
+    assert amounts(found) == [{host: SMALL}]
+    assert found.allocation_requests[0].mappings == {"": (host,)}
+    assert found.provider_summaries == {
+        host: ProviderSummary(
+            root_provider_uuid=host,
+            capacity={"VCPU": 8.0, "MEMORY_MB": 6000.0},
+            used={"VCPU": 3, "MEMORY_MB": 0},
+        ),
+        gpu: ProviderSummary(
+            root_provider_uuid=host,
+            parent_provider_uuid=host,
+            capacity={"VGPU": 2.0},
+            used={"VGPU": 0},
+            traits=("HW_GPU_API_VULKAN",),
+        ),
+    }
+
+
+def test_a_pool_serves_the_hosts_of_its_aggregate_and_itself_and_is_summed_up_with_them(store: Store) -> None:
+    shared = pool(store, "pool", DISK_GB=100)
+    near = give(store, store.provider("near", VCPU=8, MEMORY_MB=4096), aggregates=(AGGREGATE,))
+    give(store, store.provider("far", VCPU=8, MEMORY_MB=4096), aggregates=(ANOTHER,))
+
+    whole = ask(store, resources={"VCPU": 1, "DISK_GB": 10})
+    disk = ask(store, resources={"DISK_GB": 10})
+
+    assert amounts(whole) == [{near: {"VCPU": 1}, shared: {"DISK_GB": 10}}]
+    assert whole.provider_summaries.keys() == {near, shared}
+    # What the pool serves alone is one candidate, whichever host it is for.
+    assert amounts(disk) == [{shared: {"DISK_GB": 10}}]
+
+
+def test_a_provider_below_another_shares_with_the_aggregates_of_its_root_counting_for_it(store: Store) -> None:
+    storage = give(store, store.provider("storage"), aggregates=(ANOTHER,))
+    shelf = give(store, store.provider("shelf", parent=storage, DISK_GB=100), traits=(SHARES,), aggregates=(AGGREGATE,))
+    host = give(store, store.provider("host", VCPU=8), aggregates=(AGGREGATE, ANOTHER))
+
+    def in_aggregates(*uuids: str) -> AllocationCandidates:
+        wanted = {"VCPU": 1, "DISK_GB": 1}
+        return ask(store, groups={"": ResourceGroup(resources=wanted, member_of=tuple((uuid,) for uuid in uuids))})
+
+    assert amounts(in_aggregates(ANOTHER)) == [{host: {"VCPU": 1}, shelf: {"DISK_GB": 1}}]
+    assert in_aggregates(ANOTHER).provider_summaries.keys() == {host, storage, shelf}
+    assert amounts(in_aggregates(ids.fresh())) == []
+
+
+def test_a_pool_is_found_by_the_aggregate_of_its_root_where_the_host_is_not_in_it(store: Store) -> None:
+    storage = give(store, store.provider("storage"), aggregates=(ANOTHER,))
+    shelf = give(store, store.provider("shelf", parent=storage, DISK_GB=100), traits=(SHARES,), aggregates=(AGGREGATE,))
+    host = give(store, store.provider("host", VCPU=8), aggregates=(AGGREGATE,))
+
+    disk = ResourceGroup(resources={"DISK_GB": 1}, member_of=((ANOTHER,),))
+    found = ask(store, groups={"": disk, "_1": ResourceGroup(resources={"VCPU": 1})})
+
+    assert amounts(found) == [{shelf: {"DISK_GB": 1}, host: {"VCPU": 1}}]
+
+
+def test_groups_can_be_bound_to_a_tree_by_any_provider_of_it(store: Store) -> None:
+    shared = pool(store, "pool", DISK_GB=100)
+    shelf = store.provider("part of the pool", parent=shared)
+    hosts = [give(store, store.provider(name, VCPU=8, DISK_GB=10), aggregates=(AGGREGATE,)) for name in ("one", "two")]
+    part = store.provider("part of two", parent=hosts[1])
+
+    def bound(to: str, suffix: str) -> list[dict[str, dict[str, int]]]:
+        cpu = ResourceGroup(resources={"VCPU": 1}, in_tree=to if suffix == "" else None)
+        disk = ResourceGroup(resources={"DISK_GB": 1}, in_tree=to if suffix == "_1" else None)
+        return amounts(ask(store, groups={"": cpu, "_1": disk}))
+
+    of_two = [{hosts[1]: {"VCPU": 1}, shared: {"DISK_GB": 1}}, {hosts[1]: {"VCPU": 1, "DISK_GB": 1}}]
+    assert sorted(bound(part, ""), key=len) == sorted(of_two, key=len)
+    assert bound(part, "_1") == [{hosts[1]: {"VCPU": 1, "DISK_GB": 1}}]
+    assert bound(shelf, "_1") == [{host: {"VCPU": 1}, shared: {"DISK_GB": 1}} for host in hosts]
+    assert bound(shelf, "") == bound(ids.fresh(), "_1") == []
+
+
+def test_trees_take_turns_until_there_are_enough(store: Store) -> None:
+    hosts = [store.provider(f"host {n}", VCPU=8) for n in range(3)]
+    for host in hosts:
+        for number in range(3):
+            store.provider(f"gpu {number} of {host}", parent=host, VGPU=1)
+
+    found = ask(store, limit=4, resources={"VCPU": 1, "VGPU": 1})
+
+    assert len(found.allocation_requests) == 4
+    assert [next(uuid for uuid in one if uuid in hosts) for one in amounts(found)] == [*hosts, hosts[0]]
+    assert found == ask(store, limit=4, resources={"VCPU": 1, "VGPU": 1})
+
+
+def test_drawn_candidates_are_the_same_in_any_order_and_a_few_of_them_are_of_any_host(store: Store) -> None:
+    uuids = [store.provider(f"host{number}", VCPU=8, MEMORY_MB=8192) for number in range(40)]
+
+    def drawn(seed: int, limit: int) -> list[str]:
+        request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
+        found = store.database.read(
+            lambda connection: listing.list_candidates(connection, store.names, request, limit, drawn=Random(seed))
+        )
+        return [uuid for one in amounts(found) for uuid in one]
+
+    assert sorted(drawn(1, 100)) == sorted(uuids)
+    assert drawn(1, 100) != uuids
+    assert len({uuid for seed in range(20) for uuid in drawn(seed, 2)}) > 10
+
+
+def test_a_request_that_nobody_can_serve_has_no_candidates_and_no_summaries(store: Store) -> None:
+    store.provider("host", VCPU=8, MEMORY_MB=4096)
+
+    assert ask(store, resources={"VCPU": 9}) == ask(store, resources={"DISK_GB": 1}) == AllocationCandidates()
+
+
+NOBODYS = ("CUSTOM_NOBODYS",)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"groups": {"": ResourceGroup(resources=SMALL, required=NOBODYS)}},
+        {"groups": {"": ResourceGroup(resources=SMALL, forbidden=NOBODYS)}},
+        {"groups": {"_1": ResourceGroup(resources=SMALL, any_of=(("HW_CPU_X86_AVX2", *NOBODYS),))}},
+        {"root_required": NOBODYS},
+        {"root_forbidden": NOBODYS},
+    ],
+)
+def test_a_trait_that_does_not_exist_is_refused_wherever_it_stands(store: Store, asked: dict[str, Any]) -> None:
+    with pytest.raises(errors.TraitNotFound) as caught:
+        ask(store, **asked)
+    assert caught.value.name == "CUSTOM_NOBODYS"
+
+
+def test_a_class_that_does_not_exist_is_refused(store: Store) -> None:
+    with pytest.raises(errors.ResourceClassNotFound) as caught:
+        ask(store, resources={"CUSTOM_NOBODYS": 1})
+    assert caught.value.name == "CUSTOM_NOBODYS"
+
+
+def test_a_request_that_contradicts_itself_is_refused_with_its_place_in_the_message(store: Store) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        ask(store, groups={"_1": ResourceGroup(resources=SMALL), "_2": ResourceGroup(resources=SMALL)})
+    assert caught.value.path == "$.request.group_policy"
+
+
+# --- What it costs ----------------------------------------------------------------------------------------------------
+
+
+class Statements:
+    """The statements that a store sends while it is watched, with how many rows they were asked to look for."""
+
+    def __init__(self, store: Store) -> None:
+        self._engine = store.database.engine
+        self.sent: list[str] = []
+
+    def __enter__(self) -> "Statements":
+        event.listen(self._engine, "before_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._engine, "before_cursor_execute", self._note)
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        self.sent.append(statement)
+
+
+def fleet(store: Store, hosts: int) -> None:
+    for number in range(hosts):
+        give(store, store.provider(f"{number}", VCPU=8, MEMORY_MB=4096), aggregates=(AGGREGATE,))
+
+
+def test_trees_are_loaded_in_as_many_statements_as_one_is(store: Store) -> None:
+    pool(store, "pool", DISK_GB=100)
+    fleet(store, 12)
+    roots = [root for (root,) in store.database.read(lambda connection: connection.exec_driver_sql(ROOTS).all())]
+
+    def statements(number: int) -> int:
+        with Statements(store) as watched:
+            found = store.database.read(lambda connection: load.trees(connection, store.names, roots[:number]))
+        assert len(found) == number
+        return len(watched.sent)
+
+    assert statements(13) == statements(2)
+
+
+def test_one_candidate_costs_the_same_in_a_larger_cloud(store: Store) -> None:
+    fleet(store, 20)
+    with Statements(store) as small:
+        ask(store, limit=1)
+    for number in range(40):
+        store.provider(f"another {number}", VCPU=8, MEMORY_MB=4096)
+    with Statements(store) as large:
+        found = ask(store, limit=1)
+
+    assert len(found.allocation_requests) == 1
+    assert small.sent == large.sent
+
+
+def test_trees_that_lack_what_is_asked_are_not_loaded(store: Store) -> None:
+    fleet(store, 20)
+    with Statements(store) as asked_in_vain:
+        ask(store, resources={"VCPU": 1, "VGPU": 1})
+    with Statements(store) as asked:
+        ask(store)
+
+    def loads(watched: Statements) -> int:
+        return sum("parent_provider_id, " in s or ".total" in s.split("FROM")[0] for s in watched.sent)
+
+    assert loads(asked) > 0
+    assert loads(asked_in_vain) == 0
+
+
+# --- What is true of every candidate ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(host_trees(), requests().filter(is_valid))
+def test_what_is_listed_is_what_enumeration_finds_and_each_of_it_can_be_claimed(
+    store: Store, tree: HostTree, request: ResourceRequest
+) -> None:
+    uuids = stored(store, tree)
+    asked = renamed(request, uuids)
+    trees = store.database.read(lambda c: load.trees(c, store.names, [r for (r,) in c.exec_driver_sql(ROOTS)]))
+    expected = set().union(*(every_candidate(one, asked) for one in trees.values()))
+
+    found = amounts(ask(store, **structs.asdict(asked)))
+
+    listed = [frozenset((u, n, a) for u, part in one.items() for n, a in part.items()) for one in found]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == expected
+    for candidate in found[:5]:
+        consumer = ids.fresh()
+        store.put(consumer, candidate)
+        store.delete(consumer)
+
+
+ROOTS = "SELECT id FROM resource_providers WHERE parent_provider_id IS NULL ORDER BY id"
+AGGREGATES = {"agg-1": AGGREGATE, "agg-2": ANOTHER}
+
+
+def stored(store: Store, tree: HostTree) -> dict[str, str]:
+    """Make a tree, and the trees that share with it, all that the store has; return the uuids there by those here."""
+    store.empty()
+    sync(store.database)
+    for name in ("CUSTOM_A", "CUSTOM_B", "CUSTOM_C"):
+        store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name))
+    uuids: dict[str, str] = {}
+    # A parent's name is its children's, or has a smaller number at its end.
+    for provider in sorted((*tree.providers, *tree.above_sharing, *tree.sharing), key=lambda one: one.uuid):
+        uuid = store.provider(
+            provider.uuid,
+            parent=uuids.get(provider.parent_uuid or ""),
+            **{name: row.described for name, row in provider.inventories.items()},
+        )
+        for name, row in provider.inventories.items():
+            use(store, uuid, name, row.used)
+        uuids[provider.uuid] = give(
+            store, uuid, traits=tuple(provider.traits), aggregates=tuple(AGGREGATES[a] for a in provider.aggregates)
+        )
+    return uuids
+
+
+def use(store: Store, uuid: str, name: str, amount: int) -> None:
+    """Say that so much is used, as if the inventory had shrunk below it since, where that is too much."""
+    provider_id = select(resource_providers.c.id).where(resource_providers.c.uuid == uuid).scalar_subquery()
+    table = inventories.c
+    this = (table.resource_provider_id == provider_id, table.resource_class_id == store.names.id_of(name))
+    store.database.write(lambda c: c.execute(inventories.update().where(*this).values(used=amount)))
+
+
+def renamed(request: ResourceRequest, uuids: dict[str, str]) -> ResourceRequest:
+    """Return a request that names what the store has, and what it has not."""
+
+    def there(group: ResourceGroup) -> ResourceGroup:
+        return structs.replace(
+            group,
+            in_tree=group.in_tree and uuids.get(group.in_tree, ids.fresh()),
+            member_of=tuple(tuple(AGGREGATES[a] for a in wanted) for wanted in group.member_of),
+            not_member_of=tuple(AGGREGATES[a] for a in group.not_member_of),
+        )
+
+    return structs.replace(request, groups={suffix: there(group) for suffix, group in request.groups.items()})

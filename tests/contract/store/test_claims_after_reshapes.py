@@ -1,0 +1,158 @@
+"""What a claim was made with and what has become of it: swaps and releases after a reshape leave nothing behind."""
+
+import pytest
+from placement_builders import Store
+from reshape_builders import Reshaping, child
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.messages import DeleteResourceProvider
+from placement_store.schema import resource_providers
+
+CLAIMED = {"VCPU": 2, "VGPU": 1}
+
+
+@pytest.fixture
+def node(store: Store) -> str:
+    """A flat compute node."""
+    return store.provider("node", VCPU=8, VGPU=4, CUSTOM_NIC=2)
+
+
+@pytest.fixture
+def after(store: Store) -> str:
+    return store.provider("after", VCPU=8, VGPU=4)
+
+
+@pytest.fixture
+def reshaping(store: Store) -> Reshaping:
+    return Reshaping(store)
+
+
+def move_out(reshaping: Reshaping, store: Store) -> str:
+    """Move all VGPU of the node to a child of it."""
+    reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
+    return store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+
+
+def nothing(store: Store, *providers: str) -> bool:
+    return all(set(store.used(uuid).values()) <= {0} for uuid in providers)
+
+
+def test_a_swap_to_another_host_takes_along_what_a_reshape_has_moved(
+    store: Store, reshaping: Reshaping, node: str, after: str
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
+    gpu = move_out(reshaping, store)
+    assert store.held(uuid) == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+
+    swapped = store.swap(uuid, claim_id, {node: CLAIMED}, {after: CLAIMED})
+
+    assert store.held(uuid) == {after: CLAIMED}
+    assert nothing(store, node, gpu)
+    assert (store.consumer(uuid).claim_id, store.consumer(uuid).root_provider_uuid) == (swapped.claim_id, after)
+    assert store.is_sound()
+
+
+def test_what_a_guest_may_still_use_of_a_reshaped_host_is_its_residue(
+    store: Store, reshaping: Reshaping, node: str, after: str
+) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
+    store.accept(uuid, claim_id, attempt)
+    gpu = move_out(reshaping, store)
+
+    swapped = store.swap(uuid, claim_id, {node: CLAIMED}, {after: CLAIMED}, leave_residue=True)
+
+    assert swapped.residue_uuid == attempt
+    assert store.held(attempt) == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+    assert store.held(uuid) == {after: CLAIMED}
+    store.delete(attempt, for_good=True)
+    assert nothing(store, node, gpu)
+
+
+@pytest.mark.parametrize("leave_residue", [True, False])
+def test_a_delete_after_a_reshape_leaves_all_or_nothing_of_it(
+    store: Store, reshaping: Reshaping, node: str, leave_residue: bool
+) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
+    store.accept(uuid, claim_id, attempt)
+    gpu = move_out(reshaping, store)
+
+    store.delete(uuid, claim_id=claim_id, for_good=True, leave_residue=leave_residue)
+
+    if leave_residue:
+        assert store.held(attempt) == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+        store.delete(attempt, for_good=True)
+    assert store.rows() == {}
+    assert nothing(store, node, gpu)
+
+
+def test_an_unaccepted_claim_is_released_whole_after_a_reshape_as_the_reconciler_does_it(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
+    gpu = move_out(reshaping, store)
+
+    store.delete(uuid, claim_id=claim_id, unaccepted=True)
+
+    assert store.held(uuid) == {}
+    assert nothing(store, node, gpu)
+
+
+def test_a_swap_on_the_same_host_releases_what_was_claimed_wherever_it_is_now(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED}).claim_id
+    # Others have given it one of each more, which is none of the claim's.
+    store.put(uuid, {node: {"VCPU": 3, "VGPU": 2, "CUSTOM_NIC": 1}}, 1)
+    gpu = move_out(reshaping, store)
+
+    store.swap(uuid, claim_id, {node: CLAIMED}, {node: {"VCPU": 4}, gpu: {"VGPU": 2}})
+
+    assert store.held(uuid) == {node: {"VCPU": 5, "CUSTOM_NIC": 1}, gpu: {"VGPU": 3}}
+    assert store.is_sound()
+
+
+def test_what_others_have_put_on_a_shared_pool_survives_and_what_they_have_put_on_the_host_goes(
+    store: Store, reshaping: Reshaping, node: str, after: str
+) -> None:
+    pool, uuid = store.provider("pool", DISK_GB=100), ids.fresh()
+    claim_id = store.claim(uuid, {node: CLAIMED, pool: {"DISK_GB": 10}}).claim_id
+    store.put(uuid, {node: {"VCPU": 2, "VGPU": 3, "CUSTOM_NIC": 1}, pool: {"DISK_GB": 15}}, 1)
+    gpu = move_out(reshaping, store)
+    moved, shared = {node: CLAIMED, pool: {"DISK_GB": 10}}, {pool: {"DISK_GB": 10}}
+
+    store.swap(uuid, claim_id, moved, {after: CLAIMED, **shared})
+
+    assert store.held(uuid) == {after: CLAIMED, pool: {"DISK_GB": 15}}
+    assert nothing(store, node, gpu)
+
+
+def test_a_claim_on_a_child_that_a_reshape_has_emptied_and_somebody_has_deleted_is_swapped_all_the_same(
+    store: Store, reshaping: Reshaping, node: str, after: str
+) -> None:
+    gpu, uuid = move_out(reshaping, store), ids.fresh()
+    made_with = {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+    claim_id = store.claim(uuid, made_with).claim_id
+    reshaping.move((gpu, {"VGPU": 4}, node))
+    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=gpu))
+
+    store.swap(uuid, claim_id, made_with, {after: CLAIMED})
+
+    assert store.held(uuid) == {after: CLAIMED}
+    assert nothing(store, node)
+
+
+def test_an_alternate_that_a_reshape_has_made_out_of_date_is_refused_and_the_claim_stands(
+    store: Store, reshaping: Reshaping, node: str, after: str
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {after: CLAIMED}).claim_id
+    move_out(reshaping, store)
+    with pytest.raises(errors.CapacityExceeded):
+        store.swap(uuid, claim_id, {after: CLAIMED}, {node: CLAIMED})
+    assert (store.held(uuid), store.consumer(uuid).claim_id) == ({after: CLAIMED}, claim_id)

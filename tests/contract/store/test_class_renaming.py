@@ -1,0 +1,70 @@
+"""A resource class is given another name, with all that there is and all that is held of it."""
+
+import pytest
+from placement_builders import Store, at_once
+
+from moorage import errors, ids
+from placement_store import class_renaming
+from placement_store.races import until_settled
+
+OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
+
+
+def rename(store: Store, old: str = OLD, new: str = NEW) -> None:
+    until_settled(lambda: store.database.write(lambda connection: class_renaming.rename(connection, old, new)))
+
+
+def test_what_there_is_and_what_is_held_goes_by_the_new_name(store: Store) -> None:
+    holder, other = store.provider(VCPU=1, **{OLD: 8}), store.provider(VCPU=1)
+    consumer = ids.fresh()
+    store.put(consumer, {holder: {OLD: 3}})
+    generation, seq, elsewhere, told = store.generation(holder), store.seq(holder), store.seq(other), store.changes()
+
+    rename(store)
+
+    assert store.used(holder) == {NEW: 3, "VCPU": 0}
+    assert store.held(consumer) == {holder: {NEW: 3}}
+    assert (store.generation(holder), store.seq(holder)) == (generation, seq + 1)
+    assert store.seq(other) == elsewhere
+    assert store.changes() == told + 1
+    assert store.is_sound()
+    store.put(consumer, {holder: {NEW: 8}}, store.consumer(consumer).generation)
+
+
+def test_whoever_remembers_the_old_name_is_refused(store: Store) -> None:
+    provider = store.provider(**{OLD: 8})
+    rename(store)
+
+    with pytest.raises(errors.CapacityExceeded):
+        store.put(ids.fresh(), {provider: {OLD: 1}})
+    with pytest.raises(errors.ResourceClassNotFound):
+        rename(store)
+    assert store.used(provider) == {NEW: 0}
+
+
+def test_a_name_that_is_taken_or_standard_is_refused(store: Store) -> None:
+    store.names.ensure([OLD, NEW])
+
+    with pytest.raises(errors.AlreadyExists):
+        rename(store)
+    with pytest.raises(errors.InvalidRequest):
+        rename(store, "VCPU")
+    with pytest.raises(errors.InvalidRequest):
+        rename(store, new="VCPU")
+
+
+@pytest.mark.parametrize("_round", range(10))
+def test_a_class_that_is_given_out_while_it_is_renamed_is_never_left_behind(store: Store, _round: int) -> None:
+    first, second = store.provider(**{OLD: 1}), store.provider()
+
+    outcomes = at_once(
+        lambda: rename(store),
+        lambda: store.set_inventories(second, 0, **{OLD: 1}),
+        lambda: store.put(ids.fresh(), {first: {OLD: 1}}),
+    )
+
+    assert outcomes[0] == "done"
+    assert set(store.used(first)) == {NEW}
+    # It was given out before, or after and refused, unless the old name was created anew for it.
+    assert set(store.used(second)) in ({NEW}, {OLD}, set())
+    assert store.is_sound()

@@ -1,0 +1,155 @@
+"""Consumers as HTTP writes them: the same as over RPC, but for how they come and go."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+from placement_builders import Amounts, Store, at_once
+from sqlalchemy import func, select
+
+from moorage import errors, ids
+from placement_store import puts
+from placement_store.puts import ANY_GENERATION, Put
+from placement_store.races import until_settled
+from placement_store.schema import consumers
+
+SMALL = {"VCPU": 2}
+FIRST: Mapping[str, Any] = {"consumer_type": None, "known_over_rpc": False}
+WHOSE = {"project_id": "project", "user_id": "user"}
+
+
+def asked(amounts: Amounts, generation: Any = None) -> Put:
+    return Put(amounts=amounts, generation=generation, described=WHOSE, described_first=FIRST, over_http=True)
+
+
+def write(store: Store, wanted: Mapping[str, Put]) -> None:
+    until_settled(lambda: store.database.write(lambda connection: puts.write(connection, wanted, store.names)))
+
+
+def put(store: Store, uuid: str, amounts: Amounts, generation: Any = None) -> None:
+    """Put as the API does."""
+    write(store, {uuid: asked(amounts, generation)})
+
+
+def generation(store: Store, uuid: str) -> int | None:
+    """Return the generation of a consumer's row; none if it has none."""
+    found: int | None = store.scalar(select(consumers.c.generation).where(consumers.c.uuid == uuid))
+    return found
+
+
+def test_a_consumer_known_only_over_http_goes_with_its_last_allocation(store: Store, host: str) -> None:
+    put_empty, released = ids.fresh(), ids.fresh()
+    for uuid in (put_empty, released):
+        put(store, uuid, {host: SMALL})
+        assert generation(store, uuid) == 1
+
+    put(store, put_empty, {}, 1)
+    store.delete(released)
+
+    assert store.scalar(select(func.count()).select_from(consumers)) == 0
+    assert store.used(host)["VCPU"] == 0
+    put(store, put_empty, {host: SMALL})
+    assert generation(store, put_empty) == 1
+
+
+def test_a_consumer_once_written_over_rpc_outlives_its_last_allocation(store: Store, host: str) -> None:
+    by_rpc, by_both, claimed = ids.fresh(), ids.fresh(), ids.fresh()
+    store.put(by_rpc, {host: SMALL})
+    put(store, by_both, {host: SMALL})
+    store.put(by_both, {host: SMALL}, 1)
+    put(store, claimed, {host: SMALL})
+    store.claim(claimed, {host: SMALL}, consumer_generation=1)
+
+    put(store, by_rpc, {}, 1)
+    put(store, by_both, {}, 2)
+    store.delete(claimed)
+
+    assert [generation(store, uuid) for uuid in (by_rpc, by_both, claimed)] == [2, 3, 3]
+
+
+@pytest.mark.parametrize("named", [None, 2, ANY_GENERATION])
+def test_a_consumer_that_holds_nothing_counts_as_none_over_http(store: Store, host: str, named: Any) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+    store.put(uuid, {}, 1)
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        put(store, uuid, {host: SMALL}, 1)
+
+    put(store, uuid, {host: SMALL}, named)
+
+    assert generation(store, uuid) == 3
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        put(store, uuid, {host: SMALL})
+
+
+def test_over_rpc_a_consumer_that_holds_nothing_is_there(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+    put(store, uuid, {}, 1)
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        store.put(uuid, {host: SMALL})
+    assert store.put(uuid, {host: SMALL}, 2) == 3
+
+
+@pytest.mark.parametrize("named", [None, ANY_GENERATION])
+def test_an_unknown_consumer_given_nothing_is_not_created(store: Store, host: str, named: Any) -> None:
+    put(store, ids.fresh(), {}, named)
+    assert store.scalar(select(func.count()).select_from(consumers)) == 0
+
+
+def test_what_is_refused_leaves_no_consumer_behind(store: Store, host: str) -> None:
+    refused: dict[type[errors.MoorageError], Amounts] = {
+        errors.ProviderNotFound: {host: SMALL, ids.fresh(): SMALL},
+        errors.ResourceClassNotFound: {host: {"CUSTOM_NONE": 1}},
+        errors.CapacityExceeded: {host: {"VCPU": 9}},
+    }
+    uuid = ids.fresh()
+    for kind, amounts in refused.items():
+        with pytest.raises(kind):
+            put(store, uuid, amounts)
+        with pytest.raises(kind):
+            write(store, {ids.fresh(): asked({host: SMALL}), uuid: asked(amounts)})
+    assert store.scalar(select(func.count()).select_from(consumers)) == 0
+
+    put(store, uuid, {host: SMALL})
+
+
+def test_http_brings_back_what_was_deleted_for_good_and_claims_are_refused_all_the_same(
+    store: Store, host: str
+) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+    store.delete(uuid, for_good=True)
+
+    put(store, uuid, {host: SMALL})
+
+    for named in (None, 1):
+        with pytest.raises(errors.ConsumerDeleted):
+            store.put(uuid, {host: SMALL}, named)
+        with pytest.raises(errors.ConsumerDeleted):
+            store.claim(uuid, {host: SMALL}, consumer_generation=named)
+    put(store, uuid, {}, 1)
+    assert generation(store, uuid) is None
+
+
+def test_of_two_who_put_for_a_consumer_that_holds_nothing_one_wins(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {host: SMALL})
+    store.put(uuid, {}, 1)
+
+    outcomes = at_once(*[lambda: put(store, uuid, {host: SMALL})] * 2)
+
+    assert sorted(outcomes) == ["ConsumerGenerationConflict", "done"]
+    assert (generation(store, uuid), store.used(host)["VCPU"]) == (3, 2)
+
+
+def test_whoever_buries_a_consumer_and_whoever_writes_it_over_http_leave_it_sound(store: Store, host: str) -> None:
+    for _ in range(10):
+        uuid = ids.fresh()
+        writers = partial(put, store, uuid, {host: SMALL}), partial(store.delete, uuid, for_good=True)
+        assert at_once(*writers) == ["done", "done"]
+        # Buried last, nothing is held; written last, it is held by a consumer that only HTTP knows.
+        assert store.used(host)["VCPU"] == (2 if generation(store, uuid) else 0)
+        store.delete(uuid, for_good=True)
+    assert store.is_sound()

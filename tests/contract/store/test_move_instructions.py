@@ -1,0 +1,447 @@
+"""Move instructions: what moves of inventories, and where what consumers hold of it goes."""
+
+import pytest
+from placement_builders import Store
+from reshape_builders import Reshaping, child, dealt, everything
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.model import Inventory
+from placement_store import aggregates, traits
+from placement_store.names import TraitNames
+from placement_store.schema import resource_providers
+
+EGR, IGR = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
+FUNCTION = {"SRIOV_NET_VF": 1, EGR: 500, IGR: 500}
+
+
+@pytest.fixture
+def reshaping(store: Store) -> Reshaping:
+    return Reshaping(store)
+
+
+@pytest.fixture
+def node(store: Store) -> str:
+    """A compute node that has everything itself."""
+    return store.provider("node", VCPU=16, VGPU=8, SRIOV_NET_VF=2, **{EGR: 1000, IGR: 1000})
+
+
+def uuid_of(store: Store, name: str) -> str:
+    return store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == name))
+
+
+def inventory(store: Store, name: str, resource_class: str) -> Inventory:
+    return store.get(uuid_of(store, name)).inventories[resource_class]
+
+
+# --- The example ------------------------------------------------------------------------------------------------------
+
+MOVES = [
+    ("node", {"VGPU": 4}, "node_gpu0"),
+    ("node", {"VGPU": 4}, "node_gpu1"),
+    ("node", {"SRIOV_NET_VF": 2, EGR: 1000, IGR: 1000}, "node_gpu1"),
+]
+CHILDREN = (child("node_gpu0", "node"), child("node_gpu1", "node"))
+
+
+def test_inventories_and_all_that_is_allocated_of_them_move_to_new_children_at_once(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    with_gpus = {ids.fresh(): amount for amount in (3, 3, 1, 1)}
+    with_functions, with_neither = [ids.fresh(), ids.fresh()], ids.fresh()
+    claims = {uuid: store.claim(uuid, {node: {"VCPU": 1, "VGPU": n}}).claim_id for uuid, n in with_gpus.items()}
+    claims |= {uuid: store.claim(uuid, {node: {"VCPU": 1, **FUNCTION}}).claim_id for uuid in with_functions}
+    claims[with_neither] = store.claim(with_neither, {node: {"VCPU": 2}}).claim_id
+    attempt = ids.fresh()
+    store.accept(with_functions[0], claims[with_functions[0]], attempt)
+    rows, before, generation = store.rows(), store.get(node), store.generation(node)
+
+    done = reshaping.move(*MOVES, providers=CHILDREN)
+
+    gpus = [uuid_of(store, name) for name in ("node_gpu0", "node_gpu1")]
+    assert done.created == {gpus[0]: "node_gpu0", gpus[1]: "node_gpu1"}
+    assert done.inventories[node] == {}
+    assert store.get(node).inventories == {"VCPU": before.inventories["VCPU"]}
+    for uuid in gpus:
+        found = store.get(uuid)
+        assert (found.root_provider_uuid, found.parent_provider_uuid, found.generation) == (node, node, 1)
+        assert found.inventories == done.inventories[uuid]
+        assert found.inventories["VGPU"] == Inventory(total=4, max_unit=4)
+        assert found.used["VGPU"] == 4
+    assert store.used(gpus[1]) == {"VGPU": 4, "SRIOV_NET_VF": 2, EGR: 1000, IGR: 1000}
+    for uuid, amount in with_gpus.items():
+        assert {**store.held(uuid), node: None} in [{node: None, gpu: {"VGPU": amount}} for gpu in gpus]
+    for uuid in with_functions:
+        assert store.held(uuid) == {node: {"VCPU": 1}, gpus[1]: FUNCTION}
+    for uuid, claim_id in claims.items():
+        found = store.consumer(uuid)
+        assert (found.claim_id, found.root_provider_uuid) == (claim_id, node)
+        assert found.accepted_by == (attempt if uuid == with_functions[0] else None)
+        assert found.generation == (1 if uuid == with_neither else 2)
+    vcpus = {row_id: row for row_id, row in rows.items() if row[2] == store.names.id_of("VCPU")}
+    assert vcpus.items() <= store.rows().items()
+    assert store.generation(node) == generation + 1
+    assert store.is_sound()
+
+
+def test_children_are_created_at_any_depth_with_their_traits_and_aggregates(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    uuid, aggregate = ids.fresh(), ids.fresh()
+    TraitNames(store.database).ensure(["CUSTOM_FAST"])
+    below = child("deep", "middle", traits=("CUSTOM_FAST", "HW_CPU_X86_AVX2"), aggregates=(aggregate,))
+
+    reshaping.move((node, {"VGPU": 8}, "deep"), providers=(below, child("middle", node, uuid=uuid)))
+
+    found = store.get(uuid_of(store, "deep"))
+    assert (found.parent_provider_uuid, found.root_provider_uuid) == (uuid, node)
+    number = store.scalar(select(resource_providers.c.id).where(resource_providers.c.name == "deep"))
+    with store.database.engine.connect() as connection:
+        assert traits.of(connection, [number]) == {number: ["CUSTOM_FAST", "HW_CPU_X86_AVX2"]}
+        assert aggregates.of(connection, [number]) == {number: [aggregate]}
+
+
+def test_what_was_moved_moves_back_with_all_that_is_allocated(store: Store, reshaping: Reshaping, node: str) -> None:
+    uuid, before = ids.fresh(), store.get(node).inventories
+    store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}})
+    reshaping.move(*MOVES, providers=CHILDREN)
+
+    done = reshaping.move(*((target, resources, source) for source, resources, target in MOVES))
+
+    assert done.created == {}
+    assert store.held(uuid) == {node: {"VCPU": 1, "VGPU": 2}}
+    after = store.get(node).inventories
+    assert {name: one.total for name, one in after.items()} == {name: one.total for name, one in before.items()}
+    assert after["VGPU"].max_unit == 8
+    assert store.is_sound()
+    for name in ("node_gpu0", "node_gpu1"):
+        assert store.get(uuid_of(store, name)).inventories == {}
+
+
+def test_only_what_changes_is_touched_and_told_of(store: Store, reshaping: Reshaping, node: str) -> None:
+    pool, other = store.provider("pool", DISK_GB=100), store.provider("other", VCPU=4)
+    reshaping.move(*MOVES, providers=CHILDREN)
+    uuid = ids.fresh()
+    gpu0, gpu1 = (uuid_of(store, name) for name in ("node_gpu0", "node_gpu1"))
+    store.claim(uuid, {node: {"VCPU": 1}, gpu0: {"VGPU": 1}, pool: {"DISK_GB": 5}})
+    before = {one: (store.generation(one), store.seq(one)) for one in (node, gpu0, gpu1, pool, other)}
+    rows, told = store.rows(), store.changes()
+
+    reshaping.move((gpu0, {"VGPU": 4}, gpu1))
+
+    after = {one: (store.generation(one), store.seq(one)) for one in (node, gpu0, gpu1, pool, other)}
+    assert {one for one in before if after[one][0] == before[one][0] + 1} == {gpu0, gpu1}
+    assert {one for one in before if after[one][1] > before[one][1]} == {gpu0, gpu1}
+    assert {one for one in before if after[one] == before[one]} == {node, pool, other}
+    assert store.changes() == told + 2
+    assert len(rows.items() & store.rows().items()) == 2
+    assert store.held(uuid) == {node: {"VCPU": 1}, gpu1: {"VGPU": 1}, pool: {"DISK_GB": 5}}
+
+
+def test_the_same_request_is_carried_out_once_and_answered_as_before(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    message = {"request_id": ids.fresh(), "providers": CHILDREN}
+    done = reshaping.move(*MOVES, **message)
+    after = everything(store)
+    assert reshaping.move(*MOVES, **message) == done
+    assert everything(store) == after
+
+
+def test_a_plan_says_what_would_be_done_and_does_nothing(store: Store, reshaping: Reshaping, node: str) -> None:
+    uuid, named = ids.fresh(), child("node_gpu1", "node", uuid=ids.fresh())
+    store.claim(uuid, {node: {"VGPU": 3}})
+    before = everything(store)
+
+    plan = reshaping.plan(*MOVES, providers=(CHILDREN[0], named))
+
+    assert everything(store) == before
+    done = reshaping.move(*MOVES, providers=(CHILDREN[0], named))
+    assert sorted(plan.created.values()) == sorted(done.created.values())
+    assert plan.inventories[named.uuid or ""] == done.inventories[named.uuid or ""]
+    [planned], [real] = plan.dealt, done.dealt
+    assert plan.created[planned.to_resource_provider] == done.created[real.to_resource_provider]
+    assert planned.resources == real.resources == {"VGPU": 3}
+
+
+# --- Who goes where ---------------------------------------------------------------------------------------------------
+
+
+def test_a_deal_that_is_impossible_names_a_consumer_and_changes_nothing(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    consumers = [ids.fresh() for _ in range(2)]
+    store.claim(consumers[0], {node: {"VGPU": 5}})
+    store.claim(consumers[1], {node: {"VGPU": 3}})
+    before, told = everything(store), store.changes()
+
+    for attempt in (reshaping.move, reshaping.plan):
+        with pytest.raises(errors.ImpossibleDeal) as caught:
+            attempt(*MOVES, providers=CHILDREN)
+        assert (caught.value.consumer_uuid, caught.value.provider_uuid) == (consumers[0], node)
+        assert caught.value.reason == "node_gpu0 has 4 of 5 VGPU free; node_gpu1 has 4 of 5 VGPU free"
+
+    assert everything(store) == before
+    assert store.changes() == told
+
+
+def test_a_search_that_reaches_its_bound_says_so_and_changes_nothing(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    for amount in (3, 2, 2, 1):
+        store.claim(ids.fresh(), {node: {"VGPU": amount}})
+    before = everything(store)
+    with pytest.raises(errors.SearchBoundReached) as caught:
+        reshaping.move(*MOVES, providers=CHILDREN, search_steps=3)
+    assert (caught.value.what, caught.value.steps) == ("a deal of what is held of node", 3)
+    assert everything(store) == before
+
+
+def test_an_over_full_inventory_is_not_dealt_into_as_little_room(store: Store, reshaping: Reshaping) -> None:
+    node = store.provider("node", VGPU=8)
+    for _ in range(8):
+        store.claim(ids.fresh(), {node: {"VGPU": 1}})
+    store.set_inventories(node, store.generation(node), VGPU=6)
+    before = everything(store)
+    with pytest.raises(errors.ImpossibleDeal):
+        reshaping.move((node, {"VGPU": 3}, "gpu"), providers=(child("gpu", node),))
+    assert everything(store) == before
+
+
+def test_what_is_used_at_the_target_already_is_counted(store: Store, reshaping: Reshaping, node: str) -> None:
+    reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node),))
+    gpu = uuid_of(store, "gpu")
+    store.claim(ids.fresh(), {gpu: {"VGPU": 3}}, root=node)
+    uuids = [ids.fresh() for _ in range(2)]
+    for uuid in uuids:
+        store.claim(uuid, {node: {"VGPU": 2}})
+
+    # Three are left to two that hold two each: one must go, and five less the three used have room for it.
+    reshaping.move((node, {"VGPU": 1}, gpu))
+
+    assert {provider for uuid in uuids for provider in store.held(uuid)} == {node, gpu}
+    assert (store.used(node)["VGPU"], store.used(gpu)["VGPU"]) == (2, 5)
+    assert store.is_sound()
+
+
+def test_the_callers_word_goes_before_everything(store: Store, reshaping: Reshaping, node: str) -> None:
+    uuids = [ids.fresh() for _ in range(4)]
+    for uuid in uuids:
+        store.claim(uuid, {node: {"VGPU": 2}})
+    words = (dealt(uuids[0], "node", "node_gpu1", VGPU=2), dealt(uuids[1], node, "node_gpu1", VGPU=1))
+
+    done = reshaping.move(*MOVES, providers=CHILDREN, dealt=words)
+
+    gpu1 = uuid_of(store, "node_gpu1")
+    assert store.held(uuids[0]) == {gpu1: {"VGPU": 2}}
+    # One of the two that this one holds is dealt by the caller; the other one goes to the only place that is left.
+    assert store.held(uuids[1]) == {gpu1: {"VGPU": 2}}
+    assert sum(word.resources["VGPU"] for word in done.dealt) == 8
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize(
+    ("word", "path"),
+    [
+        (lambda uuid: dealt(uuid, "node", "node_gpu0", VGPU=3), "$.dealt[0].resources['VGPU']"),
+        (lambda uuid: dealt(ids.fresh(), "node", "node_gpu0", VGPU=1), "$.dealt[0].resources['VGPU']"),
+        (lambda uuid: dealt(uuid, "node", "node_gpu0", VCPU=1), "$.dealt[0].to_resource_provider"),
+        (lambda uuid: dealt(uuid, "node", "node", VGPU=1), "$.dealt[0].to_resource_provider"),
+        (lambda uuid: dealt(uuid, "node_gpu0", "node", VGPU=1), "$.dealt[0].to_resource_provider"),
+    ],
+)
+def test_a_word_of_the_callers_that_cannot_be_meant_is_refused(
+    store: Store, reshaping: Reshaping, node: str, word: object, path: str
+) -> None:
+    uuid = ids.fresh()
+    store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}})
+    before = everything(store)
+    with pytest.raises(errors.InvalidRequest) as caught:
+        reshaping.move(*MOVES, providers=CHILDREN, dealt=(word(uuid),))  # type: ignore[operator]
+    assert caught.value.path == path
+    assert everything(store) == before
+
+
+def test_a_word_of_the_callers_for_which_there_is_no_room_is_an_impossible_deal(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    uuids = [ids.fresh() for _ in range(3)]
+    for uuid in uuids:
+        store.claim(uuid, {node: {"VGPU": 2}})
+    words = tuple(dealt(uuid, "node", "node_gpu0", VGPU=2) for uuid in uuids)
+    with pytest.raises(errors.ImpossibleDeal) as caught:
+        reshaping.move(*MOVES, providers=CHILDREN, dealt=words)
+    assert caught.value.consumer_uuid in uuids
+
+
+def test_what_a_guest_has_left_behind_moves_as_well(store: Store, reshaping: Reshaping, node: str) -> None:
+    uuid, attempt = ids.fresh(), ids.fresh()
+    claim_id = store.claim(uuid, {node: {"VCPU": 1, "VGPU": 2}}).claim_id
+    store.accept(uuid, claim_id, attempt)
+    store.delete(uuid, for_good=True, leave_residue=True)
+
+    reshaping.move(*MOVES, providers=CHILDREN)
+
+    [held] = [amounts for provider, amounts in store.held(attempt).items() if provider != node]
+    assert (held, store.consumer(attempt).consumer_type) == ({"VGPU": 2}, "RESIDUE")
+    store.delete(attempt, for_good=True)
+    assert store.rows() == {}
+
+
+# --- What inventories become ------------------------------------------------------------------------------------------
+
+
+def test_a_part_keeps_the_rules_of_the_whole_as_far_as_it_is_large_enough(store: Store, reshaping: Reshaping) -> None:
+    whole = Inventory(total=10, min_unit=3, max_unit=8, step_size=3, allocation_ratio=2.0, reserved=1)
+    node = store.provider("node", VGPU=whole)
+
+    reshaping.move(
+        (node, {"VGPU": 5}, "large"),
+        (node, {"VGPU": 2}, "small"),
+        providers=(child("large", node), child("small", node)),
+    )
+
+    assert inventory(store, "node", "VGPU") == Inventory(
+        total=3, min_unit=3, max_unit=8, step_size=3, allocation_ratio=2.0, reserved=1
+    )
+    assert inventory(store, "large", "VGPU") == Inventory(
+        total=5, min_unit=3, max_unit=5, step_size=3, allocation_ratio=2.0
+    )
+    assert inventory(store, "small", "VGPU") == Inventory(
+        total=2, min_unit=2, max_unit=2, step_size=2, allocation_ratio=2.0
+    )
+
+
+def test_what_is_described_goes_before_what_was_and_a_part_is_never_larger_than_itself(
+    store: Store, reshaping: Reshaping, node: str
+) -> None:
+    fields = {"VGPU": {"reserved": 1, "max_unit": 99, "step_size": 2, "allocation_ratio": 1.5}}
+    reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node, fields),))
+    assert inventory(store, "gpu", "VGPU") == Inventory(
+        total=4, reserved=1, max_unit=4, step_size=2, allocation_ratio=1.5
+    )
+
+    reshaping.move((node, {"VGPU": 2}, "gpu"))
+
+    # It grows, and what could take all there was can take all there is.
+    assert inventory(store, "gpu", "VGPU") == Inventory(
+        total=6, reserved=1, max_unit=6, step_size=2, allocation_ratio=1.5
+    )
+
+
+def test_what_is_reserved_stays_where_it_is_as_long_as_there_is_something(store: Store, reshaping: Reshaping) -> None:
+    node = store.provider("node", VGPU=Inventory(total=8, reserved=3))
+    reshaping.move((node, {"VGPU": 5}, "gpu"), providers=(child("gpu", node),))
+    assert (inventory(store, "node", "VGPU").reserved, inventory(store, "gpu", "VGPU").reserved) == (3, 0)
+
+
+@pytest.mark.parametrize(("moved", "reserved"), [(7, 1), (8, 2)])
+def test_a_reservation_is_never_lost_silently(store: Store, reshaping: Reshaping, moved: int, reserved: int) -> None:
+    node = store.provider("node", VGPU=Inventory(total=8, reserved=2))
+    before = everything(store)
+    for too_little in range(reserved):
+        fields = {"VGPU": {"reserved": too_little}}
+        with pytest.raises(errors.InvalidInventory, match="must be where it is moved"):
+            reshaping.move((node, {"VGPU": moved}, "gpu"), providers=(child("gpu", node, fields),))
+        assert everything(store) == before
+
+    fields = {"VGPU": {"reserved": reserved}}
+    reshaping.move((node, {"VGPU": moved}, "gpu"), providers=(child("gpu", node, fields),))
+    assert inventory(store, "gpu", "VGPU").reserved == reserved
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"reserved": 5}, "more is reserved than there is"),
+        ({"min_unit": 5}, "no amount keeps"),
+        ({"step_size": 3, "max_unit": 2}, "no amount keeps"),
+    ],
+)
+def test_an_inventory_that_cannot_be_is_refused_by_name(
+    store: Store, reshaping: Reshaping, node: str, fields: dict[str, int], reason: str
+) -> None:
+    uuid = ids.fresh()
+    with pytest.raises(errors.InvalidInventory, match=reason) as caught:
+        reshaping.move((node, {"VGPU": 4}, "gpu"), providers=(child("gpu", node, {"VGPU": fields}, uuid=uuid),))
+    assert (caught.value.provider_uuid, caught.value.resource_class) == (uuid, "VGPU")
+
+
+# --- What cannot be meant ---------------------------------------------------------------------------------------------
+
+
+def test_more_than_there_is_cannot_be_moved(store: Store, reshaping: Reshaping, node: str) -> None:
+    for moves in ([(node, {"VGPU": 9}, "gpu")], [(node, {"VGPU": 5}, "gpu"), (node, {"VGPU": 4}, "gpu")]):
+        with pytest.raises(errors.InvalidInventory, match="9 are to be moved and there are 8") as caught:
+            reshaping.move(*moves, providers=(child("gpu", node),))
+        assert (caught.value.provider_uuid, caught.value.resource_class) == (node, "VGPU")
+    with pytest.raises(errors.InvalidInventory, match="there are 0"):
+        reshaping.move((node, {"PCI_DEVICE": 1}, "gpu"), providers=(child("gpu", node),))
+    with pytest.raises(errors.InvalidInventory, match="there are 0"):
+        reshaping.move(("gpu", {"VGPU": 1}, node), providers=(child("gpu", node),))
+
+
+def test_what_does_not_exist_is_not_found(store: Store, reshaping: Reshaping, node: str) -> None:
+    before = everything(store)
+    for moves, more, missing, error in [
+        ([("nowhere", {"VGPU": 1}, "neither")], {}, "nowhere", errors.ProviderNotFound),
+        ([("node", {"VGPU": 1}, "neither")], {}, "neither", errors.ProviderNotFound),
+        ([("node", {"VGPU": 1}, "gpu")], {"providers": (child("gpu", "none"),)}, "none", errors.ProviderNotFound),
+        ([("node", {"CUSTOM_NO": 1}, "gpu")], {"providers": (child("gpu", "node"),)}, "CUSTOM_NO", errors.NotFound),
+        (
+            [("node", {"VGPU": 1}, "gpu")],
+            {"providers": (child("gpu", "node", traits=("CUSTOM_NO",)),)},
+            "CUSTOM_NO",
+            errors.TraitNotFound,
+        ),
+    ]:
+        for attempt in (reshaping.move, reshaping.plan):
+            with pytest.raises(error) as caught:
+                attempt(*moves, **more)
+            assert caught.value.name == missing
+    assert everything(store) == before
+
+
+def test_a_request_concerns_one_tree_alone(store: Store, reshaping: Reshaping, node: str) -> None:
+    store.provider("other", VGPU=8)
+    gpu = (child("gpu", node),)
+    for moves, more, path in [
+        ([(node, {"VGPU": 1}, "other")], {}, "$.instructions[0].to_resource_provider"),
+        (
+            [(node, {"VGPU": 1}, "gpu"), ("other", {"VGPU": 1}, "gpu")],
+            {"providers": gpu},
+            "$.instructions[1].from_resource_provider",
+        ),
+        ([(node, {"VGPU": 1}, "gpu")], {"providers": (child("gpu", "other"),)}, "$.providers[0].parent"),
+        ([(node, {"VGPU": 1}, "gpu")], {"providers": (*gpu, child("other", node))}, "$.providers[1].name"),
+    ]:
+        with pytest.raises(errors.InvalidRequest, match="of two trees") as caught:
+            reshaping.move(*moves, **more)
+        assert caught.value.path == path
+
+
+def test_children_are_there_as_they_are_described_or_not_at_all(store: Store, reshaping: Reshaping, node: str) -> None:
+    uuid = ids.fresh()
+    reshaping.move((node, {"VGPU": 1}, "gpu"), providers=(child("gpu", node, uuid=uuid), child("nic", node)))
+    before = everything(store)
+    for providers, path, reason in [
+        ((child("gpu", "nic"),), "$.providers[0].parent", "under another parent"),
+        ((child("gpu", node, uuid=ids.fresh()),), "$.providers[0].name", f"the name of provider {uuid}"),
+        ((child("gpu2", node, uuid=uuid),), "$.providers[0].uuid", "this is the provider gpu"),
+        ((child("gpu", node), child("gpu", node)), "$.providers[1].name", "described twice"),
+        ((child("a", "b"), child("b", "a")), "$.providers[0].parent", "its own ancestor"),
+        ((child("gpu", node, {"VCPU": {}}),), "$.providers", "none of it moves there"),
+    ]:
+        with pytest.raises(errors.InvalidRequest, match=reason) as caught:
+            reshaping.move((node, {"VGPU": 1}, "gpu"), providers=providers)
+        assert caught.value.path == path
+    assert everything(store) == before
+
+    reshaping.move((node, {"VGPU": 1}, "gpu"), providers=(child("gpu", node, uuid=uuid),))
+    assert inventory(store, "gpu", "VGPU").total == 2
+
+
+def test_nothing_moves_to_where_it_is(store: Store, reshaping: Reshaping, node: str) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        reshaping.move((node, {"VGPU": 1}, "node"))
+    assert caught.value.path == "$.instructions[0].to_resource_provider"

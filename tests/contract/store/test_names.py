@@ -1,0 +1,214 @@
+"""Resource classes and traits by name: standard and custom ones, created, listed and deleted."""
+
+from collections.abc import Callable
+
+import pytest
+from placement_builders import Store
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.messages import (
+    DeleteResourceClass,
+    DeleteTrait,
+    EnsureResourceClass,
+    EnsureTrait,
+    ListResourceClasses,
+    ListTraits,
+    SetInventories,
+    SetTraits,
+)
+from moorage.model import Inventory
+from placement_store import names
+from placement_store.names import ResourceClassNames, TraitNames
+from placement_store.schema import resource_classes
+
+AVX = "HW_CPU_X86_AVX2"
+
+# --- Numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_standard_classes_have_their_place_in_the_library_as_their_number(store: Store) -> None:
+    names.sync(store.database)
+
+    again = ResourceClassNames(store.database)
+
+    assert [again.id_of(name) for name in ("VCPU", "MEMORY_MB", "DISK_GB")] == [0, 1, 2]
+    assert again.name_of(0) == "VCPU"
+    assert store.scalar(select(resource_classes.c.name).where(resource_classes.c.id == 0)) == "VCPU"
+
+
+def test_custom_classes_are_created_on_demand_and_known_to_every_process(store: Store) -> None:
+    store.names.ensure(["CUSTOM_B", "VCPU", "CUSTOM_A"])
+    elsewhere = ResourceClassNames(store.database)
+
+    numbers = {name: elsewhere.id_of(name) for name in ("CUSTOM_A", "CUSTOM_B")}
+
+    assert min(numbers.values()) == 10_000
+    assert len(set(numbers.values())) == 2
+    assert store.names.id_of("CUSTOM_A") == numbers["CUSTOM_A"]
+    assert elsewhere.name_of(numbers["CUSTOM_B"]) == "CUSTOM_B"
+
+
+def test_a_class_that_is_neither_standard_nor_custom_is_not_found(store: Store) -> None:
+    with pytest.raises(errors.ResourceClassNotFound) as caught:
+        store.names.ensure(["GLUE"])
+    assert caught.value.name == "GLUE"
+    with pytest.raises(errors.ResourceClassNotFound):
+        store.names.id_of("CUSTOM_GLUE")
+    with pytest.raises(errors.ResourceClassNotFound):
+        store.names.name_of(9_999)
+
+
+def test_standard_traits_are_there_and_writing_them_again_changes_nothing(store: Store) -> None:
+    before = store.endpoint.list_traits(ListTraits())
+
+    names.sync(store.database)
+
+    assert {AVX, "MISC_SHARES_VIA_AGGREGATE"} <= set(before)
+    assert store.endpoint.list_traits(ListTraits()) == before
+
+
+# --- Creating, listing and deleting ---------------------------------------------------------------------------------
+
+
+class Classes:
+    """Resource classes as clients see them."""
+
+    standard, not_found = "VCPU", errors.ResourceClassNotFound
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def ensure(self, name: str) -> bool:
+        return self.store.endpoint.ensure_resource_class(EnsureResourceClass(request_id=ids.fresh(), name=name)).created
+
+    def delete(self, name: str) -> None:
+        self.store.endpoint.delete_resource_class(DeleteResourceClass(request_id=ids.fresh(), name=name))
+
+    def listed(self) -> list[str]:
+        return self.store.endpoint.list_resource_classes(ListResourceClasses())
+
+    def give(self, provider: str, *given: str) -> None:
+        self.store.endpoint.set_inventories(
+            SetInventories(
+                request_id=ids.fresh(),
+                uuid=provider,
+                generation=self.store.generation(provider),
+                inventories={name: Inventory(total=1) for name in given},
+            )
+        )
+
+    def number(self, name: str) -> int:
+        return ResourceClassNames(self.store.database).id_of(name)
+
+
+class Traits(Classes):
+    """Traits as clients see them."""
+
+    standard, not_found = AVX, errors.TraitNotFound
+
+    def ensure(self, name: str) -> bool:
+        return self.store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name)).created
+
+    def delete(self, name: str) -> None:
+        self.store.endpoint.delete_trait(DeleteTrait(request_id=ids.fresh(), name=name))
+
+    def listed(self) -> list[str]:
+        return self.store.endpoint.list_traits(ListTraits())
+
+    def give(self, provider: str, *given: str) -> None:
+        self.store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=provider, traits=given))
+
+    def number(self, name: str) -> int:
+        return TraitNames(self.store.database).id_of(name)
+
+
+@pytest.fixture(params=[Classes, Traits])
+def kind(request: pytest.FixtureRequest, store: Store) -> Classes:
+    """Resource classes, then traits."""
+    make: Callable[[Store], Classes] = request.param
+    return make(store)
+
+
+def test_a_custom_name_is_created_once_and_listed_among_the_others(kind: Classes) -> None:
+    assert "CUSTOM_A" not in kind.listed()
+
+    assert (kind.ensure("CUSTOM_A"), kind.ensure("CUSTOM_A")) == (True, False)
+
+    listed = kind.listed()
+    assert listed.count("CUSTOM_A") == 1
+    assert listed == sorted(listed)
+    assert kind.standard in listed
+
+
+def test_a_deleted_name_is_gone_and_keeps_its_number_for_when_it_comes_back(kind: Classes, store: Store) -> None:
+    kind.ensure("CUSTOM_A")
+    number, provider = kind.number("CUSTOM_A"), store.provider()
+    kind.give(provider, "CUSTOM_A")
+    kind.give(provider)
+
+    kind.delete("CUSTOM_A")
+
+    assert "CUSTOM_A" not in kind.listed()
+    with pytest.raises(kind.not_found) as caught:
+        kind.give(provider, kind.standard, "CUSTOM_A")
+    assert caught.value.name == "CUSTOM_A"
+    with pytest.raises(kind.not_found):
+        kind.delete("CUSTOM_A")
+    kind.ensure("CUSTOM_B")
+    assert kind.ensure("CUSTOM_A") is True
+    assert kind.number("CUSTOM_A") == number != kind.number("CUSTOM_B")
+
+
+def test_a_name_that_a_provider_has_is_not_deleted(kind: Classes, store: Store) -> None:
+    kind.ensure("CUSTOM_A")
+    kind.give(store.provider(), "CUSTOM_A")
+    with pytest.raises(errors.NameInUse) as caught:
+        kind.delete("CUSTOM_A")
+    assert caught.value.name == "CUSTOM_A"
+    assert "CUSTOM_A" in kind.listed()
+
+
+def test_standard_names_are_nobodys_to_create_or_delete(kind: Classes) -> None:
+    for name in (kind.standard, "GLUE"):
+        for change in (kind.ensure, kind.delete):
+            with pytest.raises(errors.InvalidRequest) as caught:
+                change(name)
+            assert caught.value.path == "$.name"
+    assert kind.standard in kind.listed()
+
+
+def test_a_name_deleted_by_another_process_is_not_given_to_a_provider_here(kind: Classes, store: Store) -> None:
+    kind.ensure("CUSTOM_A")
+    provider = store.provider()
+    kind.give(provider, "CUSTOM_A")
+    kind.give(provider)
+
+    type(kind)(Store(store.database)).delete("CUSTOM_A")
+
+    with pytest.raises(kind.not_found):
+        kind.give(provider, "CUSTOM_A")
+    assert store.get(provider).traits == ()
+    assert store.get(provider).inventories == {}
+
+
+def test_a_trait_that_nobody_has_created_is_given_to_no_provider(store: Store) -> None:
+    provider = store.provider()
+    with pytest.raises(errors.TraitNotFound) as caught:
+        Traits(store).give(provider, AVX, "CUSTOM_TYPO")
+    assert caught.value.name == "CUSTOM_TYPO"
+    assert (store.get(provider).traits, store.generation(provider)) == ((), 0)
+
+
+def test_traits_are_listed_by_name_by_beginning_and_by_whether_a_provider_has_them(store: Store) -> None:
+    kind = Traits(store)
+    for name in ("CUSTOM_GOLD", "CUSTOM_SILVER"):
+        kind.ensure(name)
+    kind.give(store.provider(), "CUSTOM_GOLD", AVX)
+    listed = store.endpoint.list_traits
+
+    assert listed(ListTraits(associated=True)) == ["CUSTOM_GOLD", AVX]
+    assert listed(ListTraits(names=("CUSTOM_SILVER", "CUSTOM_NOBODYS", AVX))) == ["CUSTOM_SILVER", AVX]
+    assert listed(ListTraits(starting_with="CUSTOM_")) == ["CUSTOM_GOLD", "CUSTOM_SILVER"]
+    assert listed(ListTraits(starting_with="CUSTOM_", associated=False)) == ["CUSTOM_SILVER"]
+    assert listed(ListTraits(names=(AVX,), associated=False)) == []

@@ -1,0 +1,116 @@
+"""Writers of providers at the same moment: one of them is first, and the trees stay trees."""
+
+from placement_builders import Store, assert_trees, at_once
+
+from moorage import ids
+from moorage.messages import (
+    DeleteResourceProvider,
+    DeleteTrait,
+    EnsureTrait,
+    ReportProviders,
+    SetAggregates,
+    SetTraits,
+    UpdateResourceProvider,
+)
+from moorage.model import Inventory, ProviderReport
+
+ROUNDS = 8
+
+
+def move(uuid: str, parent: str | None) -> UpdateResourceProvider:
+    return UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, parent_provider_uuid=parent)
+
+
+def test_of_several_creators_of_the_same_provider_one_is_first(store: Store) -> None:
+    for number in range(ROUNDS):
+        uuid = ids.fresh()
+        outcome = at_once(*[lambda uuid=uuid, n=number: store.provider(f"p{n}", uuid)] * 4)
+        assert sorted(outcome) == ["AlreadyExists"] * 3 + ["done"]
+
+
+def test_two_trees_that_are_hung_under_each_other_become_one(store: Store) -> None:
+    for _ in range(ROUNDS):
+        one, other = store.provider(), store.provider()
+        low, other_low = store.provider(parent=one), store.provider(parent=other)
+        update = store.endpoint.update_resource_provider
+
+        outcome = at_once(lambda: update(move(one, other_low)), lambda: update(move(other, low)))  # noqa: B023
+
+        assert sorted(outcome) == ["InvalidRequest", "done"]
+    assert_trees(store)
+
+
+def test_children_that_come_while_their_parent_moves_go_with_it(store: Store) -> None:
+    one, other = store.provider(), store.provider()
+    parent = store.provider(parent=one)
+    for number in range(ROUNDS):
+        root = (other, one)[number % 2]
+        outcome = at_once(
+            lambda root=root: store.endpoint.update_resource_provider(move(parent, root)),
+            *[lambda: store.provider(parent=parent)] * 3,
+        )
+        assert outcome == ["done"] * 4
+    assert_trees(store)
+
+
+def test_a_parent_that_is_deleted_while_a_child_comes_leaves_no_orphan(store: Store) -> None:
+    for _ in range(ROUNDS):
+        parent = store.provider()
+        message = DeleteResourceProvider(request_id=ids.fresh(), uuid=parent)
+        outcome = at_once(
+            lambda message=message: store.endpoint.delete_resource_provider(message),
+            lambda parent=parent: store.provider(parent=parent),
+        )
+        assert outcome in (["done", "ProviderNotFound"], ["ProviderHasChildren", "done"])
+    assert_trees(store)
+
+
+def test_a_trait_is_either_deleted_or_given_to_a_provider(store: Store, host: str) -> None:
+    for number in range(ROUNDS):
+        name = f"CUSTOM_{number}"
+        store.endpoint.ensure_trait(EnsureTrait(request_id=ids.fresh(), name=name))
+        delete = DeleteTrait(request_id=ids.fresh(), name=name)
+        give = SetTraits(request_id=ids.fresh(), uuid=host, traits=(name,))
+        outcome = at_once(
+            lambda delete=delete: store.endpoint.delete_trait(delete),
+            lambda give=give: store.endpoint.set_traits(give),
+        )
+        assert outcome in (["done", "TraitNotFound"], ["NameInUse", "done"])
+        assert (name in store.get(host).traits) == (outcome[1] == "done")
+
+
+def test_aggregates_that_several_are_the_first_to_name_are_there_once(store: Store) -> None:
+    hosts = [store.provider() for _ in range(4)]
+    aggregates = tuple(ids.fresh() for _ in range(20))
+    messages = [
+        SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=aggregates[:: 1 if number % 2 else -1])
+        for number, uuid in enumerate(hosts)
+    ]
+
+    outcome = at_once(*[lambda one=one: store.endpoint.set_aggregates(one) for one in messages])
+
+    assert outcome == ["done"] * 4
+    assert {store.get(uuid).aggregates for uuid in hosts} == {tuple(sorted(aggregates))}
+
+
+def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -> None:
+    for number in range(ROUNDS):
+        root, child = ids.derived("root", number), ids.derived("child", number)
+        reports = (
+            ProviderReport(uuid=root, name=f"root {number}", inventories={"VCPU": Inventory(total=8)}),
+            ProviderReport(uuid=child, name=f"child {number}", parent_provider_uuid=root, traits=("CUSTOM_T",)),
+        )
+        messages = [ReportProviders(request_id=ids.fresh(), providers=reports) for _ in range(4)]
+
+        outcome = at_once(*[lambda one=one: store.endpoint.report_providers(one) for one in messages])
+
+        assert outcome == ["done"] * 4
+        assert (store.generation(root), store.generation(child)) == (1, 1)
+    assert_trees(store)
+
+
+def test_of_several_writers_at_one_generation_one_is_first(store: Store, host: str) -> None:
+    for number in range(1, ROUNDS):
+        outcome = at_once(*[lambda n=number: store.set_inventories(host, n, VCPU=8, MEMORY_MB=8192)] * 4)
+        assert sorted(outcome) == ["ProviderGenerationConflict"] * 3 + ["done"]
+        assert store.generation(host) == number + 1

@@ -1,0 +1,234 @@
+"""Providers that fulfil what is asked of each by itself."""
+
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.messages import ListResourceProviders, ReportProviders
+from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider
+from placement_store.names import TraitNames
+
+AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
+TRAITS = [AVX, SSE, SSD]
+AGGREGATES = [ids.derived("aggregate", number) for number in range(3)]
+
+
+def report(store: Store, *reports: ProviderReport) -> None:
+    store.endpoint.report_providers(ReportProviders(request_id=ids.fresh(), providers=reports))
+
+
+def matching(store: Store, **asked: Any) -> list[str]:
+    """The names of the providers that fulfil this."""
+    message = ListResourceProviders(matching=ResourceGroup(**asked))
+    return [provider.name for provider in store.endpoint.list_resource_providers(message)]
+
+
+@pytest.fixture
+def fleet(store: Store) -> Store:
+    """A host with a NUMA node, one without anything, and a pool."""
+    rack, room, _ = AGGREGATES
+    report(
+        store,
+        described("host", {"VCPU": Inventory(total=8, reserved=2, allocation_ratio=1.5)}, (AVX, SSE), (rack,)),
+        described("empty", {}, (), (room,)),
+        described(
+            "pool", {"DISK_GB": Inventory(total=100, min_unit=10, max_unit=50, step_size=5)}, (SSD,), (rack, room)
+        ),
+        described("numa", {"VCPU": Inventory(total=4)}, (AVX,), (), "host"),
+    )
+    return store
+
+
+def described(
+    name: str,
+    inventories: dict[str, Inventory],
+    traits: tuple[str, ...],
+    aggregates: tuple[str, ...],
+    parent: str | None = None,
+) -> ProviderReport:
+    return ProviderReport(
+        uuid=ids.derived(name),
+        name=name,
+        inventories=inventories,
+        traits=traits,
+        aggregates=aggregates,
+        parent_provider_uuid=None if parent is None else ids.derived(parent),
+    )
+
+
+def test_providers_are_found_by_name_and_by_uuid(fleet: Store) -> None:
+    listed = fleet.endpoint.list_resource_providers
+    for asked in ({"name": "numa"}, {"uuid": ids.derived("numa")}, {"name": "numa", "uuid": ids.derived("numa")}):
+        assert [provider.name for provider in listed(ListResourceProviders(**asked))] == ["numa"]
+    assert listed(ListResourceProviders(name="numa", uuid=ids.derived("host"))) == []
+
+
+def test_room_is_what_a_claim_would_find(fleet: Store) -> None:
+    fleet.put(ids.derived("c"), {ids.derived("host"): {"VCPU": 3}})
+
+    assert matching(fleet, resources={"VCPU": 4}) == ["host", "numa"]
+    assert matching(fleet, resources={"VCPU": 6}) == ["host"]
+    assert matching(fleet, resources={"VCPU": 7}) == []
+    assert [n for n in (5, 10, 12, 50, 55) if matching(fleet, resources={"DISK_GB": n})] == [10, 50]
+    assert matching(fleet, resources={"VCPU": 1, "DISK_GB": 10}) == []
+    assert matching(fleet) == ["empty", "host", "numa", "pool"]
+
+
+def test_traits_are_the_providers_own(fleet: Store) -> None:
+    assert matching(fleet, required=(AVX,)) == ["host", "numa"]
+    assert matching(fleet, required=(AVX, SSE)) == ["host"]
+    assert matching(fleet, forbidden=(AVX,)) == ["empty", "pool"]
+    assert matching(fleet, any_of=((SSE, SSD),)) == ["host", "pool"]
+    assert matching(fleet, any_of=((SSE, SSD), (AVX,))) == ["host"]
+    assert matching(fleet, required=(AVX,), forbidden=(SSE,)) == ["numa"]
+
+
+def test_aggregates_and_trees(fleet: Store) -> None:
+    rack, room, nobodys = AGGREGATES
+    assert matching(fleet, member_of=((rack,),)) == ["host", "pool"]
+    assert matching(fleet, member_of=((rack, room),)) == ["empty", "host", "pool"]
+    assert matching(fleet, member_of=((rack,), (room,))) == ["pool"]
+    assert matching(fleet, not_member_of=(room,)) == ["host", "numa"]
+    assert matching(fleet, member_of=((rack,),), not_member_of=(room, nobodys)) == ["host"]
+    assert matching(fleet, in_tree=ids.derived("numa")) == ["host", "numa"]
+
+
+def test_a_tree_or_an_aggregate_that_is_not_there_is_one_that_nobody_is_in(fleet: Store) -> None:
+    assert matching(fleet, in_tree=ids.fresh()) == []
+    assert matching(fleet, member_of=((AGGREGATES[2],),)) == []
+    assert matching(fleet, not_member_of=(AGGREGATES[2],)) == ["empty", "host", "numa", "pool"]
+
+
+def test_a_class_or_a_trait_that_is_not_there_is_refused(fleet: Store) -> None:
+    with pytest.raises(errors.ResourceClassNotFound):
+        matching(fleet, resources={"CUSTOM_TYPO": 1})
+    for asked in ({"required": ("CUSTOM_TYPO",)}, {"forbidden": ("CUSTOM_TYPO",)}, {"any_of": ((AVX, "CUSTOM_TYPO"),)}):
+        with pytest.raises(errors.TraitNotFound) as caught:
+            matching(fleet, **asked)
+        assert caught.value.name == "CUSTOM_TYPO"
+
+
+def test_what_nobody_could_fulfil_is_refused_with_its_path(fleet: Store) -> None:
+    with pytest.raises(errors.InvalidRequest) as caught:
+        matching(fleet, required=(AVX,), forbidden=(SSE, AVX))
+    assert caught.value.path == "$.matching.forbidden"
+    with pytest.raises(errors.InvalidRequest) as caught:
+        matching(fleet, any_of=((SSD,), (AVX, SSE)), forbidden=(SSE, AVX))
+    assert caught.value.path == "$.matching.any_of[1]"
+
+
+# --- Against the words of the group, read by themselves ---------------------------------------------------------------
+
+_SOME_TRAITS = st.sets(st.sampled_from(TRAITS)).map(lambda found: tuple(sorted(found)))
+_SOME_AGGREGATES = st.sets(st.sampled_from(AGGREGATES)).map(lambda found: tuple(sorted(found)))
+
+
+class Drawn(NamedTuple):
+    """A provider to be: its inventory of VCPU, what is used of it, traits, aggregates, and the number of its parent."""
+
+    inventory: Inventory | None
+    used: int
+    traits: tuple[str, ...]
+    aggregates: tuple[str, ...]
+    parent: int | None
+
+
+INVENTORIES = st.builds(
+    Inventory,
+    total=st.integers(1, 8),
+    max_unit=st.integers(1, 8),
+    min_unit=st.integers(1, 3),
+    step_size=st.integers(1, 3),
+    allocation_ratio=st.sampled_from([0.5, 1.0, 2.0]),
+)
+PROVIDERS = st.builds(
+    Drawn,
+    inventory=st.none() | INVENTORIES,
+    used=st.integers(0, 4),
+    traits=_SOME_TRAITS,
+    aggregates=_SOME_AGGREGATES,
+    parent=st.none() | st.integers(0, 1),
+)
+GROUPS = st.builds(
+    ResourceGroup,
+    resources=st.just({}) | st.integers(1, 8).map(lambda amount: {"VCPU": amount}),
+    required=_SOME_TRAITS,
+    any_of=st.lists(st.lists(st.sampled_from(TRAITS), min_size=1, max_size=2).map(tuple), max_size=1).map(tuple),
+    forbidden=_SOME_TRAITS,
+    member_of=st.lists(st.lists(st.sampled_from(AGGREGATES), min_size=1, max_size=2).map(tuple), max_size=2).map(tuple),
+    not_member_of=_SOME_AGGREGATES,
+    in_tree=st.none() | st.integers(0, 4).map(lambda number: ids.derived("drawn", number)),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PROVIDERS, min_size=2, max_size=4), GROUPS)
+def test_providers_are_listed_exactly_if_they_fulfil_every_word_of_the_group(
+    store: Store, drawn: list[Drawn], group: ResourceGroup
+) -> None:
+    store.empty()
+    TraitNames(store.database).sync()
+    store.names.sync()
+    build(store, drawn)
+    everything = store.endpoint.list_resource_providers(ListResourceProviders())
+
+    if impossible(group):
+        with pytest.raises(errors.InvalidRequest):
+            store.endpoint.list_resource_providers(ListResourceProviders(matching=group))
+        return
+    found = store.endpoint.list_resource_providers(ListResourceProviders(matching=group))
+
+    roots = {provider.uuid: provider.root_provider_uuid for provider in everything}
+    assert found == [provider for provider in everything if fulfils(provider, group, roots)]
+
+
+def build(store: Store, drawn: list[Drawn]) -> None:
+    """The first two are roots."""
+    reports = [
+        ProviderReport(
+            uuid=ids.derived("drawn", number),
+            name=f"p{number}",
+            inventories={"VCPU": one.inventory} if one.inventory else {},
+            traits=one.traits,
+            aggregates=one.aggregates,
+            parent_provider_uuid=ids.derived("drawn", one.parent) if number > 1 and one.parent is not None else None,
+        )
+        for number, one in enumerate(drawn)
+    ]
+    report(store, *reports)
+    for number, one in enumerate(drawn):
+        if one.used and one.inventory and fits(one.inventory, 0, one.used):
+            store.put(ids.fresh(), {ids.derived("drawn", number): {"VCPU": one.used}})
+
+
+def impossible(group: ResourceGroup) -> bool:
+    forbidden = set(group.forbidden)
+    return bool(forbidden & set(group.required)) or any(set(any_of) <= forbidden for any_of in group.any_of)
+
+
+def fulfils(provider: ResourceProvider, group: ResourceGroup, roots: dict[str, str]) -> bool:
+    traits, aggregates = set(provider.traits), set(provider.aggregates)
+    return (
+        all(
+            name in provider.inventories and fits(provider.inventories[name], provider.used[name], amount)
+            for name, amount in group.resources.items()
+        )
+        and traits >= set(group.required)
+        and all(traits & set(any_of) for any_of in group.any_of)
+        and not traits & set(group.forbidden)
+        and all(aggregates & set(any_of) for any_of in group.member_of)
+        and not aggregates & set(group.not_member_of)
+        and (group.in_tree is None or roots.get(group.in_tree) == provider.root_provider_uuid)
+    )
+
+
+def fits(inventory: Inventory, used: int, amount: int) -> bool:
+    return (
+        used + amount <= inventory.capacity
+        and inventory.min_unit <= amount <= inventory.max_unit
+        and amount % inventory.step_size == 0
+    )

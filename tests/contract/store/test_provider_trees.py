@@ -1,0 +1,339 @@
+"""Trees of providers: children, names, parents, deletion, and what claims allow of it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from placement_builders import Store
+from sqlalchemy import insert
+
+from moorage import errors, ids
+from moorage.columns import now
+from moorage.messages import (
+    CreateResourceProvider,
+    DeleteResourceProvider,
+    ListProviderTrees,
+    ListResourceProviders,
+    UpdateResourceProvider,
+)
+from moorage.model import ResourceProvider
+from placement_store import providers
+from placement_store.providers import NewProvider
+from placement_store.schema import hosts
+
+
+def update(store: Store, uuid: str, **changes: Any) -> ResourceProvider:
+    return store.endpoint.update_resource_provider(UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, **changes))
+
+
+def reparent(store: Store, uuid: str, parent: str | None) -> ResourceProvider:
+    return update(store, uuid, parent_provider_uuid=parent)
+
+
+def delete(store: Store, uuid: str) -> None:
+    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
+
+
+def trees(store: Store, *uuids: str) -> list[ResourceProvider]:
+    return store.endpoint.list_provider_trees(ListProviderTrees(uuids=uuids))
+
+
+def shape(store: Store, *uuids: str) -> list[tuple[str, str | None]]:
+    """The names of the providers of these trees, each with its parent's."""
+    found = trees(store, *uuids)
+    names = {provider.uuid: provider.name for provider in found}
+    return [(one.name, names.get(one.parent_provider_uuid or "")) for one in found]
+
+
+@pytest.fixture
+def tree(store: Store) -> dict[str, str]:
+    """A host with two NUMA nodes, the first of which has a GPU; uuids by name."""
+    host = store.provider("host", VCPU=8)
+    uuids = {"host": host}
+    for number in (0, 1):
+        uuids[f"numa{number}"] = store.provider(f"numa{number}", parent=host, MEMORY_MB=4096)
+    uuids["gpu"] = store.provider("gpu", parent=uuids["numa0"], VGPU=4)
+    return uuids
+
+
+# --- Creating and showing ---------------------------------------------------------------------------------------------
+
+
+def test_a_child_has_its_parents_root_at_any_depth(store: Store, tree: dict[str, str]) -> None:
+    gpu = store.get(tree["gpu"])
+
+    assert (gpu.parent_provider_uuid, gpu.root_provider_uuid) == (tree["numa0"], tree["host"])
+    assert store.get(tree["numa1"]).parent_provider_uuid == tree["host"]
+    assert store.get(tree["host"]).parent_provider_uuid is None
+
+
+def test_a_child_of_nobody_and_a_child_of_itself_are_refused(store: Store) -> None:
+    nobody, uuid = ids.fresh(), ids.fresh()
+    with pytest.raises(errors.ProviderNotFound) as caught:
+        store.provider("child", parent=nobody)
+    assert caught.value.name == nobody
+    with pytest.raises(errors.InvalidRequest) as looped:
+        store.provider("child", uuid, parent=uuid)
+    assert looped.value.path == "$.parent_provider_uuid"
+    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+
+
+def test_whole_trees_are_listed_parents_before_children_whichever_of_them_is_named(
+    store: Store, tree: dict[str, str]
+) -> None:
+    store.provider("another")
+
+    expected = [("host", None), ("numa0", "host"), ("gpu", "numa0"), ("numa1", "host")]
+    assert shape(store, tree["gpu"]) == expected
+    assert shape(store, tree["gpu"], tree["numa1"], ids.fresh()) == expected
+    assert trees(store, ids.fresh()) == []
+
+
+def test_new_providers_may_be_each_others_parents_in_any_order(store: Store) -> None:
+    host, numa, gpu = (ids.derived(name) for name in ("host", "numa", "gpu"))
+    new = [NewProvider(gpu, "gpu", numa), NewProvider(numa, "numa", host), NewProvider(host, "host")]
+
+    created = store.database.write(lambda connection: providers.create(connection, new))
+
+    assert set(created) == {host, numa, gpu}
+    assert shape(store, gpu) == [("host", None), ("numa", "host"), ("gpu", "numa")]
+    assert store.database.read(lambda connection: providers.tree_ids(connection, [created[host]])) == sorted(
+        created.values()
+    )
+
+
+def test_new_providers_that_are_each_others_ancestors_are_refused(store: Store) -> None:
+    one, other = ids.fresh(), ids.fresh()
+    new = [NewProvider(ids.fresh(), "root"), NewProvider(one, "one", other), NewProvider(other, "other", one)]
+    with pytest.raises(errors.InvalidRequest) as caught:
+        store.database.write(lambda connection: providers.create(connection, new))
+    assert caught.value.path == "$.providers[1].parent_provider_uuid"
+    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+
+
+def test_a_new_child_is_told_by_the_feed(store: Store, tree: dict[str, str]) -> None:
+    before = store.changes()
+    store.provider("nic", parent=tree["host"])
+    assert store.changes() == before + 1
+
+
+# --- Names ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_renamed_provider_moves_its_seq_and_not_its_generation(store: Store, tree: dict[str, str]) -> None:
+    before, told = store.seq(tree["gpu"]), store.changes()
+
+    renamed = update(store, tree["gpu"], name="accelerator")
+
+    assert (renamed.name, renamed.generation, renamed.parent_provider_uuid) == ("accelerator", 1, tree["numa0"])
+    assert (store.seq(tree["gpu"]), store.changes()) == (before + 1, told + 1)
+
+
+def test_a_provider_that_already_is_what_is_asked_for_is_not_touched(store: Store, tree: dict[str, str]) -> None:
+    before, told = store.seq(tree["gpu"]), store.changes()
+
+    update(store, tree["gpu"], name="gpu", parent_provider_uuid=tree["numa0"])
+    update(store, tree["gpu"])
+
+    assert (store.seq(tree["gpu"]), store.changes()) == (before, told)
+
+
+def test_a_taken_name_and_an_unknown_provider_are_refused(store: Store, tree: dict[str, str]) -> None:
+    with pytest.raises(errors.AlreadyExists) as taken:
+        update(store, tree["gpu"], name="numa1", parent_provider_uuid=tree["numa1"])
+    assert taken.value.name == "numa1"
+    assert store.get(tree["gpu"]).parent_provider_uuid == tree["numa0"]
+    with pytest.raises(errors.ProviderNotFound):
+        update(store, ids.fresh(), name="x")
+
+
+# --- Parents ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_subtree_moves_within_its_tree(store: Store, tree: dict[str, str]) -> None:
+    store.put(ids.derived("c"), {tree["gpu"]: {"VGPU": 1}})
+
+    moved = reparent(store, tree["gpu"], tree["numa1"])
+
+    assert (moved.parent_provider_uuid, moved.root_provider_uuid) == (tree["numa1"], tree["host"])
+    assert shape(store, tree["gpu"]) == [("host", None), ("numa0", "host"), ("numa1", "host"), ("gpu", "numa1")]
+
+
+def test_a_subtree_takes_all_below_it_to_its_new_root_and_back(store: Store, tree: dict[str, str]) -> None:
+    other = store.provider("other")
+    seqs = {name: store.seq(uuid) for name, uuid in tree.items()}
+
+    moved = reparent(store, tree["numa0"], other)
+
+    assert (moved.root_provider_uuid, moved.generation) == (other, 1)
+    assert store.get(tree["gpu"]).root_provider_uuid == other
+    assert shape(store, other) == [("other", None), ("numa0", "other"), ("gpu", "numa0")]
+    assert shape(store, tree["host"]) == [("host", None), ("numa1", "host")]
+    assert {name: store.seq(uuid) - seqs[name] for name, uuid in tree.items()} == {
+        "host": 0,
+        "numa0": 1,
+        "numa1": 0,
+        "gpu": 1,
+    }
+    reparent(store, tree["numa0"], tree["host"])
+    assert store.get(tree["gpu"]).root_provider_uuid == tree["host"]
+
+
+def test_a_subtree_becomes_a_tree_of_its_own_and_a_tree_a_subtree(store: Store, tree: dict[str, str]) -> None:
+    moved = reparent(store, tree["numa0"], None)
+
+    assert (moved.root_provider_uuid, moved.parent_provider_uuid) == (tree["numa0"], None)
+    assert store.get(tree["gpu"]).root_provider_uuid == tree["numa0"]
+
+    reparent(store, tree["host"], tree["gpu"])
+
+    assert shape(store, tree["host"]) == [("numa0", None), ("gpu", "numa0"), ("host", "gpu"), ("numa1", "host")]
+    assert {provider.root_provider_uuid for provider in trees(store, tree["host"])} == {tree["numa0"]}
+
+
+@pytest.mark.parametrize("parent", ["host", "numa0", "gpu"])
+def test_a_loop_is_refused_with_its_path(store: Store, tree: dict[str, str], parent: str) -> None:
+    before = trees(store, tree["host"])
+    with pytest.raises(errors.InvalidRequest) as caught:
+        reparent(store, tree["host"], tree[parent])
+    assert caught.value.path == "$.parent_provider_uuid"
+    assert trees(store, tree["host"]) == before
+
+
+def test_a_parent_that_is_not_there_is_not_found(store: Store, tree: dict[str, str]) -> None:
+    nobody = ids.fresh()
+    with pytest.raises(errors.ProviderNotFound) as caught:
+        reparent(store, tree["gpu"], nobody)
+    assert caught.value.name == nobody
+
+
+def test_what_a_claim_holds_stays_in_its_hosts_tree(store: Store, tree: dict[str, str]) -> None:
+    other, consumer = store.provider("other"), ids.derived("c")
+    store.claim(consumer, {tree["host"]: {"VCPU": 1}, tree["gpu"]: {"VGPU": 1}})
+    before = trees(store, tree["host"])
+
+    for name, parent in (("gpu", None), ("numa0", other), ("host", other)):
+        with pytest.raises(errors.ProviderInUse) as caught:
+            reparent(store, tree[name], parent)
+        assert caught.value.provider_uuid == tree[name]
+    assert trees(store, tree["host"]) == before
+
+    # What it holds nothing of may go, and what stays in the tree may move.
+    reparent(store, tree["numa1"], other)
+    reparent(store, tree["gpu"], tree["host"])
+    store.delete(consumer)
+    assert reparent(store, tree["host"], other).root_provider_uuid == other
+
+
+def test_what_a_claim_holds_beside_its_host_does_not_come_into_its_tree(store: Store, host: str) -> None:
+    pool = store.provider("pool", DISK_GB=100)
+    elsewhere = store.provider("elsewhere")
+    store.claim(ids.derived("c"), {host: {"VCPU": 1}, pool: {"DISK_GB": 5}})
+
+    with pytest.raises(errors.ProviderInUse):
+        reparent(store, pool, host)
+
+    assert reparent(store, pool, elsewhere).root_provider_uuid == elsewhere
+
+
+def test_what_is_held_without_a_claim_moves_as_in_placement(store: Store, tree: dict[str, str]) -> None:
+    consumer = ids.derived("c")
+    store.put(consumer, {tree["gpu"]: {"VGPU": 1}})
+
+    reparent(store, tree["gpu"], None)
+
+    assert store.held(consumer) == {tree["gpu"]: {"VGPU": 1}}
+    assert store.used(tree["gpu"]) == {"VGPU": 1}
+    assert store.is_sound()
+
+
+def test_a_hosts_own_provider_remains_a_root(store: Store, tree: dict[str, str]) -> None:
+    register(store, tree["host"])
+    other = store.provider("other")
+
+    with pytest.raises(errors.ProviderInUse):
+        reparent(store, tree["host"], other)
+
+    assert reparent(store, tree["host"], None).root_provider_uuid == tree["host"]
+    assert reparent(store, other, tree["host"]).root_provider_uuid == tree["host"]
+
+
+def register(store: Store, compute_node_uuid: str) -> None:
+    row = {name: name for name in ("service_host", "nodename", "agent", "availability_zone")}
+    row |= {"cell_uuid": ids.fresh(), "compute_node_uuid": compute_node_uuid}
+    stamps = dict.fromkeys(("heartbeat_at", "created_at", "updated_at"), now())
+    statement = insert(hosts).values(**row, **stamps, attributes=b"{}", up=True)
+    store.database.write(lambda connection: connection.execute(statement))
+
+
+# --- Deleting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_parent_is_deleted_after_its_children(store: Store, tree: dict[str, str]) -> None:
+    for name in ("host", "numa0"):
+        with pytest.raises(errors.ProviderHasChildren) as caught:
+            delete(store, tree[name])
+        assert caught.value.provider_uuid == tree[name]
+
+    for name in ("gpu", "numa0", "numa1", "host"):
+        delete(store, tree[name])
+
+    assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
+    with pytest.raises(errors.ProviderNotFound):
+        delete(store, tree["host"])
+
+
+def test_a_child_that_somebody_holds_something_of_is_not_deleted(store: Store, tree: dict[str, str]) -> None:
+    store.put(ids.derived("c"), {tree["gpu"]: {"VGPU": 1}})
+    with pytest.raises(errors.ProviderInUse):
+        delete(store, tree["gpu"])
+    assert store.used(tree["gpu"]) == {"VGPU": 1}
+
+
+def test_the_same_request_is_answered_as_before(store: Store) -> None:
+    first = CreateResourceProvider(request_id="r1", uuid=ids.fresh(), name="a")
+    answer = store.endpoint.create_resource_provider(first)
+    update(store, first.uuid, name="b")
+
+    assert store.endpoint.create_resource_provider(first) == answer
+    assert store.get(first.uuid).name == "b"
+
+
+# --- Any sequence of moves --------------------------------------------------------------------------------------------
+
+_SIZE = 6
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(0, _SIZE - 1), st.none() | st.integers(0, _SIZE - 1)), max_size=12))
+def test_a_provider_always_has_the_root_that_its_parents_lead_to(
+    store: Store, moves: list[tuple[int, int | None]]
+) -> None:
+    store.empty()
+    uuids = [store.provider(f"p{number}") for number in range(_SIZE)]
+    parents: dict[int, int | None] = dict.fromkeys(range(_SIZE))
+
+    for moved, parent in moves:
+        ancestors = lineage(parents, parent)
+        try:
+            reparent(store, uuids[moved], None if parent is None else uuids[parent])
+        except errors.InvalidRequest:
+            assert moved in ancestors
+        else:
+            assert moved not in ancestors
+            parents[moved] = parent
+
+    for number, uuid in enumerate(uuids):
+        found, above = store.get(uuid), parents[number]
+        assert found.parent_provider_uuid == (None if above is None else uuids[above])
+        assert found.root_provider_uuid == uuids[lineage(parents, number)[-1]]
+
+
+def lineage(parents: dict[int, int | None], number: int | None) -> list[int]:
+    """A provider and its ancestors, the root last."""
+    found = []
+    while number is not None:
+        found.append(number)
+        number = parents[number]
+    return found

@@ -1,0 +1,293 @@
+"""A state machine: whatever is written, by whom and beside whom, the store answers as plain Python dictionaries would.
+
+`make test` takes sixteen hundred steps on each database; with MACHINE=long in the environment it is thirty thousand.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, note, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from placement_builders import Store
+from sqlalchemy import Connection, select
+from store_messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS, Writes
+from store_model import Claim, Model, Refused, apply
+
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import GetAllocations, ListResourceProviders, ReportProviders
+from moorage.model import Consumer, Inventory, ProviderReport, ResourceProvider
+from moorage.wire import Mutation
+from placement_store import claims
+from placement_store.names import ResourceClassNames
+from placement_store.schema import allocations, changes, inventories, resource_providers
+from placement_store.service import endpoints
+
+LONG = os.environ.get("MACHINE") == "long"
+RUNS, STEPS = (600, 50) if LONG else (40, 40)
+#: To make a failure small takes minutes; it is found again in Hypothesis' own memory when a long run looks for it.
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *[Phase.shrink] * LONG]
+
+#: What a message is made from; Hypothesis' own favourites among integers make poor ones.
+SEEDS = st.randoms(use_true_random=True).map(lambda random: random.getrandbits(32))
+
+#: What came of a write: its answer, or the error.
+Outcome = Any
+
+
+class Writer:
+    """Somebody who writes into the store, with connections and a memory of names of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._names = database, ResourceClassNames(database)
+        self._handlers = {
+            message_type: getattr(endpoint, name)
+            for endpoint in endpoints(database, self._names)
+            for name in dir(type(endpoint))
+            if (message_type := getattr(getattr(type(endpoint), name), "_moorage_serves", None)) is not None
+        }
+
+    def call(self, message: Any) -> Any:
+        """Have a message served, as a client would over the bus."""
+        if isinstance(message, Claim):
+            return self._database.write(lambda connection: claims.claim(connection, message.new, self._names))
+        return self._handlers[type(message)](message)
+
+    def outcome(self, message: Any) -> Outcome:
+        """Return the answer to a message, or the error."""
+        try:
+            return self.call(message)
+        except errors.MoorageError as fault:
+            return fault
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The store at one moment, as its readers see it."""
+
+    providers: dict[str, ResourceProvider]
+    consumers: dict[str, Consumer]
+    #: The number and the `seq` of each provider.
+    seqs: dict[str, tuple[int, int]]
+    #: The capacity and the use of each inventory, by provider uuid and number of the class.
+    amounts: dict[tuple[str, int], tuple[float, int]]
+
+
+class TwoWriters(RuleBasedStateMachine):
+    """Random writes by two writers, one after the other or both at once."""
+
+    #: The same database, opened by two; set by the test that runs the machine.
+    databases: Sequence[Database]
+    together: ThreadPoolExecutor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = Store(self.databases[0])
+        self.store.empty()
+        self.writers = [Writer(database) for database in self.databases]
+        self.model = Model()
+        #: What was seen after the last step, and after this one if it has been looked at.
+        self.seen, self.state = Seen({}, {}, {}, {}), None
+        self.told = self.newest_change()
+
+    @initialize(totals=st.lists(st.integers(2, 12), min_size=6, max_size=6))
+    def begin(self, totals: list[int]) -> None:
+        """Begin with a host of two providers, and another one, so that there is something to write about."""
+        inventories = [
+            {name: Inventory(total=total) for name, total in zip(CLASSES, totals[start:], strict=False)}
+            for start in (0, 3)
+        ]
+        told = [
+            ProviderReport(uuid=PROVIDERS[0], name=NAMES[0], inventories=inventories[0], traits=(TRAITS[0],)),
+            ProviderReport(uuid=PROVIDERS[1], name=NAMES[1], inventories={}, parent_provider_uuid=PROVIDERS[0]),
+            ProviderReport(uuid=PROVIDERS[2], name=NAMES[2], inventories=inventories[1]),
+        ]
+        self.do(0, ReportProviders(request_id=ids.fresh(), providers=tuple(told)))
+
+    # --- Steps ------------------------------------------------------------------------------------------------------
+
+    @rule(seed=SEEDS, writer=st.integers(0, 1))
+    def one_writes(self, seed: int, writer: int) -> None:
+        message = Writes(self.model, Random(seed)).any()
+        outcome = self.do(writer, message)
+        if seed % 4 == 0 and isinstance(message, Mutation) and not isinstance(outcome, errors.MoorageError):
+            assert self.writers[1 - writer].outcome(message) == outcome, "the same request has got another answer"
+
+    @rule(seeds=st.tuples(SEEDS, SEEDS))
+    def two_write_at_the_same_moment(self, seeds: tuple[int, int]) -> None:
+        first, second = (Writes(self.model, Random(seed)).any() for seed in seeds)
+        outcomes = self.at_once(first, second)
+        note(f"{first}\n{second}\n  -> {outcomes}")
+        orders = [
+            model
+            for order in ([(first, outcomes[0]), (second, outcomes[1])], [(second, outcomes[1]), (first, outcomes[0])])
+            if (model := self.after(order)) is not None
+        ]
+        assert orders, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  which is the outcome of neither order"
+        self.state = state = self.look(*orders)
+        fitting = [model for model in orders if shows(model, state)]
+        assert fitting, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  and left another state than either order"
+        self.model = fitting[0]
+
+    def do(self, writer: int, message: Any) -> Outcome:
+        """Do one thing in both worlds, which must come to the same."""
+        outcome = self.writers[writer].outcome(message)
+        note(f"{message}\n  -> {outcome}")
+        expected = answer(self.model, message, outcome)
+        assert agree(outcome, expected), f"{message}\n  gave\n{outcome!r}\n  and should have given\n{expected!r}"
+        return outcome
+
+    def at_once(self, *messages: Any) -> list[Outcome]:
+        """Have each writer send its message, both at the same moment."""
+        gate = threading.Barrier(len(messages))
+
+        def send(writer: Writer, message: Any) -> Outcome:
+            gate.wait(10)
+            return writer.outcome(message)
+
+        return list(self.together.map(send, self.writers, messages))
+
+    def after(self, order: Sequence[tuple[Any, Outcome]]) -> Model | None:
+        """Return the model after these writes in this order, or nothing if it would have answered otherwise."""
+        model = self.model.copy()
+        for message, outcome in order:
+            if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim):
+                continue  # the other was in the way at this very moment: nothing is said of how, and nothing changes
+            if not agree(outcome, answer(model, message, outcome)):
+                return None
+        return model
+
+    # --- What must always hold --------------------------------------------------------------------------------------
+
+    @invariant()
+    def everything_is_as_in_the_model(self) -> None:
+        state = self.state or self.look(self.model)
+        assert state.providers == {uuid: self.model.shown(uuid) for uuid in self.model.providers}
+        assert state.consumers == {uuid: self.model.shown_consumer(uuid) for uuid in self.model.holders}
+        self.compare(self.seen, state, at_once=self.state is not None)
+        self.seen, self.state = state, None
+
+    def compare(self, before: Seen, after: Seen, *, at_once: bool) -> None:
+        """See that generations and ``seq`` have only grown, the feed tells of it, and nothing is over-committed."""
+        told, self.told = self.told, self.newest_change()
+        in_the_feed = self.changed_since(told)
+        for uuid in before.providers.keys() | after.providers.keys():
+            then, now = before.providers.get(uuid), after.providers.get(uuid)
+            (id_, old), (new_id, new) = before.seqs.get(uuid, (None, -1)), after.seqs.get(uuid, (None, -1))
+            if id_ == new_id:
+                assert new >= old
+                assert now.generation >= then.generation
+                assert then == now or new > old, f"{uuid} has changed, and its seq has not moved"
+            if (id_, old) != (new_id, new):
+                assert {id_, new_id} - {None} <= in_the_feed, f"the feed does not tell of {uuid}"
+        for uuid in before.consumers.keys() & after.consumers.keys():
+            assert after.consumers[uuid].generation >= before.consumers[uuid].generation
+        for pair, (capacity, used) in after.amounts.items():
+            capacity_before, used_before = before.amounts.get(pair, (0.0, 0))
+            # Of two writers, one may have brought this inventory and the other have shrunk it.
+            shrunk = capacity < capacity_before or (at_once and pair not in before.amounts)
+            assert used <= capacity or used <= used_before or shrunk, f"{pair} is over-committed: {used} of {capacity}"
+
+    # --- Looking ----------------------------------------------------------------------------------------------------
+
+    def look(self, *models: Model) -> Seen:
+        """Read everything through the messages that are there for it, and what no message tells by SQL."""
+        listed = self.writers[0].call(ListResourceProviders())
+        known = {*CONSUMERS, *(uuid for model in models for uuid in model.holders.keys() | model.buried)}
+        consumers = {uuid: self.writers[1].outcome(GetAllocations(consumer_uuid=uuid)) for uuid in sorted(known)}
+        rows, sums, described = self.store.database.read(underneath)
+        uuids = {row.id: row.uuid for row in rows}
+        assert {pair: row.used for pair, row in described.items() if row.used} == sums, "used is not what is allocated"
+        return Seen(
+            providers={provider.uuid: provider for provider in listed},
+            consumers={u: found for u, found in consumers.items() if not isinstance(found, errors.ConsumerNotFound)},
+            seqs={row.uuid: (row.id, row.seq) for row in rows},
+            amounts={
+                (uuids[provider_id], class_id): ((row.total - row.reserved) * row.allocation_ratio, row.used)
+                for (provider_id, class_id), row in described.items()
+            },
+        )
+
+    def newest_change(self) -> int:
+        return self.store.scalar(select(changes.c.id).order_by(changes.c.id.desc()).limit(1)) or 0
+
+    def changed_since(self, number: int) -> set[int]:
+        query = select(changes.c.resource_provider_id).where(changes.c.id > number)
+        return set(self.store.database.read(lambda connection: connection.scalars(query).all()))
+
+
+# --- Comparing ------------------------------------------------------------------------------------------------------
+
+
+def answer(model: Model, message: Any, outcome: Outcome) -> Any:
+    """Return what the model answers, or how it refuses."""
+    try:
+        return apply(message, model, outcome)
+    except Refused as refusal:
+        return refusal
+
+
+def agree(outcome: Outcome, expected: Any) -> bool:
+    """Tell whether the store has answered, or refused, as the model does."""
+    if isinstance(expected, Refused):
+        return isinstance(outcome, errors.MoorageError) and expected.covers(outcome)
+    return bool(outcome == expected)
+
+
+def shows(model: Model, state: Seen) -> bool:
+    """Tell whether this is what a model says the store is."""
+    return state.providers == {uuid: model.shown(uuid) for uuid in model.providers} and state.consumers == {
+        uuid: model.shown_consumer(uuid) for uuid in model.holders
+    }
+
+
+def underneath(connection: Connection) -> tuple[Any, dict[tuple[int, int], int], dict[tuple[int, int], Any]]:
+    """Return the rows of providers, the sums of allocations, and the rows of inventories, by provider and class."""
+    table = resource_providers.c
+    rows = connection.execute(select(table.uuid, table.id, table.seq)).all()
+    sums: dict[tuple[int, int], int] = {}
+    for row in connection.execute(_ALLOCATIONS):
+        pair = (row.resource_provider_id, row.resource_class_id)
+        sums[pair] = sums.get(pair, 0) + row.used
+    described = connection.execute(_INVENTORIES)
+    return rows, sums, {(row.resource_provider_id, row.resource_class_id): row for row in described}
+
+
+_ALLOCATIONS, _INVENTORIES = select(allocations), select(inventories)
+
+
+# --- The test -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(database: Database) -> Iterator[Database]:
+    """The same database, opened once more."""
+    again = Database(database.url.render_as_string(hide_password=False), "main")
+    yield again
+    again.close()
+
+
+@pytest.mark.timeout(7200 if LONG else 300)
+def test_two_writers_get_the_answers_that_the_model_gives_and_nothing_is_ever_over_committed(
+    database: Database, second: Database
+) -> None:
+    with ThreadPoolExecutor(2) as together:
+        TwoWriters.databases, TwoWriters.together = (database, second), together
+        run_state_machine_as_test(
+            TwoWriters,
+            settings=settings(
+                max_examples=RUNS,
+                stateful_step_count=STEPS,
+                deadline=None,
+                phases=PHASES,
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

@@ -1,0 +1,91 @@
+"""What providers are said to be and where they belong: traits and aggregates, replaced as a whole."""
+
+from collections.abc import Callable
+
+import pytest
+from placement_builders import Store
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.messages import DeleteResourceProvider, ListResourceProviders, SetAggregates, SetTraits
+from moorage.model import ResourceProvider
+from placement_store.schema import aggregates
+
+AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
+RACK, ROOM = ids.derived("rack"), ids.derived("room")
+
+
+def set_traits(store: Store, uuid: str, *traits: str, generation: int | None = None) -> ResourceProvider:
+    return store.endpoint.set_traits(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=traits, generation=generation))
+
+
+def set_aggregates(store: Store, uuid: str, *uuids: str, generation: int | None = None) -> ResourceProvider:
+    return store.endpoint.set_aggregates(
+        SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=uuids, generation=generation)
+    )
+
+
+def test_traits_are_replaced_as_a_whole_and_shown_sorted(store: Store, host: str) -> None:
+    other = store.provider("other")
+    set_traits(store, other, SSD)
+
+    assert set_traits(store, host, SSE, AVX, SSE).traits == (AVX, SSE)
+    assert set_traits(store, host, SSD, AVX).traits == (AVX, SSD)
+    assert set_traits(store, host).traits == ()
+
+    [listed] = store.endpoint.list_resource_providers(ListResourceProviders(name="other"))
+    assert listed.traits == (SSD,)
+
+
+def test_traits_move_the_generation_only_if_anything_changes(store: Store, host: str) -> None:
+    assert set_traits(store, host, AVX).generation == 2
+    before, told = store.seq(host), store.changes()
+
+    assert set_traits(store, host, AVX, generation=2).generation == 2
+
+    assert (store.seq(host), store.changes()) == (before, told)
+    assert set_traits(store, host).generation == 3
+    assert (store.seq(host), store.changes()) == (before + 1, told + 1)
+    assert set_traits(store, host).generation == 3
+
+
+def test_aggregates_come_to_be_by_being_named_and_are_shared(store: Store, host: str) -> None:
+    other = store.provider("other")
+
+    assert set_aggregates(store, host, ROOM, RACK).aggregates == tuple(sorted([RACK, ROOM]))
+    assert set_aggregates(store, other, RACK).aggregates == (RACK,)
+    assert set_aggregates(store, host, ROOM).aggregates == (ROOM,)
+
+    assert store.get(other).aggregates == (RACK,)
+    found = store.database.read(lambda connection: connection.scalars(select(aggregates.c.uuid)).all())
+    assert sorted(found) == sorted([RACK, ROOM])
+
+
+def test_aggregates_move_the_generation_always_as_in_placement(store: Store, host: str) -> None:
+    before, told = store.seq(host), store.changes()
+
+    assert [set_aggregates(store, host, RACK).generation for _ in range(2)] == [2, 3]
+
+    assert (store.seq(host), store.changes()) == (before + 2, told + 2)
+
+
+@pytest.mark.parametrize("write", [set_traits, set_aggregates])
+def test_neither_is_written_on_a_stale_view_nor_to_a_provider_that_is_not_there(
+    store: Store, host: str, write: Callable[..., ResourceProvider]
+) -> None:
+    with pytest.raises(errors.ProviderGenerationConflict) as caught:
+        write(store, host, generation=0)
+    assert (caught.value.named, caught.value.found) == (0, 1)
+    with pytest.raises(errors.ProviderNotFound):
+        write(store, ids.fresh())
+
+
+def test_a_deleted_provider_leaves_no_traits_and_aggregates_to_the_next(store: Store) -> None:
+    uuid = store.provider("host")
+    set_traits(store, uuid, AVX)
+    set_aggregates(store, uuid, RACK)
+    store.endpoint.delete_resource_provider(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))
+
+    store.provider("host", uuid)
+
+    assert (store.get(uuid).traits, store.get(uuid).aggregates) == ((), ())

@@ -1,0 +1,78 @@
+"""Who uses how much: allocations of a provider, and usages of a project by user and consumer type."""
+
+from typing import Any
+
+import pytest
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.messages import ListProviderAllocations, ListUsages
+from moorage.model import ConsumerHold, ProviderAllocations, Usage
+from placement_store.schema import consumers
+
+ONE, TWO, THREE = (ids.derived(name) for name in ("one", "two", "three"))
+
+
+def usages(store: Store, project_id: str, **more: Any) -> list[Usage]:
+    return store.endpoint.list_usages(ListUsages(project_id=project_id, **more))
+
+
+def test_the_allocations_of_a_provider_are_those_of_each_consumer_with_its_generation(store: Store, host: str) -> None:
+    other = store.provider("other", VCPU=8)
+    store.put(ONE, {host: {"VCPU": 2, "MEMORY_MB": 512}, other: {"VCPU": 1}})
+    store.put(ONE, {host: {"VCPU": 3, "MEMORY_MB": 512}, other: {"VCPU": 1}}, 1)
+    store.put(TWO, {host: {"VCPU": 1}})
+
+    found = store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=host))
+
+    assert found == ProviderAllocations(
+        generation=store.generation(host),
+        allocations={
+            ONE: ConsumerHold(resources={"VCPU": 3, "MEMORY_MB": 512}, consumer_generation=2),
+            TWO: ConsumerHold(resources={"VCPU": 1}, consumer_generation=1),
+        },
+    )
+
+
+def test_nobody_holds_anything_of_a_new_provider_and_an_unknown_one_is_not_found(store: Store, host: str) -> None:
+    found = store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=host))
+    assert found == ProviderAllocations(generation=1)
+    with pytest.raises(errors.ProviderNotFound):
+        store.endpoint.list_provider_allocations(ListProviderAllocations(uuid=ids.fresh()))
+
+
+def test_usages_are_summed_over_providers_and_consumers_by_type(store: Store, host: str) -> None:
+    other = store.provider("other", VCPU=8)
+    store.put(ONE, {host: {"VCPU": 2, "MEMORY_MB": 512}, other: {"VCPU": 1}})
+    store.put(TWO, {host: {"VCPU": 1}}, user_id="somebody")
+    store.put(THREE, {other: {"VCPU": 4}}, consumer_type="MIGRATION")
+    store.put(ids.fresh(), {host: {"VCPU": 1}}, project_id="another")
+
+    instances = Usage(consumer_type="INSTANCE", consumer_count=2, resources={"MEMORY_MB": 512, "VCPU": 4})
+    migrations = Usage(consumer_type="MIGRATION", consumer_count=1, resources={"VCPU": 4})
+
+    assert usages(store, "project") == [instances, migrations]
+    assert usages(store, "project", consumer_type="MIGRATION") == [migrations]
+    assert usages(store, "project", user_id="somebody") == [
+        Usage(consumer_type="INSTANCE", consumer_count=1, resources={"VCPU": 1})
+    ]
+    assert usages(store, "project", user_id="somebody", consumer_type="MIGRATION") == []
+    assert usages(store, "nobody") == []
+
+
+def test_a_consumer_that_holds_nothing_any_more_is_not_counted(store: Store, host: str) -> None:
+    store.put(ONE, {host: {"VCPU": 2}})
+    store.put(ONE, {}, 1)
+    assert usages(store, "project") == []
+
+
+def test_a_consumer_from_before_types_were_known_is_of_the_type_unknown(store: Store, host: str) -> None:
+    store.put(ONE, {host: {"VCPU": 2}})
+    statement = consumers.update().values(consumer_type=None)
+    store.database.write(lambda connection: connection.execute(statement))
+
+    unknown = [Usage(consumer_type="UNKNOWN", consumer_count=1, resources={"VCPU": 2})]
+
+    assert usages(store, "project") == unknown
+    assert usages(store, "project", consumer_type="UNKNOWN") == unknown
+    assert usages(store, "project", consumer_type="INSTANCE") == []

@@ -1,0 +1,184 @@
+"""What the conductors forget of what has ended, and what they must not, on SQLite and on MariaDB."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from conductor.cell_records import CellRecords, NewInstance
+from conductor.ended_records import CellEndedRecords, EndedRecords
+from conductor.operations import Operations
+from conductor.schema import CELL, CONDUCTOR, cell_attempts, cell_instances, cell_operations, conductor_operations
+from conductor.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NewOperation, Nothing, Wait
+from moorage import ids
+from moorage.database import Database
+from moorage.messages import InstanceBuild
+from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
+
+KEPT = 1000.0
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
+CELL_UUID = ids.fresh()
+SCOPE = {"cell_uuid": CELL_UUID}
+RECORDS = CellRecords(CELL_UUID)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/records.sqlite"
+    if request.param == "mariadb":
+        url = request.getfixturevalue("mariadb_url")
+    database = Database(url, "test")
+    for schema in (CONDUCTOR, CELL):
+        schema.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def operations(database: Database) -> Operations:
+    """A cell's operations."""
+    return Operations(database, cell_operations, "me", SCOPE, Backoff())
+
+
+def begun(database: Database, operations: Operations, kind: str, subject: str) -> str:
+    """Begin an operation, and return its uuid."""
+    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
+    [operation] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    operations.advance(operation, lambda _connection: Wait("two", Nothing()))
+    return operation.uuid
+
+
+def ended(database: Database, operations: Operations, kind: str, subject: str, reason: str | None = None) -> str:
+    """Begin an operation and end it, and return its uuid."""
+    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
+    [operation] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    operations.advance(operation, lambda _connection: Ended(reason))
+    return operation.uuid
+
+
+def built(database: Database) -> tuple[str, str]:
+    """Record an instance whose first attempt holds a claim; return both ids."""
+    node, uuid, attempt_id = ids.fresh(), ids.fresh(), ids.fresh()
+    selection = Selection(
+        service_host="a",
+        nodename="a",
+        compute_node_uuid=node,
+        cell_uuid=CELL_UUID,
+        agent="agent",
+        availability_zone="nova",
+        allocation_request=AllocationRequest(allocations={node: ProviderAmounts(resources={"VCPU": 1})}),
+        claim_id=ids.fresh(),
+    )
+    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection,))
+    database.write(lambda connection: RECORDS.add(connection, [NewInstance(build, attempt_id)], "req"))
+    return uuid, attempt_id
+
+
+def note_gone(database: Database, attempt_id: str) -> None:
+    database.write(lambda connection: RECORDS.change_attempt(connection, attempt_id, guest_gone=True))
+
+
+def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
+    """Let so much time pass for all operations there are."""
+    for table in (cell_operations, conductor_operations):
+        older = {name: table.c[name] - seconds for name in ("due_at", "updated_at", "created_at")}
+        database.write(lambda connection, table=table, older=older: connection.execute(table.update().values(**older)))
+
+
+def left(database: Database) -> set[str]:
+    """Return the uuids of the operations that a cell has on record."""
+    return set(database.read(lambda connection: connection.scalars(select(cell_operations.c.uuid)).all()))
+
+
+def attempts_left(database: Database) -> set[str]:
+    return set(database.read(lambda connection: connection.scalars(select(cell_attempts.c.attempt_id)).all()))
+
+
+def test_what_has_ended_is_forgotten_when_it_is_old_and_what_is_under_way_never(
+    database: Database, operations: Operations
+) -> None:
+    ended(database, operations, BUILD, ids.fresh())
+    ended(database, operations, BUILD, ids.fresh(), "there is no such host")
+    ended(database, operations, CLEAN, ids.fresh())
+    waiting = begun(database, operations, BUILD, ids.fresh())
+    grow_old(database)
+    young = ended(database, operations, BUILD, ids.fresh())
+
+    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT).forget() == 3
+
+    assert left(database) == {waiting, young}
+
+
+def test_what_an_older_version_has_ended_is_forgotten_too(database: Database, operations: Operations) -> None:
+    ended(database, operations, BUILD, ids.fresh())
+    database.write(lambda connection: connection.execute(cell_operations.update().values(due_at=None)))
+    records = CellEndedRecords(database, cell_operations, SCOPE, KEPT)
+    assert records.forget() == 0
+
+    grow_old(database)
+
+    assert records.forget() == 1
+
+
+def test_the_attempts_of_a_deleted_instance_go_with_the_record_of_its_delete(
+    database: Database, operations: Operations
+) -> None:
+    (deleted, gone), (_, kept) = built(database), built(database)
+    note_gone(database, gone)
+    note_gone(database, kept)
+    ended(database, operations, DELETE, deleted)
+    grow_old(database)
+
+    CellEndedRecords(database, cell_operations, SCOPE, KEPT).forget()
+
+    assert attempts_left(database) == {kept}, "the other instance has not been deleted"
+    instances = database.read(lambda connection: connection.scalars(select(cell_instances.c.uuid)).all())
+    assert deleted in instances, "nothing that comes late builds it once more"
+
+
+def test_an_attempt_whose_host_may_have_the_guest_stays_until_that_host_has_answered(
+    database: Database, operations: Operations
+) -> None:
+    deleted, attempt = built(database)
+    order = ended(database, operations, DELETE, deleted)
+    grow_old(database)
+    records = CellEndedRecords(database, cell_operations, SCOPE, KEPT)
+
+    assert records.forget() == 0
+    assert attempts_left(database) == {attempt}
+    assert left(database) == {order}
+
+    note_gone(database, attempt)
+
+    assert records.forget() == 1
+    assert attempts_left(database) == set()
+
+
+def test_more_than_one_transaction_forgets_at_once_is_forgotten_all_the_same(
+    database: Database, operations: Operations
+) -> None:
+    # One that must stay is not in the way of those behind it.
+    stuck = ended(database, operations, DELETE, built(database)[0])
+    for _ in range(5):
+        ended(database, operations, BUILD, ids.fresh())
+    grow_old(database)
+
+    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT, at_once=2).forget() == 5
+
+    assert left(database) == {stuck}
+
+
+def test_one_cell_does_not_forget_what_is_anothers(database: Database, operations: Operations) -> None:
+    ended(database, operations, BUILD, ids.fresh())
+    grow_old(database)
+
+    assert CellEndedRecords(database, cell_operations, {"cell_uuid": ids.fresh()}, KEPT).forget() == 0
+
+
+def test_the_super_conductor_forgets_its_own(database: Database) -> None:
+    operations = Operations(database, conductor_operations, "me", {}, Backoff())
+    ended(database, operations, DELETE, ids.fresh())
+    grow_old(database)
+
+    assert EndedRecords(database, conductor_operations, {}, KEPT).forget() == 1

@@ -1,0 +1,136 @@
+"""Eight clients write allocations over HTTP while two schedulers claim of the same hosts.
+
+`make test` lets them for some seconds; with DRILLS=long in the environment it is a minute.
+"""
+
+import itertools
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_api import Api, served
+from scheduler_builders import select
+from scheduler_rig import OneScheduler, Rig, node_uuid
+
+from harness.servers import MariaDBServer
+from moorage import errors, ids
+
+pytestmark = pytest.mark.servers
+
+SECONDS = 60 if os.environ.get("DRILLS") == "long" else 6
+CLIENTS, SCHEDULERS = 8, 2
+#: On these everybody always fits. On the last, a few do; the schedulers see it too.
+ROOMY, TIGHT = [1, 2], 3
+MOST = 4
+
+
+@pytest.fixture
+def rig(mariadb: MariaDBServer) -> Iterator[Rig]:
+    started = Rig(mariadb.create_database("beside_claims"))
+    started.add_hosts(ROOMY, vcpus=CLIENTS * MOST + SCHEDULERS * 2)
+    started.add_hosts([TIGHT], vcpus=5)
+    yield started
+    started.close()
+    mariadb.drop_database("beside_claims")
+
+
+class Client:
+    """Writes what one consumer holds of the roomy hosts and what another holds of the tight one, and remembers it."""
+
+    def __init__(self, url: str, number: int) -> None:
+        self._api = Api(url, store=None)  # type: ignore[arg-type]
+        self._drawn = random.Random(number)
+        self.roomy, self.tight = ids.derived("client", number), ids.derived("client on the tight host", number)
+        #: What each consumer holds, and its generation; null for one that is not there.
+        self.known: dict[str, tuple[dict[str, int], int | None]] = {self.roomy: ({}, None), self.tight: ({}, None)}
+        self.seen: Counter[str] = Counter()
+
+    def work(self, until: Callable[[], bool]) -> None:
+        while not until():
+            host = node_uuid(self._drawn.choice(ROOMY))
+            self._put(self.roomy, {host: self._drawn.randint(1, MOST)} if self._drawn.random() < 0.8 else {})
+            self._put(
+                self.tight, {node_uuid(TIGHT): self._drawn.randint(1, MOST)} if self._drawn.random() < 0.5 else {}
+            )
+
+    def _put(self, consumer: str, wanted: dict[str, int]) -> None:
+        _, generation = self.known[consumer]
+        body: dict[str, Any] = {
+            "allocations": {uuid: {"resources": {"VCPU": amount}} for uuid, amount in wanted.items()},
+            "project_id": "p",
+            "user_id": "u",
+            "consumer_generation": generation,
+            "consumer_type": "INSTANCE",
+        }
+        reply = self._api.ask("PUT", f"/allocations/{consumer}", body)
+        if reply.status_code == 204:
+            self.known[consumer] = (wanted, (generation or 0) + 1 if wanted else None)
+            self.seen["written"] += 1
+            return
+        code = reply.json()["errors"][0]["code"] if reply.status_code == 409 else reply.text
+        whose = "roomy" if consumer == self.roomy else "tight"
+        self.seen[f"{whose}: {reply.status_code} {code}"] += 1
+
+
+def claim(scheduler: OneScheduler, rig: Rig, name: str, until: Callable[[], bool]) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for number in itertools.count():
+        if until():
+            return seen
+        try:
+            answer = scheduler.select(select(f"{name}-{number}"))
+        except errors.MoorageError as fault:
+            seen[type(fault).__name__] += 1
+        else:
+            seen["claimed"] += 1
+            assert answer[0][0].claim_id is not None
+            rig.release(select(f"{name}-{number}").instance_uuids[0])
+    raise AssertionError
+
+
+def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
+    rig: Rig, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    schedulers = [rig.scheduler(max_age=0.1) for _ in range(SCHEDULERS)]
+    with served(rig.url, tmp_path / "log", "--workers", "2", "--threads", "4") as api:
+        clients = [Client(api.url, number) for number in range(CLIENTS)]
+        ended = threading.Event()
+        with ThreadPoolExecutor(CLIENTS + SCHEDULERS) as threads:
+            writing = [threads.submit(client.work, ended.is_set) for client in clients]
+            claiming = [
+                threads.submit(claim, scheduler, rig, f"s{number}", ended.is_set)
+                for number, scheduler in enumerate(schedulers)
+            ]
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline:
+                found = rig.audit()
+                assert not found.overcommitted
+                time.sleep(0.5)
+            ended.set()
+            for one in writing:
+                one.result()
+            claimed = sum((one.result() for one in claiming), Counter[str]())
+        written = sum((client.seen for client in clients), Counter[str]())
+        record_property(
+            "measured", f"beside claims, in {SECONDS} s: over HTTP {dict(written)}, schedulers {dict(claimed)}"
+        )
+
+        # Where both fit, both succeed; where they do not, nobody is told that somebody else was faster.
+        assert set(written) <= {"written", "tight: 409 placement.undefined_code"}
+        assert set(claimed) == {"claimed"}
+        assert written["written"] > SECONDS
+        for client in clients:
+            for consumer, (held, generation) in client.known.items():
+                shown = api.get(f"/allocations/{consumer}")
+                assert {u: part["resources"]["VCPU"] for u, part in shown["allocations"].items()} == held
+                assert shown.get("consumer_generation") == generation
+    report = rig.audit()
+    assert not report.overcommitted
+    assert not report.drifted

@@ -1,0 +1,153 @@
+"""Claims on MariaDB in trees that change their shape meanwhile: whoever is first has its way, and nobody deadlocks."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from placement_builders import Store, assert_trees, at_once
+from sqlalchemy import Connection, text
+
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import ReportProviders, UpdateResourceProvider
+from moorage.model import ProviderReport
+from placement_store import claims, names, trees
+from placement_store.schema import MAIN
+
+TURNS = 60
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def store(mariadb_url: str) -> Iterator[Store]:
+    database = Database(mariadb_url, "main")
+    MAIN.upgrade(database)
+    names.sync(database)
+    yield Store(database)
+    database.close()
+
+
+def move(uuid: str, parent: str | None) -> UpdateResourceProvider:
+    return UpdateResourceProvider(request_id=ids.fresh(), uuid=uuid, parent_provider_uuid=parent)
+
+
+@pytest.fixture
+def tree(store: Store) -> tuple[str, str, str]:
+    """A host with a GPU, and another host. The GPU's row comes first: whoever goes by depth locks the wrong way."""
+    gpu = store.provider("gpu", VGPU=1000)
+    host, other = store.provider("host", VCPU=1000), store.provider("other", VCPU=1000)
+    store.endpoint.update_resource_provider(move(gpu, host))
+    return host, gpu, other
+
+
+def test_claims_in_a_subtree_that_moves_back_and_forth_within_its_tree_all_succeed_and_nobody_deadlocks(
+    store: Store, tree: tuple[str, str, str]
+) -> None:
+    host, gpu, other = tree
+    numa = store.provider("numa", parent=host)
+    before = deadlocks(store)
+
+    def claim_and_release(number: int) -> None:
+        for turn in range(TURNS):
+            consumer = ids.derived("c", number, turn)
+            store.claim(consumer, {host: {"VCPU": 1}, gpu: {"VGPU": 1}})
+            store.claim(ids.derived("d", number, turn), {other: {"VCPU": 1}})
+            store.delete(consumer)
+
+    def moves() -> None:
+        for turn in range(TURNS):
+            store.endpoint.update_resource_provider(move(gpu, (numa, host)[turn % 2]))
+            with pytest.raises(errors.ProviderInUse):
+                store.endpoint.update_resource_provider(move(host, other))
+
+    store.claim(ids.derived("guest"), {host: {"VCPU": 1}, gpu: {"VGPU": 1}})
+    assert at_once(*[lambda number=number: claim_and_release(number) for number in range(3)], moves) == ["done"] * 4
+
+    assert deadlocks(store) == before
+    assert store.used(gpu) == {"VGPU": 1}
+    assert store.is_sound()
+    assert_trees(store)
+
+
+def deadlocks(store: Store) -> int:
+    """How many deadlocks the server has met with."""
+    return counted(store, "Innodb_deadlocks")
+
+
+def counted(store: Store, what: str) -> int:
+    query = text(f"SHOW GLOBAL STATUS LIKE '{what}'")
+    return int(store.database.read(lambda connection: connection.execute(query).one()[1]))
+
+
+@contextmanager
+def begun(store: Store, work: Callable[[Connection], object]) -> Iterator[None]:
+    """Do something in a transaction that is committed at the end."""
+    with store.database.engine.connect() as connection, connection.begin():
+        work(connection)
+        yield
+
+
+def wait_for_a_waiter(store: Store) -> None:
+    until = time.monotonic() + 5
+    while not counted(store, "Innodb_row_lock_current_waits"):
+        assert time.monotonic() < until, "nobody waits"
+        time.sleep(0.01)
+
+
+def test_a_move_waits_for_a_claim_that_is_being_made_and_is_then_refused(
+    store: Store, tree: tuple[str, str, str]
+) -> None:
+    host, gpu, other = tree
+    new = store.new_claim(ids.derived("c"), {host: {"VCPU": 1}, gpu: {"VGPU": 1}})
+    with ThreadPoolExecutor(1) as thread:
+        with begun(store, lambda connection: claims.claim(connection, [new], store.names)):
+            moved = thread.submit(store.endpoint.update_resource_provider, move(gpu, other))
+            wait_for_a_waiter(store)
+        with pytest.raises(errors.ProviderInUse):
+            moved.result()
+    assert store.get(gpu).root_provider_uuid == host
+
+
+def test_a_claim_waits_for_a_move_of_what_it_takes_and_is_then_refused(
+    store: Store, tree: tuple[str, str, str]
+) -> None:
+    host, gpu, other = tree
+    consumer = ids.derived("c")
+    with ThreadPoolExecutor(1) as thread:
+        with begun(store, lambda connection: trees.update(connection, move(gpu, other))):
+            claimed = thread.submit(store.claim, consumer, {gpu: {"VGPU": 1}}, root=host)
+            wait_for_a_waiter(store)
+        with pytest.raises(errors.ClaimContention):
+            claimed.result()
+    assert (store.used(gpu), store.get(gpu).root_provider_uuid) == ({"VGPU": 0}, other)
+    with pytest.raises(errors.ConsumerNotFound):
+        store.consumer(consumer)
+
+
+def test_a_child_waits_for_the_move_of_its_parent_and_goes_with_it(store: Store, tree: tuple[str, str, str]) -> None:
+    _, gpu, other = tree
+    with ThreadPoolExecutor(1) as thread:
+        with begun(store, lambda connection: trees.update(connection, move(gpu, other))):
+            child = thread.submit(store.provider, parent=gpu)
+            wait_for_a_waiter(store)
+        assert store.get(child.result()).root_provider_uuid == other
+    assert_trees(store)
+
+
+def test_a_report_waits_for_a_claim_that_is_being_made_and_is_then_stale(
+    store: Store, tree: tuple[str, str, str]
+) -> None:
+    host, _, _ = tree
+    new = store.new_claim(ids.derived("c"), {host: {"VCPU": 1}})
+    found = ProviderReport(uuid=host, name="host", inventories={}, generation=store.generation(host))
+    report = ReportProviders(request_id=ids.fresh(), providers=(found,))
+    with ThreadPoolExecutor(1) as thread:
+        with begun(store, lambda connection: claims.claim(connection, [new], store.names)):
+            reported = thread.submit(store.endpoint.report_providers, report)
+            wait_for_a_waiter(store)
+        with pytest.raises(errors.ProviderGenerationConflict) as caught:
+            reported.result()
+    assert (caught.value.named, caught.value.found) == (found.generation, store.generation(host))

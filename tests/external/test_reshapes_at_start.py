@@ -1,0 +1,124 @@
+"""Agents that are restarted with another layout of their hosts, on real servers, while builds come and go on."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from compute.guest_file import GuestFile
+from compute.service import ComputeService
+from harness.cloud import Cloud, Plan, wait_until
+from harness.servers import MariaDBServer
+from moorage import errors, ids
+from moorage.messages import (
+    BuildInstances,
+    GetAllocations,
+    ListProviderTrees,
+    ListResourceProviders,
+    ShowInstance,
+)
+from moorage.model import Flavor, Guest, RequestSpec, ResourceProvider
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512, root_gb=1))
+HOSTS = 3
+INSTANCES = 30
+PARTS = {"numa_nodes": 2, "gpus": 2, "nics": 1}
+
+
+@pytest.fixture
+def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[Cloud]:
+    plan = Plan(
+        hosts=HOSTS,
+        transport_url=rabbitmq_url,
+        database_connection=mariadb.create_database("reshapes_at_start"),
+        settings={
+            "rpc": {"call_timeout": 5.0},
+            "conductor": {"retry_backoff": 0.1},
+            "compute": {"report_interval": 0.1, "stop_timeout": 1.0},
+            "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, **PARTS},
+        },
+    )
+    with Cloud(plan) as one:
+        yield one
+
+
+def restart(cloud: Cloud, layout: str) -> None:
+    cloud.stop_service("compute-cell1")
+    options = {
+        "hosts": HOSTS,
+        "host_prefix": "cell1-host",
+        "state_file": str(cloud.folder / "agent-cell1.sqlite"),
+        "layout": layout,
+    }
+    conf = cloud.configuration(compute={"agent": "agent-cell1"}, fake_driver=options)
+    cloud.add("compute-cell1", ComputeService(conf, "cell1"))
+
+
+def providers(cloud: Cloud) -> list[ResourceProvider]:
+    placement = cloud.client("placement")
+    uuids = {one.uuid for one in placement.call(ListResourceProviders())}
+    return placement.call(ListProviderTrees(uuids=tuple(sorted(uuids))))
+
+
+def wait_for_layout(cloud: Cloud, layout: str) -> None:
+    count = HOSTS * (1 + sum(PARTS.values()) if layout == "nested" else 1)
+    wait_until(lambda: len(providers(cloud)) == count, f"all hosts to be {layout}")
+
+
+def order(cloud: Cloud, uuids: list[str], ended: threading.Event) -> None:
+    """Order one instance after the other; what nobody answers to is repeated with the same id."""
+    conductor = cloud.client("conductor")
+    for uuid in uuids:
+        message = BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.derived(uuid, "build"))
+        while True:
+            try:
+                conductor.call(message)
+                break
+            except (errors.Unavailable, errors.TryAgain):
+                continue
+        ended.wait(0.1)
+
+
+def state(cloud: Cloud, uuid: str) -> str:
+    return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).state
+
+
+def guests(cloud: Cloud) -> list[Guest]:
+    file = GuestFile(cloud.folder / "agent-cell1.sqlite")
+    file.open()
+    try:
+        return file.guests()
+    finally:
+        file.close()
+
+
+def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: Cloud) -> None:
+    uuids = [ids.fresh() for _ in range(INSTANCES)]
+    ended = threading.Event()
+    orders = threading.Thread(target=order, args=(cloud, uuids, ended))
+    orders.start()
+    try:
+        for layout in ("nested", "flat", "nested"):
+            restart(cloud, layout)
+            wait_for_layout(cloud, layout)
+    finally:
+        ended.set()
+        orders.join()
+    wait_until(lambda: all(state(cloud, uuid) == "active" for uuid in uuids), "all instances to be active", 120)
+
+    there = {guest.instance_uuid: guest for guest in guests(cloud)}
+    assert sorted(there) == sorted(uuids), "one guest each"
+    names = {one.uuid: one for one in providers(cloud)}
+    held: Counter[tuple[str, str]] = Counter()
+    for uuid in uuids:
+        consumer = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
+        assert consumer.claim_id == there[uuid].claim_id
+        assert consumer.accepted_by == there[uuid].attempt_id
+        parts = {(node, name): n for node, part in consumer.allocations.items() for name, n in part.resources.items()}
+        assert Counter({name: n for (_, name), n in parts.items()}) == SPEC.resources
+        assert {names[names[node].root_provider_uuid].name for node, _ in parts} == {there[uuid].host}
+        held.update(parts)
+    used = {(one.uuid, name): n for one in names.values() for name, n in one.used.items() if n}
+    assert used == dict(held)
+    assert all(n <= names[node].inventories[name].capacity for (node, name), n in used.items())

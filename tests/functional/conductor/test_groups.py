@@ -1,0 +1,121 @@
+"""Instances that ask for resource groups: what each host of an answer was to give is claimed, released and told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conductor_builders import SPEC, FakeScheduler, World, node, selection
+from msgspec import structs
+
+from moorage.ids import derived
+from moorage.messages import SelectDestinations, SwapClaim
+from moorage.model import AllocationRequest, ProviderAmounts, ResourceGroup, Selection
+from moorage.shell import main
+
+POOL = derived("tests", "pool")
+
+
+def gpu(host: str) -> str:
+    return derived("tests", "gpu", host)
+
+
+def divided(given: Selection) -> Selection:
+    """A selection that claims a GPU of its host and the disk of a pool."""
+    amounts = {
+        given.compute_node_uuid: SPEC.resources,
+        gpu(given.service_host): {"VGPU": 2, "VCPU": 1},
+        POOL: {"DISK_GB": 20},
+    }
+    request = AllocationRequest(
+        allocations={uuid: ProviderAmounts(resources=each) for uuid, each in amounts.items()},
+        mappings={"": (given.compute_node_uuid, POOL), "g": (gpu(given.service_host),)},
+    )
+    return structs.replace(given, allocation_request=request, shared_providers=(POOL,))
+
+
+class DividesHosts(FakeScheduler):
+    def decide(self, message: SelectDestinations) -> list[list[Selection]]:
+        return [[divided(one) for one in selections] for selections in super().decide(message)]
+
+
+def test_each_host_is_told_which_of_its_providers_serve_which_group_and_holds_its_own_alone(world: World) -> None:
+    world.serve("scheduler", DividesHosts(world.placement))
+    world.agent.failing = {"a"}
+
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    for message, host in zip(world.agent.taken, "ab", strict=True):
+        assert message.resources == {**SPEC.resources, "VGPU": 2, "VCPU": SPEC.resources["VCPU"] + 1}
+        assert message.allocation_request is not None
+        assert message.allocation_request.mappings == {"": (node(host), POOL), "g": (gpu(host),)}
+        assert message.lowest_version() == "1.1"
+
+
+def test_a_fall_back_releases_and_claims_what_each_selection_says(world: World) -> None:
+    world.serve("scheduler", DividesHosts(world.placement))
+    world.agent.failing = {"a"}
+
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    [swap] = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    assert swap.released == divided(selection("a")).allocation_request
+    assert swap.claimed == divided(selection("b")).allocation_request
+    assert swap.root_provider_uuid == node("b")
+
+
+def test_an_agent_of_an_older_version_is_told_nothing_new_where_all_comes_from_the_compute_node(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+
+    [message] = world.agent.taken
+    assert message.resources == SPEC.resources
+    assert message.lowest_version() == "1.0"
+
+
+def test_groups_are_asked_for_by_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
+    words = (
+        "--vcpus 2 --memory-mb 64 --required CUSTOM_A --resource PCPU=1 --root-forbidden CUSTOM_OLD "
+        "--group left --resource VGPU=1 --required in:CUSTOM_B,CUSTOM_C --group right --resource VGPU=2 "
+        "--forbidden CUSTOM_D --group-policy isolate --same-subtree left,right --wait"
+    )
+    assert main(["--config-file", str(file), "instance", "build", *words.split(), "-f", "json"]) == 0
+    assert [row["state"] for row in json.loads(capsys.readouterr().out)] == ["active"]
+
+    [asked] = [message.request_spec for message in world.scheduler.asked]
+    assert asked.resources == {"VCPU": 2, "MEMORY_MB": 64, "PCPU": 1}
+    assert asked.groups == {
+        "": ResourceGroup(resources={"PCPU": 1}, required=("CUSTOM_A",)),
+        "left": ResourceGroup(resources={"VGPU": 1}, any_of=(("CUSTOM_B", "CUSTOM_C"),)),
+        "right": ResourceGroup(resources={"VGPU": 2}, forbidden=("CUSTOM_D",)),
+    }
+    assert (asked.group_policy, asked.same_subtree) == ("isolate", (("left", "right"),))
+    assert asked.root_forbidden == ("CUSTOM_OLD",)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--resource VGPU",
+        "--resource VGPU=0",
+        "--resource VGPU=1 --resource VGPU=2",
+        "--required custom_lower",
+        "--required in:A,",
+        "--group spaced%out",
+        "--group a --member-of nobody",
+        "--in-tree nobody",
+        "--group-policy apart",
+    ],
+)
+def test_what_is_no_group_is_refused_where_it_was_typed(
+    words: str, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = ["instance", "build", "--vcpus", "1", "--memory-mb", "1", *words.split()]
+    with pytest.raises(SystemExit):
+        main(given)
+    assert words.split()[-2] in capsys.readouterr().err
+    assert not world.scheduler.asked

@@ -1,0 +1,104 @@
+"""What a cell passes on between its agents and the placement role of the providers of their hosts."""
+
+import pytest
+from conductor_builders import FakePlacement, World, node
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import (
+    Ensured,
+    EnsureTrait,
+    ListProviderTrees,
+    ListProviderTreesInCell,
+    ProvidersReported,
+    ReportProviders,
+    ReportProviderTree,
+    ReshapeByInstructions,
+    ReshapeProviderTree,
+)
+from moorage.model import ChildProvider, MoveInstruction, ProviderReport, ReshapePlan, ResourceProvider
+from moorage.wire import Message
+
+TREE = ResourceProvider(uuid=node("a"), name="a", generation=4, root_provider_uuid=node("a"))
+MOVE = MoveInstruction(from_resource_provider="a", moved_resources={"VGPU": 4}, to_resource_provider="a_gpu")
+
+
+class Placement(FakePlacement):
+    """Notes what arrives, and answers with something to be recognised by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived: list[Message[object]] = []
+
+    @serves(ListProviderTrees)
+    def list_provider_trees(self, message: ListProviderTrees) -> list[ResourceProvider]:
+        self.arrived.append(message)
+        return [TREE]
+
+    @serves(ReportProviders)
+    def report_providers(self, message: ReportProviders) -> ProvidersReported:
+        self.arrived.append(message)
+        if message.providers and message.providers[0].generation == 3:
+            raise errors.ProviderGenerationConflict(provider_uuid=node("a"), named=3, found=4)
+        return ProvidersReported(generations={node("a"): 5})
+
+    @serves(EnsureTrait)
+    def ensure_trait(self, message: EnsureTrait) -> Ensured:
+        self.arrived.append(message)
+        return Ensured(created=True)
+
+    @serves(ReshapeByInstructions)
+    def reshape(self, message: ReshapeByInstructions) -> ReshapePlan:
+        self.arrived.append(message)
+        return ReshapePlan(created={ids.derived("gpu"): "a_gpu"})
+
+
+@pytest.fixture
+def placement(world: World) -> Placement:
+    placement = Placement()
+    placement.cells = world.placement.cells
+    world.serve("placement", placement)
+    return placement
+
+
+def test_a_report_and_its_answer_are_passed_on_whole(world: World, placement: Placement) -> None:
+    provider = ProviderReport(uuid=node("a"), name="a", generation=4)
+    said = ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=(provider,), gone=(node("b"),))
+
+    answer = world.cell_call(said)
+
+    assert answer.generations == {node("a"): 5}
+    assert placement.arrived == [
+        ReportProviders(request_id=said.request_id, providers=(provider,), gone=(node("b"),)),
+    ]
+
+
+def test_a_conflict_reaches_the_agent_as_itself(world: World, placement: Placement) -> None:
+    stale = ProviderReport(uuid=node("a"), name="a", generation=3)
+
+    with pytest.raises(errors.ProviderGenerationConflict) as caught:
+        world.cell_call(ReportProviderTree(request_id=ids.fresh(), agent="agent", providers=(stale,)))
+
+    assert (caught.value.named, caught.value.found) == (3, 4)
+
+
+def test_trees_are_read_from_the_placement_role(world: World, placement: Placement) -> None:
+    assert world.cell_call(ListProviderTreesInCell(uuids=(node("a"),))) == [TREE]
+    assert placement.arrived == [ListProviderTrees(uuids=(node("a"),))]
+
+
+def test_a_reshape_keeps_its_request_id_and_the_traits_of_its_children_are_there_before_it(
+    world: World, placement: Placement
+) -> None:
+    child = ChildProvider(name="a_gpu", parent="a", traits=("CUSTOM_TESLA", "HW_GPU_API_VULKAN"))
+    said = ReshapeProviderTree(request_id=ids.fresh(), agent="agent", instructions=(MOVE,), providers=(child,))
+
+    plan = world.cell_call(said)
+    again = world.cell_call(said)
+
+    assert plan == again == ReshapePlan(created={ids.derived("gpu"): "a_gpu"})
+    first, *others = placement.arrived
+    assert isinstance(first, EnsureTrait)
+    assert first.name == "CUSTOM_TESLA"
+    reshape = ReshapeByInstructions(request_id=said.request_id, instructions=(MOVE,), providers=(child,))
+    assert others == [reshape, first, reshape], "a repeat is a repeat for the placement role too"

@@ -1,0 +1,202 @@
+"""What consumers hold, and what could be allocated, as an operator types it: over the bus and directly."""
+
+import pytest
+from msgspec import structs
+from operator_builders import Operator, operator
+
+from moorage import ids
+from moorage.messages import GetAllocations, GetResourceProvider, PutAllocations, SetInventories
+from moorage.wire import Message, R
+from placement_store.commands import asking
+from placement_store.direct import Direct
+
+__all__ = ["operator"]
+
+CONSUMER = ids.derived("commands", "consumer")
+
+
+@pytest.fixture
+def hosts(operator: Operator) -> dict[str, str]:
+    """Two hosts with a GPU each; uuids by name."""
+    uuids = {}
+    for host in ("host1", "host2"):
+        uuids[host] = operator.types("resource provider create", host)["uuid"]
+        inventories = "--resource VCPU=8 --resource MEMORY_MB=4096"
+        operator.types(f"resource provider inventory set {host} {inventories}")
+        gpu = operator.types(f"resource provider create {host}_gpu --parent-provider {host}")
+        uuids[gpu["name"]] = gpu["uuid"]
+        operator.types(f"resource provider inventory set {host}_gpu --resource VGPU=4")
+    operator.types("resource provider trait set host2_gpu --trait HW_GPU_API_VULKAN")
+    return uuids
+
+
+def held(rows: list[dict[str, object]]) -> dict[object, object]:
+    return {row["resource_provider"]: row["resources"] for row in rows}
+
+
+def test_allocations_are_set_replaced_taken_away_in_part_and_released(
+    operator: Operator, hosts: dict[str, str]
+) -> None:
+    command = "resource provider allocation"
+    rows = operator.types(
+        f"{command} set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=512"
+        f" --allocation rp={hosts['host1_gpu']},VGPU=1"
+        " --project-id p --user-id u --consumer-type VOLUME"
+    )
+    assert held(rows) == {hosts["host1"]: {"VCPU": 2, "MEMORY_MB": 512}, hosts["host1_gpu"]: {"VGPU": 1}}
+    assert {(row["project_id"], row["user_id"], row["consumer_type"]) for row in rows} == {("p", "u", "VOLUME")}
+    generation = operator.types("resource provider show host1")["generation"]
+    assert [row["generation"] for row in rows if row["resource_provider"] == hosts["host1"]] == [generation]
+
+    # Of one that is there, what it is and whose need not be said again.
+    rows = operator.types(f"{command} set {CONSUMER} --allocation rp=host2,VCPU=4,MEMORY_MB=64 --generation 1")
+    assert held(rows) == {hosts["host2"]: {"VCPU": 4, "MEMORY_MB": 64}}
+    assert {(row["project_id"], row["consumer_type"]) for row in rows} == {("p", "VOLUME")}
+
+    operator.types(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1,MEMORY_MB=1 --allocation rp=host2,VCPU=1")
+    left = operator.types(f"{command} unset {CONSUMER} --provider host1 --resource-class VCPU")
+    assert held(left) == {hosts["host1"]: {"MEMORY_MB": 1}, hosts["host2"]: {"VCPU": 1}}
+    assert held(operator.types(f"{command} unset {CONSUMER} --resource-class MEMORY_MB")) == {
+        hosts["host2"]: {"VCPU": 1}
+    }
+    assert operator.types(f"{command} show {CONSUMER}") == operator.types(f"{command} show {CONSUMER.upper()}")
+    operator.does(f"{command} delete {CONSUMER}")
+    assert operator.types(f"{command} show {CONSUMER}") == []
+
+
+def test_what_a_table_shows_of_allocations_is_what_can_be_typed(operator: Operator, hosts: dict[str, str]) -> None:
+    table = operator.reads(
+        f"resource provider allocation set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=512"
+        " --project-id p --user-id u"
+    )
+    assert "MEMORY_MB=512, VCPU=2" in table or "VCPU=2, MEMORY_MB=512" in table
+
+
+def test_an_allocation_that_cannot_be_is_refused_in_one_sentence(operator: Operator, hosts: dict[str, str]) -> None:
+    refused, nobody = operator.is_refused, ids.fresh()
+    command = "resource provider allocation"
+    new = f"{command} set {CONSUMER} --project-id p --user-id u --allocation"
+    assert "'rp=host1' is not rp=PROVIDER,CLASS=AMOUNT" in refused(f"{new} rp=host1")
+    assert refused(f"{new} rp=host3,VCPU=1") == "There is no resource provider host3."
+    assert refused(f"{new} rp={nobody},VCPU=1") == f"There is no resource provider {nobody}."
+    assert refused(f"{new} rp=host1,CUSTOM_X=1") == "There is no resource class CUSTOM_X."
+    assert refused(f"{new} rp=host1,VCPU=9") == (
+        f"There is not enough room on 1 inventories, the first of them VCPU of provider {hosts['host1']}."
+    )
+    assert "it says twice how much VCPU of host1" in refused(f"{new} rp=host1,VCPU=1 --allocation rp=host1,VCPU=2")
+    assert "--project-id: needed" in refused(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1")
+    assert refused(f"{new} rp=host1,VCPU=1 --generation 3") == (
+        f"The consumer {CONSUMER} is at generation None, not at 3."
+    )
+    assert refused(f"{command} unset {CONSUMER}") == f"There is no consumer {CONSUMER}."
+    assert refused(f"{command} delete {CONSUMER}") == f"There is no consumer {CONSUMER}."
+    assert "'somebody' is no uuid" in refused(f"{command} show somebody")
+    assert operator.types(f"{command} show {CONSUMER}") == []
+
+    operator.types(f"{new} rp=host1,VCPU=1")
+    assert "holds nothing of what is to be taken away" in refused(f"{command} unset {CONSUMER} --provider host2")
+
+
+# --- Others are faster ----------------------------------------------------------------------------------------------
+
+
+#: Who is faster is arranged in the process of the command itself.
+directly = pytest.mark.parametrize("operator", ["directly"], indirect=True)
+
+
+class Racing(Direct):
+    """A store in which somebody else is faster: before the first writes, what they rely on is changed."""
+
+    races = 0
+
+    def call(self, message: Message[R]) -> R:
+        if isinstance(message, SetInventories | PutAllocations) and self.races:
+            type(self).races -= 1
+            self._be_faster(message)
+        return super().call(message)
+
+    def _be_faster(self, message: SetInventories | PutAllocations) -> None:
+        if isinstance(message, SetInventories):
+            provider = super().call(GetResourceProvider(uuid=message.uuid))
+            inventories = {**provider.inventories, "DISK_GB": provider.inventories["VCPU"]}
+            faster: SetInventories | PutAllocations = structs.replace(
+                message, request_id=ids.fresh(), generation=provider.generation, inventories=inventories
+            )
+        else:
+            consumer = super().call(GetAllocations(consumer_uuid=message.consumer_uuid))
+            wanted = structs.replace(message.wanted, allocations=consumer.allocations)
+            faster = structs.replace(message, request_id=ids.fresh(), wanted=wanted)
+        super().call(faster)
+
+
+@pytest.fixture
+def racing(monkeypatch: pytest.MonkeyPatch, operator: Operator, hosts: dict[str, str]) -> type[Racing]:
+    monkeypatch.setattr(asking, "Direct", Racing)
+    return Racing
+
+
+@directly
+def test_an_inventory_that_changes_meanwhile_is_amended_as_it_then_is(operator: Operator, racing: type[Racing]) -> None:
+    racing.races = 2
+    amended = operator.types("resource provider inventory set host1 --amend --resource VCPU=16")
+    totals = {row["resource_class"]: row["total"] for row in amended}
+    assert totals == {"VCPU": 16, "MEMORY_MB": 4096, "DISK_GB": 8}
+
+
+@directly
+def test_one_who_is_always_slower_is_told_so(operator: Operator, racing: type[Racing]) -> None:
+    racing.races = 3
+    assert "is at generation" in operator.is_refused("resource provider inventory set host1 --amend --resource VCPU=16")
+    assert operator.types("resource provider inventory show host1 VCPU")["total"] == 8
+
+
+@directly
+def test_what_is_taken_away_is_taken_from_what_there_then_is_but_nothing_is_replaced_unseen(
+    operator: Operator, racing: type[Racing]
+) -> None:
+    command = "resource provider allocation"
+    operator.types(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1,MEMORY_MB=1 --project-id p --user-id u")
+    racing.races = 1
+    refusal = operator.is_refused(f"{command} set {CONSUMER} --allocation rp=host2,VCPU=1")
+    assert refusal == f"The consumer {CONSUMER} is at generation 2, not at 1."
+    racing.races = 0
+    operator.types(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=1,MEMORY_MB=1")
+    racing.races = 1
+    operator.types(f"{command} unset {CONSUMER} --resource-class VCPU")
+    [row] = operator.types(f"{command} show {CONSUMER}")
+    assert row["resources"] == {"MEMORY_MB": 1}
+
+
+# --- Candidates -----------------------------------------------------------------------------------------------------
+
+
+def test_candidates_are_listed_with_what_each_provider_would_give(operator: Operator, hosts: dict[str, str]) -> None:
+    rows = operator.types("allocation candidate list --resource VCPU=2 --resource MEMORY_MB=64")
+    assert {row["#"] for row in rows} == {1, 2}
+    assert {row["resource provider"] for row in rows} == {hosts["host1"], hosts["host2"]}
+    assert set(rows[0]["allocation"]) == {"VCPU=2", "MEMORY_MB=64"}
+    assert set(rows[0]["inventory used/capacity"]) == {"VCPU=0/8", "MEMORY_MB=0/4096"}
+
+    words = "--resource VCPU=2 --group GPU --resource VGPU=1 --required HW_GPU_API_VULKAN"
+    rows = operator.types(f"allocation candidate list {words}")
+    assert [
+        (row["#"], row["resource provider"], row["groups"]) for row in sorted(rows, key=lambda row: row["groups"])
+    ] == [
+        (1, hosts["host2"], []),
+        (1, hosts["host2_gpu"], ["GPU"]),
+    ]
+    assert len(operator.types("allocation candidate list --resource VGPU=1 --limit 1")) == 1
+    assert operator.types("allocation candidate list --resource VGPU=5") == []
+
+
+def test_a_request_for_candidates_that_cannot_be_is_refused_in_one_sentence(
+    operator: Operator, hosts: dict[str, str]
+) -> None:
+    refused = operator.is_refused
+    command = "allocation candidate list"
+    assert refused(f"{command} --resource CUSTOM_X=1") == "There is no resource class CUSTOM_X."
+    assert refused(f"{command} --resource VCPU=1 --required CUSTOM_X") == "There is no trait CUSTOM_X."
+    assert "'VCPU=' is not CLASS=AMOUNT" in refused(f"{command} --resource VCPU=")
+    assert "group_policy" in refused(f"{command} --group A --resource VGPU=1 --group B --resource VGPU=1")
+    assert "$.limit" in refused(f"{command} --resource VCPU=1 --limit 0")
+    assert refused(command) != ""

@@ -1,0 +1,22 @@
+"""`moorage bench candidates`, by its command."""
+
+import json
+import subprocess
+import sys
+
+
+def test_the_bench_of_candidates_measures_every_shape_and_the_search_beats_the_cross_product() -> None:
+    words = ["bench", "candidates", "--repeat", "3", "--candidates", "10", "-f", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "moorage.shell", *words], text=True, capture_output=True, check=False, timeout=180
+    )
+
+    assert done.returncode == 0, done.stderr
+    rows = {row["shape"]: row for row in json.loads(done.stdout)}
+    for devices, groups in ((8, 8), (16, 8), (64, 4)):
+        assert rows[f"{devices} devices, {groups} groups"]["candidates"] == (1 if devices == groups else 10)
+        assert rows[f"{devices} devices, {groups} groups, one too few"]["candidates"] == 0
+    assert sum("3 levels" in shape for shape in rows) == 3
+    assert rows["64 sharing pools"]["candidates"] == 10
+    # It is some thirty times; the rest is for machines that are busy.
+    assert rows["8 devices, 5 groups"]["product_takes"] > 3

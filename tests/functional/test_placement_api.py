@@ -1,0 +1,223 @@
+"""The HTTP API as it is set up: policy, Keystone, browsers, front ends, WSGI servers, and the command."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import falcon.testing
+import pytest
+import webob
+from http_api import Api, served
+
+from harness.cloud import wait_until
+from moorage import ids, options
+from moorage.database import Database
+from placement_store import names
+from placement_store.http import policy, wsgi
+from placement_store.http.application import application
+from placement_store.http.routes import NOUNS
+from placement_store.schema import MAIN
+
+NOAUTH = "[placement_api]\nauth_strategy = noauth2\n"
+ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement latest"}
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('api')}/main.sqlite", MAIN.name)
+    MAIN.upgrade(database)
+    names.sync(database)
+    yield database
+    database.close()
+
+
+def client(database: Database, tmp_path: Path, text: str = NOAUTH) -> Any:
+    file = tmp_path / "moorage.conf"
+    file.write_text(text)
+    served = application(options.new(files=[file]), database)
+    # A function: the test client cannot tell what other callables take.
+    return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
+
+
+# --- Policy ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_operation_but_the_root_has_a_rule_that_names_it() -> None:
+    documented = {
+        (one["method"], re.sub(r"\{\w+\}", "{}", one["path"])): rule.name
+        for rule in policy.list_rules()
+        if isinstance(rule, policy.policy.DocumentedRuleDefault)
+        for one in rule.operations
+    }
+    declared = {
+        (method, re.sub(r"\{\w+\}", "{}", noun.path)): one.rule
+        for noun in NOUNS
+        for method, one in noun.operations.items()
+    }
+
+    assert declared.pop(("GET", "/")) is None
+    assert declared == documented
+
+
+def test_a_policy_file_changes_who_may_do_what(database: Database, tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text('"placement:resource_providers:list": "role:looker"\n')
+    api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\npolicy_file = {rules}\n")
+
+    assert api.simulate_get("/resource_providers", headers={**ADMIN, "X-Roles": "looker"}).status_code == 200
+    assert api.simulate_get("/resource_providers", headers=ADMIN).status_code == 403
+    assert api.simulate_get("/traits", headers=ADMIN).status_code == 200
+
+
+@pytest.mark.parametrize(("new_defaults", "administrator"), [("true", 403), ("false", 400)])
+def test_the_legacy_defaults_let_the_administrator_in_everywhere(
+    database: Database, tmp_path: Path, new_defaults: str, administrator: int
+) -> None:
+    api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\nenforce_new_defaults = {new_defaults}\n")
+
+    assert api.simulate_post("/reshaper", headers=ADMIN, json={}).status_code == administrator
+    assert api.simulate_post("/reshaper", headers={**ADMIN, "X-Roles": "service"}, json={}).status_code == 400
+
+
+# --- Keystone -------------------------------------------------------------------------------------------------------
+
+
+def test_with_keystone_nobody_is_believed_but_keystone_and_the_root_stays_open(
+    database: Database, tmp_path: Path
+) -> None:
+    auth = "[keystone_authtoken]\nwww_authenticate_uri = http://127.0.0.1:1\nauth_type = none\n"
+    api = client(database, tmp_path, f"[placement_api]\nauth_strategy = keystone\n{auth}")
+    said = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}
+
+    assert api.simulate_get("/").status_code == 200
+    for headers in ({}, said):
+        assert api.simulate_get("/resource_providers", headers=headers).status_code == 401
+
+
+# --- Browsers and front ends ----------------------------------------------------------------------------------------
+
+
+def test_pages_of_an_allowed_origin_may_ask(database: Database, tmp_path: Path) -> None:
+    origin = "https://dashboard.example.org"
+    asked = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "PUT",
+        "Access-Control-Request-Headers": "openstack-api-version",
+    }
+    open_ = client(database, tmp_path, f"{NOAUTH}[cors]\nallowed_origin = {origin}\n").app
+    closed = client(database, tmp_path).app
+
+    def allowed(app: Any, method: str, headers: Mapping[str, str]) -> str | None:
+        request = webob.Request.blank("/traits", method=method, headers={**ADMIN, **headers})
+        return request.get_response(app).headers.get("Access-Control-Allow-Origin")
+
+    assert allowed(open_, "OPTIONS", asked) == origin
+    assert allowed(open_, "GET", {"Origin": origin}) == origin
+    assert allowed(open_, "OPTIONS", {**asked, "Origin": "https://elsewhere.example.org"}) is None
+    assert allowed(closed, "OPTIONS", asked) is None
+
+
+@pytest.mark.parametrize("believed", [True, False])
+def test_a_front_end_is_believed_where_that_is_configured(database: Database, tmp_path: Path, believed: bool) -> None:
+    api = client(database, tmp_path, f"{NOAUTH}[oslo_middleware]\nenable_proxy_headers_parsing = {believed}\n")
+    outside = {
+        **ADMIN,
+        "X-Forwarded-Proto": "https",
+        "X-Forwarded-Host": "cloud.example.org",
+        "X-Forwarded-Prefix": "/placement",
+    }
+    created = api.simulate_post("/resource_providers", headers=outside, json={"name": ids.fresh()})
+
+    [link] = [one["href"] for one in created.json["links"] if one["rel"] == "self"]
+    begin = "https://cloud.example.org/placement" if believed else "http://falconframework.org"
+    assert link == f"{'/placement' if believed else ''}/resource_providers/{created.json['uuid']}"
+    assert created.headers["Location"] == f"{begin}/resource_providers/{created.json['uuid']}"
+
+
+def test_a_database_that_is_away_is_503(tmp_path: Path) -> None:
+    away = Database("mysql+pymysql://nobody@127.0.0.1:1/nothing", MAIN.name)
+    refused = client(away, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
+
+    assert refused.status_code == 503
+    assert "cannot be reached" in refused.json["errors"][0]["detail"]
+
+
+def test_an_unexpected_fault_is_500_and_says_nothing_of_itself(tmp_path: Path) -> None:
+    without_tables = Database(f"sqlite:///{tmp_path}/empty.sqlite", MAIN.name)
+    failed = client(without_tables, tmp_path).simulate_get("/resource_providers", headers=ADMIN)
+    without_tables.close()
+
+    [error] = failed.json["errors"]
+    assert (failed.status_code, error["title"]) == (500, "Internal Server Error")
+    assert error["request_id"] == failed.headers["X-Openstack-Request-Id"]
+    assert "sqlite" not in failed.text.lower()
+    assert "resource_providers" not in failed.text
+
+
+# --- Servers --------------------------------------------------------------------------------------------------------
+
+
+def test_any_wsgi_server_finds_the_application_and_its_configuration(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"{NOAUTH}[database]\nconnection = {database.url}\n")
+    monkeypatch.setenv("MOORAGE_CONFIG", str(file))
+    api = falcon.testing.TestClient(type(wsgi.application)())
+
+    assert api.simulate_get("/traits", headers=ADMIN).status_code == 200
+    assert api.simulate_get("/").json["versions"][0]["max_version"] == "1.39"
+
+
+def test_a_server_refuses_to_start_on_tables_that_are_not_there(tmp_path: Path) -> None:
+    words = ["placement-api", "--database-url", f"sqlite:///{tmp_path}/empty.sqlite", "--auth-strategy", "noauth2"]
+    refused = subprocess.run(
+        [sys.executable, "-m", "moorage.shell", *words], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert refused.returncode != 0
+    assert "run `moorage db upgrade`" in refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Api]:
+    with served(f"sqlite:///{tmp_path}/main.sqlite", tmp_path / "log", "--workers", "2", "--threads", "2") as api:
+        yield api
+
+
+def test_a_server_that_is_told_to_stop_answers_what_is_under_way(server: Api, tmp_path: Path) -> None:
+    body = f'{{"name": "{ids.fresh()}"}}'.encode()
+    head = "POST /resource_providers HTTP/1.1\r\nHost: moorage\r\nX-Auth-Token: admin\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(head.encode() + body[:4])
+        time.sleep(1.0)  # it has begun to read
+        _signal(tmp_path / "log", signal.SIGTERM)
+        time.sleep(1.0)  # it has been told to stop
+        connection.sendall(body[4:])
+        answer = connection.makefile("rb").read()
+
+    assert answer.startswith(b"HTTP/1.1 201 Created"), answer
+    wait_until(lambda: not _listens(host, int(port)), "the server has ended", 20.0)
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=30).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def _signal(log: Path, number: signal.Signals) -> None:
+    """Signal the server whose log names its first process."""
+    os.kill(int(re.search(r"Listening at: \S+ \((\d+)\)", log.read_text())[1]), number)  # type: ignore[index]

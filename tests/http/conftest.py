@@ -1,0 +1,32 @@
+"""Every story of this folder is told to a server on SQLite and to one on MariaDB, each started once a session."""
+
+from collections.abc import Iterator
+
+import pytest
+from http_api import Api, served
+from http_replies import Http
+
+
+@pytest.fixture(scope="session", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A running server, with what earlier stories have left."""
+    folder = tmp_path_factory.mktemp("http")
+    if request.param == "sqlite":
+        url = f"sqlite:///{folder}/main.sqlite"
+    else:
+        url = request.getfixturevalue("mariadb").create_database("placement_http")
+    with served(url, folder / "log", "--workers", "1", "--threads", "4") as api:
+        yield api
+
+
+@pytest.fixture
+def api(server: Api) -> Api:
+    """A client of a server whose store is empty but for names."""
+    server.empty()
+    return server
+
+
+@pytest.fixture
+def http(server: Api) -> Http:
+    """A client that returns whole replies."""
+    return Http(server.url)

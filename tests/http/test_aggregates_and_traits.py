@@ -1,0 +1,134 @@
+"""Stories of aggregates, and of traits: their names, and whose they are."""
+
+import pytest
+from http_replies import Http
+
+from moorage import ids
+
+# --- Aggregates -----------------------------------------------------------------------------------------------------
+
+
+def aggregates_of(provider: str) -> str:
+    return f"/resource_providers/{provider}/aggregates"
+
+
+def test_before_1_19_aggregates_are_a_list_and_move_nothing(http: Http) -> None:
+    provider, one, two = http.provider(), ids.fresh(), ids.fresh()
+
+    assert http.get(aggregates_of(provider), "1.1").body == {"aggregates": []}
+    assert http.put(aggregates_of(provider), [two, one.upper()], "1.18").body == {"aggregates": [two, one]}
+    assert set(http.get(aggregates_of(provider), "1.18").body["aggregates"]) == {one, two}
+    assert http.put(aggregates_of(provider), [], "1.1").body == {"aggregates": []}
+    assert http.generation(provider) == 0
+    assert (
+        http.put(aggregates_of(provider), {"aggregates": [], "resource_provider_generation": 0}, "1.18").status == 400
+    )
+
+
+def test_from_1_19_aggregates_move_the_generation_that_is_named(http: Http) -> None:
+    provider, one = http.provider(), ids.fresh()
+    wanted = {"aggregates": [one], "resource_provider_generation": 0}
+
+    assert http.put(aggregates_of(provider), [one], "1.19").status == 400
+    written = http.put(aggregates_of(provider), wanted, "1.19")
+    assert written.body == {"aggregates": [one], "resource_provider_generation": 1}
+    assert written.headers["Cache-Control"] == "no-cache"
+    assert http.get(aggregates_of(provider), "1.19").body == written.body
+    stale = http.put(aggregates_of(provider), wanted)
+    assert (stale.status, stale.code) == (409, "placement.concurrent_update")
+    # The same again moves it as well.
+    assert http.put(aggregates_of(provider), written.body).body["resource_provider_generation"] == 2
+
+
+@pytest.mark.parametrize("aggregates", [["a"], [5], "a", None, ["5d1a7b2e-0000-4000-8000-000000000000"] * 2])
+def test_what_are_no_aggregates_is_400(http: Http, aggregates: object) -> None:
+    provider = http.provider()
+    body = {"aggregates": aggregates, "resource_provider_generation": 0}
+
+    assert http.put(aggregates_of(provider), body).status == 400
+    assert http.put(aggregates_of(ids.fresh()), body).status == 404
+
+
+# --- Traits of providers --------------------------------------------------------------------------------------------
+
+
+def traits_of(provider: str) -> str:
+    return f"/resource_providers/{provider}/traits"
+
+
+def test_traits_of_a_provider_move_the_generation_when_they_change(http: Http) -> None:
+    provider, custom = http.provider(), http.name()
+    http.done(http.put(f"/traits/{custom}"))
+    wanted = {"traits": ["HW_CPU_X86_AVX2", custom], "resource_provider_generation": 0}
+
+    assert http.get(traits_of(provider), "1.6").body == {"traits": [], "resource_provider_generation": 0}
+    written = http.put(traits_of(provider), wanted, "1.6").body
+    assert (set(written["traits"]), written["resource_provider_generation"]) == (set(wanted["traits"]), 1)
+    assert http.get(traits_of(provider)).body == written
+    assert http.put(traits_of(provider), written).body["resource_provider_generation"] == 1
+    stale = http.put(traits_of(provider), {**wanted, "traits": []})
+    assert (stale.status, stale.code) == (409, "placement.concurrent_update")
+    assert http.delete(traits_of(provider)).status == 204
+    assert http.delete(traits_of(provider)).status == 204
+    assert http.get(traits_of(provider)).body == {"traits": [], "resource_provider_generation": 2}
+
+
+@pytest.mark.parametrize("traits", [["CUSTOM_NOBODY_HAS"], ["a"], [""], "A", None, ["HW_CPU_X86_AVX2"] * 2])
+def test_what_are_no_traits_is_400(http: Http, traits: object) -> None:
+    provider = http.provider()
+    body = {"traits": traits, "resource_provider_generation": 0}
+
+    assert http.put(traits_of(provider), body).status == 400
+    assert http.put(traits_of(provider), {"traits": []}).status == 400
+    assert http.put(traits_of(ids.fresh()), body).status == 404
+    assert http.generation(provider) == 0
+
+
+# --- The names of traits --------------------------------------------------------------------------------------------
+
+
+def test_a_trait_comes_is_in_use_and_goes(http: Http) -> None:
+    trait = http.name()
+    path = f"/traits/{trait}"
+    assert http.get(path).status == 404
+
+    created = http.put(path)
+    assert (created.status, created.body) == (201, None)
+    assert created.headers["Location"] == http.url + path
+    assert http.put(path).status == 204
+    assert http.get(path).status == 204
+    provider = http.provider()
+    http.done(http.put(traits_of(provider), {"traits": [trait], "resource_provider_generation": 0}))
+    assert http.delete(path).status == 409
+    http.done(http.delete(traits_of(provider)))
+    assert http.delete(path).status == 204
+    assert http.delete(path).status == 404
+    assert http.put(path).status == 201
+
+
+def test_standard_traits_stay_as_they_are(http: Http) -> None:
+    assert http.get("/traits/HW_CPU_X86_AVX2").status == 204
+    assert http.put("/traits/HW_CPU_X86_AVX2").status == 400
+    assert http.delete("/traits/HW_CPU_X86_AVX2").status == 400
+    assert http.delete("/traits/NO_SUCH_TRAIT").status == 404
+    for bad in ("CUSTOM_a", "CUSTOM_", "CUSTOM_" + "A" * 256, "CUSTOM-A", "CUSTOM_%20A"):
+        assert http.put(f"/traits/{bad}").status == 400
+
+
+def test_traits_are_listed_by_name_and_by_whether_anybody_has_them(http: Http) -> None:
+    one, two = http.name(), http.name()
+    for trait in (one, two):
+        http.done(http.put(f"/traits/{trait}"))
+    http.done(http.put(traits_of(http.provider()), {"traits": [one], "resource_provider_generation": 0}))
+
+    def listed(query: str) -> set[str]:
+        return set(http.get(f"/traits?{query}", "1.6").body["traits"])
+
+    assert listed("") >= {one, two, "HW_CPU_X86_AVX2"}
+    assert listed(f"name=in:{one},HW_CPU_X86_AVX2,NO_SUCH_TRAIT") == {one, "HW_CPU_X86_AVX2"}
+    assert listed(f"name=startswith:{one[:20]}") == {one}
+    assert listed("associated=true") >= {one}
+    assert two not in listed("associated=true")
+    assert listed(f"name=in:{one},{two}&associated=False") == {two}
+    for bad in ("name=A", "name=like:A", "associated=perhaps", "associated="):
+        assert http.get(f"/traits?{bad}").status == 400

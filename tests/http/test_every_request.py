@@ -1,0 +1,251 @@
+"""What holds of every request: versions, tokens, policy, media types, and what a refusal looks like."""
+
+import re
+
+import pytest
+import requests
+from http_replies import Http
+
+from moorage import ids
+
+NOTHING = f"/resource_providers/{ids.derived('http', 'nobody')}"
+
+
+def test_the_root_tells_the_versions_to_everybody(http: Http) -> None:
+    reply = requests.get(http.url + "/", timeout=30)
+
+    [version] = reply.json()["versions"]
+    assert (version["min_version"], version["max_version"]) == ("1.0", "1.39")
+    assert (version["id"], version["status"]) == ("v1.0", "CURRENT")
+    assert requests.get(http.url, timeout=30).json() == reply.json()
+    assert "Last-Modified" not in reply.headers
+    assert http.get("/", "1.15").headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [
+        (None, "1.0"),
+        ("placement 1.7", "1.7"),
+        ("placement latest", "1.39"),
+        ("compute 2.1, placement 1.14", "1.14"),
+        ("compute 2.1", "1.0"),
+    ],
+)
+def test_the_version_that_was_used_is_told(http: Http, asked: str | None, used: str) -> None:
+    for path in ("/", "/resource_classes", NOTHING, "/nowhere"):
+        headers = {} if asked is None else {"OpenStack-API-Version": asked}
+        reply = http.get(path, None, headers=headers)
+
+        assert reply.headers["OpenStack-API-Version"] == f"placement {used}"
+        assert reply.headers["Vary"] == "openstack-api-version"
+
+
+@pytest.mark.parametrize("asked", ["1.40", "0.9", "2.0", "1.999"])
+def test_a_version_that_is_not_served_is_406_with_those_that_are(http: Http, asked: str) -> None:
+    reply = http.get("/resource_providers", asked)
+
+    assert reply.status == 406
+    assert (reply.error["min_version"], reply.error["max_version"]) == ("1.0", "1.39")
+
+
+@pytest.mark.parametrize("asked", ["pony", "1", "1.x", "1.2.3"])
+def test_what_is_no_version_is_400(http: Http, asked: str) -> None:
+    assert http.get("/resource_providers", asked).status == 400
+
+
+def test_a_refusal_is_a_document_with_a_code_from_1_23(http: Http) -> None:
+    old, new = http.get(NOTHING, "1.22"), http.get(NOTHING, "1.23")
+
+    for reply in (old, new):
+        assert reply.status == 404
+        assert reply.headers["Content-Type"] == "application/json"
+        assert reply.error["title"] == "Not Found"
+        assert NOTHING.rpartition("/")[2] in reply.error["detail"]
+        assert re.fullmatch("req-[0-9a-f-]{36}", reply.error["request_id"])
+        assert reply.headers["X-Openstack-Request-Id"] == reply.error["request_id"]
+    assert "code" not in old.error
+    assert new.code == "placement.undefined_code"
+
+
+def test_a_path_needs_a_token(http: Http) -> None:
+    for path in ("/resource_providers", "/nowhere"):
+        reply = requests.get(http.url + path, timeout=30)
+
+        assert reply.status_code == 401
+        assert reply.json()["errors"][0]["title"] == "Unauthorized"
+
+
+@pytest.mark.parametrize(
+    ("token", "roles", "status"),
+    [
+        ("admin", None, 200),
+        ("admin:project", None, 200),
+        ("user:project", None, 403),
+        ("user", "service", 200),
+        ("user", "member, admin", 200),
+        ("admin", "member", 403),
+    ],
+)
+def test_the_administrator_and_services_are_let_in(http: Http, token: str, roles: str | None, status: int) -> None:
+    headers = {} if roles is None else {"X-Roles": roles}
+
+    assert http.get("/resource_providers", token=token, headers=headers).status == status
+
+
+def test_a_reader_sees_what_his_own_project_uses(http: Http) -> None:
+    reader = {"X-Roles": "reader"}
+
+    for token, headers in (("user:mine", reader), ("user", {**reader, "X-Project-Id": "mine"})):
+        assert http.get("/usages?project_id=mine", token=token, headers=headers).status == 200
+        assert http.get("/usages?project_id=yours", token=token, headers=headers).status == 403
+    assert http.get("/usages?project_id=mine", token="user:mine").status == 403
+
+
+def test_a_token_of_the_whole_system_is_not_let_in(http: Http) -> None:
+    assert http.get("/resource_providers", headers={"OpenStack-System-Scope": "all"}).status == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/", "GET"),
+        ("PUT", "/resource_providers", "GET, POST"),
+        ("PATCH", NOTHING, "DELETE, GET, PUT"),
+        ("POST", f"{NOTHING}/usages", "GET"),
+        ("HEAD", "/traits", "GET"),
+        ("OPTIONS", "/resource_classes", "GET, POST"),
+    ],
+)
+def test_a_method_that_a_path_has_not_is_405_with_those_that_it_has(
+    http: Http, method: str, path: str, allowed: str
+) -> None:
+    reply = http.call(method, path)
+
+    assert reply.status == 405
+    assert reply.headers["Allow"] == allowed
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/resource_providers/", f"{NOTHING}/nowhere", f"{NOTHING}/usages/VCPU"])
+def test_a_path_that_is_none_is_404(http: Http, path: str) -> None:
+    assert http.get(path).error["title"] == "Not Found"
+
+
+def test_another_media_type_is_415_and_none_at_all_400(http: Http) -> None:
+    sent = {"data": b'{"name": "a"}'}
+
+    assert http.post("/resource_providers", headers={"Content-Type": "text/plain"}, **sent).status == 415
+    assert http.post("/resource_providers", headers={"Content-Type": ""}, **sent).status == 400
+    assert http.post("/resource_providers").status == 415
+    charset = {"Content-Type": "application/json; charset=utf-8"}
+    assert http.post("/resource_providers", headers=charset, data=f'{{"name": "{ids.fresh()}"}}').status == 200
+
+
+@pytest.mark.parametrize("accepted", ["text/plain", "application/xml, text/*"])
+def test_an_answer_that_is_not_accepted_is_406(http: Http, accepted: str) -> None:
+    assert http.get("/resource_providers", headers={"Accept": accepted}).status == 406
+    assert http.get("/resource_providers", headers={"Accept": f"{accepted}, */*;q=0.1"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"name": 1}',
+        b"[]",
+        b"null",
+        b'"name"',
+        b'{"name": "\xff"}',
+        b'{"name": "a", "x": 1}',
+        b'{"name": "\\ud800"}',
+        b'{"name": NaN}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_body_that_is_not_what_it_should_be_is_400(http: Http, body: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+
+    assert http.post("/resource_providers", data=body, headers=headers).status == 400
+
+
+def test_a_body_that_is_too_long_is_413(http: Http) -> None:
+    body = b'{"name": "' + b"a" * 17 * 2**20 + b'"}'
+
+    assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 413
+
+
+def test_a_body_in_chunks_is_read(http: Http) -> None:
+    body = iter([b'{"name": ', f'"{ids.fresh()}"'.encode(), b"}"])
+
+    assert http.post("/resource_providers", data=body, headers={"Content-Type": "application/json"}).status == 200
+
+
+@pytest.mark.parametrize("text", ["%FF", "%00", "%E2%98%83", "%F0%9F%9A%A2", "%2F", "'", "a%0A", "+", "%25"])
+def test_any_text_in_a_path_or_query_is_answered(http: Http, text: str) -> None:
+    provider = f"/resource_providers/{text}"
+
+    for path in (provider, f"{provider}/usages", f"/traits/{text}", f"/resource_classes/{text}"):
+        assert http.get(path).status == 404
+    assert http.put(f"/traits/{text}").status in (400, 404)
+    assert http.delete(f"/resource_providers/{http.provider()}/inventories/{text}").status == 404
+    assert http.get(f"/resource_providers?name={text}").status == 200
+    for query in ("uuid", "resources", "member_of", "required", "in_tree"):
+        assert http.get(f"/resource_providers?{query}={text}").status == 400
+    assert http.get(f"/traits?name=startswith:{text}").body["traits"] == []
+
+
+@pytest.mark.parametrize("name", ["\u2603", "\U0001f6a2", "\x00", "a\nb", "'; --", " ", "\u00e9"])
+def test_any_text_may_be_the_name_of_a_provider(http: Http, name: str) -> None:
+    name = f"{name} {ids.fresh()}"
+    uuid = http.provider(name)
+
+    assert http.get(f"/resource_providers/{uuid}").body["name"] == name
+
+
+def test_a_number_beyond_all_numbers_is_400(http: Http) -> None:
+    uuid = http.provider()
+    for number in ("9" * 30, "1e400", "-1", "1e30"):
+        body = f'{{"resource_provider_generation": {number}, "inventories": {{}}}}'
+        reply = http.put(
+            f"/resource_providers/{uuid}/inventories", data=body, headers={"Content-Type": "application/json"}
+        )
+
+        assert reply.status == 400
+
+
+def test_a_parameter_that_an_operation_does_not_know_is_400(http: Http) -> None:
+    assert http.get("/resource_providers?colour=blue").status == 400
+    assert http.get("/traits?colour=blue").status == 400
+    assert http.get("/resource_classes?colour=blue").status == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "since", "below"),
+    [
+        ("GET", f"{NOTHING}/aggregates", "1.1", 404),
+        ("PUT", f"{NOTHING}/aggregates", "1.1", 404),
+        ("GET", "/resource_classes", "1.2", 404),
+        ("POST", "/resource_classes", "1.2", 404),
+        ("GET", "/resource_classes/VCPU", "1.2", 404),
+        ("PUT", "/resource_classes/CUSTOM_A", "1.2", 404),
+        ("DELETE", "/resource_classes/CUSTOM_A", "1.2", 404),
+        ("DELETE", f"{NOTHING}/inventories", "1.5", 405),
+        ("GET", "/traits", "1.6", 404),
+        ("GET", "/traits/CUSTOM_A", "1.6", 404),
+        ("PUT", "/traits/CUSTOM_A", "1.6", 404),
+        ("DELETE", "/traits/CUSTOM_A", "1.6", 404),
+        ("GET", f"{NOTHING}/traits", "1.6", 404),
+        ("PUT", f"{NOTHING}/traits", "1.6", 404),
+        ("DELETE", f"{NOTHING}/traits", "1.6", 404),
+    ],
+)
+def test_an_operation_is_not_there_before_its_version(
+    http: Http, method: str, path: str, since: str, below: int
+) -> None:
+    before = f"1.{int(since.partition('.')[2]) - 1}"
+    reply = http.call(method, path, {}, before)
+
+    assert reply.status == below
+    assert since in reply.error["detail"]
+    assert since not in str(http.call(method, path, {}, since).body)

@@ -1,0 +1,169 @@
+"""The whole API under requests made from its own description, good and bad: nothing of it may end in a fault."""
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from http_api import Api
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from moorage import ids
+from placement_store.http import openapi
+from placement_store.http.routes import NOUNS
+from placement_store.http.schemas import GENERATION
+from placement_store.http.versions import Version, v
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import schemathesis
+    from schemathesis import GenerationMode
+
+# Few of each, so that requests meet what others have left.
+PROVIDERS = [ids.derived("fuzzed provider", number) for number in range(3)]
+CONSUMERS = [ids.derived("fuzzed consumer", number) for number in range(3)]
+UUIDS = st.one_of(st.sampled_from([*PROVIDERS, *CONSUMERS]), st.uuids().map(str))
+CLASSES, TRAITS = (
+    ["VCPU", "MEMORY_MB", "CUSTOM_FUZZED"],
+    ["HW_CPU_X86_AVX2", "CUSTOM_FUZZED", "MISC_SHARES_VIA_AGGREGATE"],
+)
+schemathesis.openapi.format("uuid", UUIDS)
+
+EXAMPLES = 60 if os.environ.get("DRILLS") == "long" else 4
+# What is longer the server refuses in words of its own.
+LONGEST_LINE = 4000
+
+#: The newest version, and one from before most of what changed.
+VERSIONS = [v("1.39"), v("1.11")]
+OPERATIONS = [
+    pytest.param(version, noun.path, method, id=f"{version} {method} {noun.path}")
+    for version in VERSIONS
+    for noun in NOUNS
+    for method in noun.methods(version)
+]
+
+amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 9), min_size=1, max_size=3)
+resources = amounts.map(lambda asked: ",".join(f"{name}:{amount}" for name, amount in asked.items()))
+some_traits = st.lists(st.sampled_from([*TRAITS, *(f"!{name}" for name in TRAITS)]), min_size=1, max_size=3)
+some_uuids = st.lists(UUIDS, min_size=1, max_size=3)
+#: What the parameters of queries say in a language of their own, of which their schemas know nothing.
+SAID: dict[str, st.SearchStrategy[str]] = {
+    "resources": resources,
+    "required": st.one_of(some_traits.map(",".join), some_traits.map(lambda names: "in:" + ",".join(names))),
+    "member_of": st.one_of(UUIDS, some_uuids.map(lambda uuids: "in:" + ",".join(uuids)), UUIDS.map("!{}".format)),
+    "in_tree": UUIDS,
+    "root_required": some_traits.map(",".join),
+    "same_subtree": st.sampled_from(["_A", "_A,_B", "1,_B"]),
+    "name": st.one_of(st.sampled_from(["fuzzed", "in:CUSTOM_FUZZED,VCPU", "startswith:CUSTOM"]), st.text(max_size=20)),
+    "associated": st.sampled_from(["true", "False", "maybe"]),
+    "project_id": st.just("fuzzed"),
+    "limit": st.sampled_from(["1", "3", "10"]),
+}
+suffixes = st.sampled_from(["", "", "1", "_A", "_B"])
+
+
+@st.composite
+def parameters(draw: Callable[..., Any], known: list[str]) -> dict[str, str]:
+    """Draw parameters that say something, for those of their names that an operation knows."""
+    said: dict[str, str] = {}
+    for name in draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []:
+        grouped = name in ("resources", "required", "member_of", "in_tree")
+        said[name + (draw(suffixes) if grouped else "")] = draw(SAID[name])
+    if "resources" in known and draw(st.integers(0, 3)):
+        said.setdefault("resources", draw(resources))
+    if any("_" in name and name.startswith("resources") for name in said):
+        said["group_policy"] = "none"
+    return said
+
+
+def knowing(schema: Any) -> Any:
+    """Return a schema that allows little but what is there: few classes and names, and small generations."""
+    if isinstance(schema, list):
+        return [knowing(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("type") == "integer" and schema.get("maximum") == GENERATION["maximum"]:
+        return {"enum": [0, 1, 2]}
+    if str(schema.get("pattern", "")).startswith("^[A-Z0-9_]"):
+        return {"enum": CLASSES}
+    described = {name: knowing(one) for name, one in schema.items()}
+    patterns = described.pop("patternProperties", {})
+    for pattern, one in patterns.items():
+        if pattern.startswith("^[A-Z0-9_]"):
+            described["properties"] = dict.fromkeys(CLASSES, one)
+        else:
+            described["patternProperties"] = {pattern: one}
+    return described
+
+
+def described(version: Version, path: str, method: str, change: Callable[[Any], Any]) -> Any:
+    """Return an operation as its description has it, after a change."""
+    document = change(openapi.describe(version))
+    # Every request has a token: what happens without one is told elsewhere.
+    del document["security"]
+    for parameter in document["paths"][path][method.lower()]["parameters"]:
+        if change is knowing and parameter.get("name") in ("name", "resource_class") and parameter["in"] == "path":
+            parameter["schema"] = {"enum": [*CLASSES, *TRAITS]}
+    return schemathesis.openapi.from_dict(document)[path][method]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(server: Api) -> Api:
+    """A server with something in it."""
+    server.empty()
+    for path in ("/resource_classes/CUSTOM_FUZZED", "/traits/CUSTOM_FUZZED"):
+        server.does("PUT", path)
+    for number, uuid in enumerate(PROVIDERS):
+        parent = PROVIDERS[0] if number == 1 else None
+        server.store.provider(f"fuzzed {number}", uuid, parent=parent, VCPU=16, MEMORY_MB=64)
+    return server
+
+
+@pytest.mark.parametrize(("version", "path", "method"), OPERATIONS)
+def test_no_request_ends_in_a_fault(fuzzed: Api, version: Version, path: str, method: str) -> None:
+    known = [name for name in SAID if name in _names(version, path, method)]
+    any_, few = (described(version, path, method, change) for change in (lambda document: document, knowing))
+    good = st.one_of(few.as_strategy(), any_.as_strategy())
+    bad = any_.as_strategy(generation_mode=GenerationMode.NEGATIVE)
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def ask(data: st.DataObject) -> None:
+        try:
+            case = data.draw(st.one_of(good, good, bad))
+        except schemathesis.errors.SchemathesisError:
+            # Of an operation without parameters nothing can be wrong.
+            case = data.draw(good)
+        if data.draw(st.booleans()):
+            case.query = data.draw(parameters(known))
+        roles = data.draw(st.sampled_from(["admin", "service"]))
+        headers = {"X-Auth-Token": "admin", "X-Roles": roles, "OpenStack-API-Version": f"placement {version}"}
+        reply = case.call(base_url=fuzzed.url, headers=headers)
+        assert reply.status_code < 500, (case.as_curl_command(), reply.text)
+        if reply.status_code >= 400 and len(str(reply.request.url)) < LONGEST_LINE:
+            (error,) = reply.json()["errors"]
+            assert error["status"] == reply.status_code
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ask()
+
+
+def _names(version: Version, path: str, method: str) -> set[str]:
+    (asked,) = (noun.operations[method] for noun in NOUNS if noun.path == path)
+    schema = asked.query.schema_at(version) or {}
+    return {*schema.get("properties", {})} | {
+        name for name in SAID for pattern in schema.get("patternProperties", {}) if pattern.startswith(f"^{name}")
+    }
+
+
+def test_after_all_that_the_store_is_sound(fuzzed: Api) -> None:
+    assert fuzzed.store.is_sound()

@@ -1,0 +1,34 @@
+"""The description of the API: in step with the code, and valid."""
+
+from pathlib import Path
+
+import pytest
+
+from placement_store.http import openapi
+from placement_store.http.routes import NOUNS
+from placement_store.http.versions import MAX, Version, v
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "placement-api.openapi.json"
+
+
+def test_the_document_that_is_kept_is_the_one_of_this_code() -> None:
+    assert DOCUMENT.read_text() == openapi.text(), "run: python -m placement_store.http.openapi > " + str(DOCUMENT)
+
+
+@pytest.mark.parametrize("version", [v("1.0"), v("1.12"), MAX])
+def test_each_operation_of_a_version_is_described_with_all_that_it_takes(version: Version) -> None:
+    paths = openapi.describe(version)["paths"]
+    assert {path: {method.upper() for method in found} for path, found in paths.items()} == {
+        noun.path: set(noun.methods(version)) for noun in NOUNS if noun.methods(version)
+    }
+    for noun in NOUNS:
+        for method in noun.methods(version):
+            asked, described = noun.operations[method], paths[noun.path][method.lower()]
+            body = asked.body.schema_at(version) if asked.body else None
+            assert ("requestBody" in described) == (body is not None)
+            assert described["summary"]
+
+
+def test_patterns_end_as_json_schema_has_it() -> None:
+    assert r"\\Z" not in openapi.text()
+    assert "^[A-Z0-9_]+$" in openapi.text()

@@ -1,0 +1,104 @@
+"""Reshapes over HTTP: for services alone, all or nothing."""
+
+from typing import Any
+
+import pytest
+from http_api import Api
+
+from moorage import ids
+
+SERVICE = {"X_Auth_Token": "nova", "X_Roles": "service"}
+OWNER = {"project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
+
+
+@pytest.fixture
+def host(api: Api) -> str:
+    return api.provider("host", VCPU=8, VGPU=2)
+
+
+@pytest.fixture
+def card(api: Api, host: str) -> str:
+    return api.provider("card", parent=host)
+
+
+@pytest.fixture
+def consumer(api: Api, host: str) -> str:
+    uuid = ids.fresh()
+    held = {host: {"resources": {"VCPU": 2, "VGPU": 1}}}
+    api.does("PUT", f"/allocations/{uuid}", {"allocations": held, "consumer_generation": None, **OWNER})
+    return uuid
+
+
+def moved(api: Api, host: str, card: str, consumer: str) -> dict[str, Any]:
+    """Return what moves the devices of a host to a card of its own."""
+    inventories = {
+        host: {"resource_provider_generation": api.store.generation(host), "inventories": {"VCPU": {"total": 8}}},
+        card: {"resource_provider_generation": 0, "inventories": {"VGPU": {"total": 2}}},
+    }
+    held = {host: {"resources": {"VCPU": 2}}, card: {"resources": {"VGPU": 1}}}
+    return {
+        "inventories": inventories,
+        "allocations": {consumer: {"allocations": held, "consumer_generation": 1, **OWNER}},
+    }
+
+
+def test_a_reshape_moves_inventories_with_what_is_allocated_of_them(
+    api: Api, host: str, card: str, consumer: str
+) -> None:
+    api.does("POST", "/reshaper", moved(api, host, card, consumer), **SERVICE)
+    assert api.store.held(consumer) == {host: {"VCPU": 2}, card: {"VGPU": 1}}
+    assert (api.store.used(host), api.store.used(card)) == ({"VCPU": 2}, {"VGPU": 1})
+    assert api.store.is_sound()
+
+
+def test_the_administrator_is_no_service(api: Api, host: str, card: str, consumer: str) -> None:
+    api.refused(403, "POST", "/reshaper", moved(api, host, card, consumer))
+    api.refused(404, "POST", "/reshaper", moved(api, host, card, consumer), "1.29", **SERVICE)
+
+
+def test_older_versions_send_consumers_in_their_form(api: Api, host: str, card: str, consumer: str) -> None:
+    sent = moved(api, host, card, consumer)
+    api.refused(400, "POST", "/reshaper", sent, "1.37", **SERVICE)
+    del sent["allocations"][consumer]["consumer_type"]
+    api.refused(400, "POST", "/reshaper", sent, **SERVICE)
+    api.does("POST", "/reshaper", sent, "1.30", **SERVICE)
+    assert api.store.consumer(consumer).consumer_type == "INSTANCE"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("provider generation", 409, "concurrent_update"),
+        ("consumer generation", 409, "concurrent_update"),
+        ("provider of inventories", 400, "resource_provider.not_found"),
+        ("provider of allocations", 400, "undefined_code"),
+        ("class", 400, "undefined_code"),
+        ("too much", 409, "undefined_code"),
+        ("in use", 409, "inventory.inuse"),
+    ],
+)
+def test_what_may_not_be_changes_nothing(
+    api: Api, host: str, card: str, consumer: str, fault: str, status: int, code: str
+) -> None:
+    sent = moved(api, host, card, consumer)
+    inventories, (wanted,) = sent["inventories"], sent["allocations"].values()
+    match fault:
+        case "provider generation":
+            inventories[host]["resource_provider_generation"] += 1
+        case "consumer generation":
+            wanted["consumer_generation"] = 2
+        case "provider of inventories":
+            inventories[ids.fresh()] = {"resource_provider_generation": 0, "inventories": {}}
+        case "provider of allocations":
+            wanted["allocations"][ids.fresh()] = {"resources": {"VGPU": 1}}
+        case "class":
+            inventories[host]["inventories"]["CUSTOM_NONE"] = {"total": 1}
+        case "too much":
+            wanted["allocations"][card]["resources"]["VGPU"] = 3
+        case "in use":
+            sent["allocations"] = {}
+    before = (api.store.get(host), api.store.get(card), api.store.consumer(consumer))
+
+    assert api.refused(status, "POST", "/reshaper", sent, **SERVICE) == code
+
+    assert (api.store.get(host), api.store.get(card), api.store.consumer(consumer)) == before

@@ -1,0 +1,127 @@
+"""What the tests of the API over HTTP build: a server process, and a client that says little."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+from placement_builders import Store
+
+from moorage import ids
+from moorage.database import Database
+from placement_store import names
+from placement_store.http.versions import MAX
+from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
+
+NEWEST = str(MAX)
+
+
+class Api:
+    """A client of a running server, and the store behind it as RPC has it."""
+
+    def __init__(self, url: str, store: Store) -> None:
+        self.url = url
+        self.store = store
+        self._session = requests.Session()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **headers: str
+    ) -> requests.Response:
+        """Ask as the administrator, unless ``headers`` (with ``_`` for ``-``) say otherwise."""
+        sent = {"X-Auth-Token": "admin", "Accept": "application/json"}
+        if version is not None:
+            sent["OpenStack-API-Version"] = f"placement {version}"
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        return self._session.request(method, self.url + path, json=body, headers=sent, timeout=60)
+
+    def get(self, path: str, version: str = NEWEST) -> Any:
+        """Return the document at a path."""
+        reply = self.ask("GET", path, version=version)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def does(self, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str) -> None:
+        """Do something that must succeed."""
+        reply = self.ask(method, path, body, version, **headers)
+        assert reply.status_code in (200, 201, 204), reply.text
+
+    def refused(
+        self, status: int, method: str, path: str, body: Any = None, version: str = NEWEST, **headers: str
+    ) -> str:
+        """Do something that must be refused; return the code of the error document."""
+        reply = self.ask(method, path, body, version, **headers)
+        assert reply.status_code == status, reply.text
+        (error,) = reply.json()["errors"]
+        assert (error["status"], error["request_id"]) == (status, reply.headers["X-Openstack-Request-Id"])
+        return str(error.get("code", "none")).removeprefix("placement.")
+
+    def provider(self, name: str, parent: str | None = None, **inventories: int | Mapping[str, Any]) -> str:
+        """Create a provider with inventories, each a total or a document; return its uuid."""
+        uuid = ids.fresh()
+        self.does("POST", "/resource_providers", {"name": name, "uuid": uuid, "parent_provider_uuid": parent})
+        if inventories:
+            held = {n: {"total": one} if isinstance(one, int) else dict(one) for n, one in inventories.items()}
+            self.does(
+                "PUT",
+                f"/resource_providers/{uuid}/inventories",
+                {"resource_provider_generation": 0, "inventories": held},
+            )
+        return uuid
+
+    def empty(self) -> None:
+        """Forget everything but names: the server keeps their numbers in memory."""
+        kept = {resource_classes.name, traits.name}
+        with self.store.database.engine.connect() as connection, connection.begin():
+            for table in METADATA.sorted_tables:
+                if table.name == resource_providers.name:
+                    connection.execute(table.update().values(root_provider_id=None, parent_provider_id=None))
+                if table.name not in kept:
+                    connection.execute(table.delete())
+
+
+@contextmanager
+def served(url: str, log: Path, *more: str) -> Iterator[Api]:
+    """Run ``moorage placement-api`` on a database whose tables are made for it."""
+    database = Database(url, MAIN.name)
+    MAIN.upgrade(database)
+    names.sync(database)
+    port = _free_port()
+    command = [sys.executable, "-m", "moorage.shell", "placement-api", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--auth-strategy", "noauth2", "--database-url", url, *more]
+    with log.open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment())
+    try:
+        _await(f"http://127.0.0.1:{port}/", server, log)
+        yield Api(f"http://127.0.0.1:{port}", Store(database))
+    finally:
+        server.terminate()
+        server.wait(60)
+        database.close()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "MOORAGE_CONFIG"}
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def _await(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        assert server.poll() is None, log.read_text()
+        try:
+            requests.get(url, timeout=5)
+        except requests.ConnectionError:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        else:
+            return

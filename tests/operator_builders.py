@@ -1,0 +1,83 @@
+"""An operator of resource providers, who types commands and reads what they print: over a bus, or directly."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage import ids, options
+from moorage.database import Database
+from moorage.shell import main
+from placement_store.schema import MAIN
+from placement_store.service import PlacementService
+
+
+class Operator:
+    """Types commands; ``words`` stand behind each of them."""
+
+    def __init__(self, config_file: Path, words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+        self.config_file = config_file
+        self.words = words
+        self._capsys = capsys
+
+    def types(self, command: str, *more: str) -> Any:
+        """Type a command that shows something, and return what it shows."""
+        status, shown = self.runs(command, *more)
+        assert status == 0
+        return shown
+
+    def runs(self, command: str, *more: str) -> tuple[int, Any]:
+        """Type a command that shows something; return its exit status and what it shows, if anything."""
+        status = self._type(command, *more, "-f", "json")
+        self.said = self._capsys.readouterr()
+        return status, json.loads(self.said.out) if self.said.out else None
+
+    def does(self, command: str, *more: str) -> None:
+        """Type a command that shows nothing."""
+        assert self._type(command, *more) == 0, self._capsys.readouterr().err
+
+    def reads(self, command: str, *more: str) -> str:
+        """Type a command, and return the table it shows."""
+        assert self._type(command, *more) == 0
+        return self._capsys.readouterr().out
+
+    def is_refused(self, command: str, *more: str) -> str:
+        """Type a command that is refused, and return the one sentence that says why."""
+        assert self._type(command, *more) != 0
+        said = self._capsys.readouterr()
+        assert said.out == ""
+        lines = [line for line in said.err.splitlines() if line and not line.startswith(("usage:", " "))]
+        return lines[-1]
+
+    def _type(self, command: str, *more: str) -> int:
+        try:
+            return main(["--config-file", str(self.config_file), *command.split(), *more, *self.words])
+        except SystemExit as usage:
+            return int(usage.code or 0)
+
+
+@pytest.fixture(params=["bus", "directly"])
+def operator(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Operator]:
+    """An operator of an empty store: over the bus, on which a placement role serves, or on the database itself."""
+    url = f"sqlite:///{tmp_path}/main.sqlite"
+    if request.param == "directly on mariadb":
+        url = request.getfixturevalue("mariadb").create_database(f"operator_{ids.fresh()[:8]}")
+    database = Database(url, "main", pool_size=1)
+    MAIN.upgrade(database)
+    database.close()
+    config_file = tmp_path / "moorage.conf"
+    if request.param.startswith("directly"):
+        # No broker is there to be asked, and no service.
+        config_file.write_text("[DEFAULT]\ntransport_url = rabbit://nobody@127.0.0.1:1/\n")
+        yield Operator(config_file, ["--database-url", url], capsys)
+        return
+    settings = {"transport_url": f"inproc://{ids.fresh()}/", "connection": url}
+    config_file.write_text(
+        "[DEFAULT]\ntransport_url = {transport_url}\n[database]\nconnection = {connection}\n".format(**settings)
+    )
+    service = PlacementService(options.new(files=[config_file]), "p1")
+    service.start()
+    yield Operator(config_file, [], capsys)
+    service.stop()

@@ -1,0 +1,52 @@
+"""A program that is paused in the middle of its transaction; it imports little, so that it starts at once."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
+
+from moorage.database import Database
+
+#: Seconds: what MariaDB waits, and what a writer waits for a lock. Whole ones are what MariaDB knows.
+IDLE, LOCK_WAIT = 3.0, 1.0
+COUNTERS = Table("counters", MetaData(), Column("id", Integer, primary_key=True), Column("n", Integer, nullable=False))
+
+
+def lock(connection: Connection) -> None:
+    """Lock the one row there is."""
+    connection.execute(select(COUNTERS).where(COUNTERS.c.id == 1).with_for_update())
+
+
+def add(connection: Connection, amount: int) -> None:
+    """Add to its count."""
+    connection.execute(COUNTERS.update().where(COUNTERS.c.id == 1).values(n=COUNTERS.c.n + amount))
+
+
+def open_database(url: str, idle_transaction: float = IDLE) -> Database:
+    """Return the database with short waits."""
+    return Database(url, "main", lock_wait=LOCK_WAIT, idle_transaction=idle_transaction)
+
+
+def be_paused(url: str, first: str, tries: Path) -> None:
+    """Lock or change the row, pause there in the first try, and add ten in the end; ``tries`` gets a line for each."""
+    database = open_database(url)
+
+    def work(connection: Connection) -> None:
+        if first == "locked":
+            lock(connection)
+        else:
+            add(connection, 1)
+        with tries.open("a") as file:
+            file.write("begun\n")
+        if tries.read_text().count("begun") == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        add(connection, 10)
+
+    database.write(work)
+    database.close()
+
+
+if __name__ == "__main__":
+    be_paused(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

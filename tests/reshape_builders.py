@@ -1,0 +1,95 @@
+"""What the tests of reshapes build: short words for their messages, and all that a store has, to compare."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from placement_builders import Store
+from sqlalchemy import select
+
+from moorage import ids
+from moorage.messages import PlanReshape, Reshape, ReshapeByInstructions
+from moorage.model import (
+    ChildProvider,
+    ConsumerAllocations,
+    Dealt,
+    Inventory,
+    InventoryFields,
+    MoveInstruction,
+    ReshapedInventories,
+    ReshapePlan,
+)
+from placement_store.reshape_endpoint import ReshapeEndpoint
+from placement_store.schema import METADATA, changes, requests
+
+#: From where, how much, to where.
+Move = tuple[str, Mapping[str, int], str]
+
+#: What says nothing of what providers have and consumers hold.
+_BOOKS = {changes.name, requests.name}
+
+
+class Reshaping:
+    """Reshapes of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._endpoint = ReshapeEndpoint(store.database, store.names)
+
+    def move(self, *moves: Move, **more: Any) -> ReshapePlan:
+        return self._endpoint.reshape_by_instructions(self.message(*moves, **more))
+
+    @staticmethod
+    def message(*moves: Move, **more: Any) -> ReshapeByInstructions:
+        return ReshapeByInstructions(**{"request_id": ids.fresh()} | more, instructions=instructions(moves))
+
+    def plan(self, *moves: Move, **more: Any) -> ReshapePlan:
+        return self._endpoint.plan_reshape(PlanReshape(**more, instructions=instructions(moves)))
+
+    def whole(
+        self,
+        inventories: Mapping[str, Mapping[str, int | Inventory]],
+        allocations: Mapping[str, ConsumerAllocations] | None = None,
+        generations: Mapping[str, int] | None = None,
+    ) -> None:
+        """Give providers, at the generations they have unless others are named, all these inventories."""
+        reshaped = {
+            uuid: ReshapedInventories(
+                generation=(generations or {}).get(uuid, self._store.generation(uuid)),
+                inventories={n: Inventory(total=i) if isinstance(i, int) else i for n, i in described.items()},
+            )
+            for uuid, described in inventories.items()
+        }
+        self._endpoint.reshape(
+            Reshape(request_id=ids.fresh(), inventories=reshaped, allocations=dict(allocations or {}))
+        )
+
+
+def instructions(moves: Sequence[Move]) -> tuple[MoveInstruction, ...]:
+    return tuple(
+        MoveInstruction(from_resource_provider=source, moved_resources=dict(resources), to_resource_provider=target)
+        for source, resources, target in moves
+    )
+
+
+def child(
+    name: str, parent: str, inventories: Mapping[str, Mapping[str, Any]] | None = None, **more: Any
+) -> ChildProvider:
+    fields = {n: InventoryFields(**described) for n, described in (inventories or {}).items()}
+    return ChildProvider(name=name, parent=parent, inventories=fields, **more)
+
+
+def dealt(consumer: str, source: str, target: str, **resources: int) -> Dealt:
+    return Dealt(
+        consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=target, resources=resources
+    )
+
+
+def everything(store: Store) -> dict[str, list[Any]]:
+    """All rows of all tables but the books that are kept of requests and changes."""
+    tables = [table for table in METADATA.sorted_tables if table.name not in _BOOKS]
+    return {
+        table.name: sorted(
+            store.database.read(lambda c, t=table: [tuple(row) for row in c.execute(select(t))]), key=repr
+        )
+        for table in tables
+    }

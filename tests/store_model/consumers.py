@@ -1,0 +1,326 @@
+"""What consumers hold: puts, claims, swaps and releases."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from moorage import errors
+from moorage.messages import (
+    AcceptClaim,
+    Claimed,
+    ConsumerWritten,
+    DeleteAllocations,
+    Done,
+    PostAllocations,
+    PutAllocations,
+    Released,
+    SwapClaim,
+)
+from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts
+from placement_store.claims import NewClaim
+from store_model.basis import Held, Holder, Model, Pair, apply
+from store_model.faults import Refused, refuse
+
+#: What a consumer is that no claim places.
+UNCLAIMED: Mapping[str, None] = dict.fromkeys(("claim_id", "root", "accepted_by", "accepted_host", "owner"))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Consumers to be placed, all or none: what `select_destinations` does to the store, and is no message to it."""
+
+    new: tuple[NewClaim, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a write makes of one consumer."""
+
+    after: Held
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    for_good: bool = False
+    #: Amounts that were another's a moment ago: no unit rule is asked of them.
+    inherited: bool = False
+
+
+# --- Raw writes -----------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def put(message: PutAllocations, model: Model, _found: Any) -> ConsumerWritten:
+    """Replace all allocations of one consumer."""
+    return _put(model, {message.consumer_uuid: message.wanted})[message.consumer_uuid]
+
+
+@apply.register
+def post(message: PostAllocations, model: Model, _found: Any) -> dict[str, ConsumerWritten]:
+    """Replace all allocations of several consumers at once."""
+    return _put(model, message.consumers)
+
+
+def _put(model: Model, wanted: Mapping[str, ConsumerAllocations]) -> dict[str, ConsumerWritten]:
+    changes, named, relied_on, faults = asked_for(model, wanted)
+    write(model, changes, named, relied_on, faults=faults)
+    return {uuid: ConsumerWritten(consumer_generation=model.holders[uuid].generation) for uuid in wanted}
+
+
+def asked_for(
+    model: Model, wanted: Mapping[str, ConsumerAllocations]
+) -> tuple[dict[str, Change], set[str], dict[str, set[int]], list[errors.MoorageError]]:
+    """Return what a put comes to: changes, providers named, generations relied on, and what is wrong with it."""
+    faults = [fault for uuid, one in wanted.items() for fault in _stale(model, uuid, one.consumer_generation)]
+    faults += _absent(model, (one.allocations for one in wanted.values()))
+    changes = {uuid: _put_one(model, uuid, one) for uuid, one in wanted.items()}
+    return changes, *_named(one.allocations for one in wanted.values()), faults
+
+
+def _put_one(model: Model, uuid: str, wanted: ConsumerAllocations) -> Change:
+    columns: dict[str, Any] = {name: getattr(wanted, name) for name in ("project_id", "user_id", "consumer_type")}
+    holder = model.holders.get(uuid)
+    if holder is not None and holder.claim_id and not model.tree(holder.root) & wanted.allocations.keys():
+        columns |= UNCLAIMED
+    return Change(flat(wanted.allocations), columns)
+
+
+# --- Claims ---------------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
+    """Place all these consumers, or none."""
+    requests = [{u: ProviderAmounts(resources=dict(r)) for u, r in new.allocations.items()} for new in message.new]
+    faults = [*_absent(model, requests), *model.missing(new.root_provider_uuid for new in message.new)]
+    for new in message.new:
+        faults += _stale(model, new.consumer_uuid, new.consumer_generation)
+        if new.consumer_uuid in model.holders and model.holders[new.consumer_uuid].accepted_by is not None:
+            faults.append(errors.InvalidState(reason="a host has accepted the claim"))
+    answers = found if isinstance(found, list) else [None] * len(message.new)
+    changes = {
+        new.consumer_uuid: Change(flat(request), _placement(model, new, answer))
+        for new, request, answer in zip(message.new, requests, answers, strict=True)
+    }
+    # A consumer that the caller takes for a new one is taken for one, until its row turns out to be there.
+    faults += exceeded(model, changes, new={new.consumer_uuid for new in message.new if not new.consumer_generation})
+    write(model, changes, *_named(requests), faults=faults)
+    return [_claimed(model, new.consumer_uuid) for new in message.new]
+
+
+def _placement(model: Model, new: NewClaim, answer: Claimed | None) -> dict[str, Any]:
+    kept = {name: getattr(new, name) for name in ("project_id", "user_id", "consumer_type", "owner")}
+    return {**UNCLAIMED, **kept, "claim_id": _fresh(model, answer), "root": _root_of(model, new.root_provider_uuid)}
+
+
+@apply.register
+def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
+    """Release what a claim holds on its host and claim the next one."""
+    holder = model.holders.get(message.consumer_uuid)
+    requests = [message.released.allocations, message.claimed.allocations]
+    if holder is None or holder.claim_id != message.claim_id:
+        gone = errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
+        # Whoever took the claim away meanwhile may have moved a provider on which the caller relies: either is true.
+        _, relied_on = _named(requests)
+        raise Refused([gone, *model.moved({uuid: g for uuid, g in relied_on.items() if uuid in model.providers})])
+    if holder.accepted_by is not None and not (message.guest_gone or message.leave_residue):
+        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+    released, claimed = (flat(request) for request in requests)
+    faults = _absent(model, [message.claimed.allocations])
+    faults += [*model.missing([message.root_provider_uuid]), *model.unknown(name for _, name in released)]
+    kept = _kept(model, holder, released, claimed, _root_of(model, message.root_provider_uuid))
+    columns = {
+        **UNCLAIMED,
+        "owner": holder.owner,
+        "claim_id": _fresh(model, found if isinstance(found, Claimed) else None),
+        "root": _root_of(model, message.root_provider_uuid),
+    }
+    residue = {} if message.guest_gone else _residue(model, holder, kept)
+    changes = {message.consumer_uuid: Change(dict(Counter(kept) + Counter(claimed)), columns), **residue}
+    # What was claimed of may be gone by now.
+    still = {u: part for u, part in message.released.allocations.items() if u in model.providers}
+    write(model, changes, *_named([still, message.claimed.allocations]), faults=faults)
+    return _claimed(model, message.consumer_uuid, next(iter(residue), None))
+
+
+def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> Held:
+    """Return what a consumer keeps between two hosts: what others have put on providers that it does not leave."""
+    tree = model.tree(holder.root)
+    left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
+    given_up = Counter(holder.held) & Counter(released)
+    # What a reshape has taken elsewhere in the tree is given up there.
+    missing: Counter[str] = Counter()
+    for pair, amount in released.items():
+        if pair[0] in tree or pair[0] not in model.providers:
+            missing[pair[1]] += amount - given_up[pair]
+    for provider in model.providers:
+        for name in missing if provider in tree else ():
+            more = min(missing[name], holder.held.get((provider, name), 0) - given_up[provider, name])
+            given_up[provider, name] += more
+            missing[name] -= more
+    kept = Counter(holder.held) - given_up
+    return {pair: amount for pair, amount in kept.items() if pair[0] not in left}
+
+
+@apply.register
+def accept(message: AcceptClaim, model: Model, _found: Any) -> Done:
+    """Let an attempt's host take a claim that still stands."""
+    holder, wanted = model.holders.get(message.consumer_uuid), (message.attempt_id, message.host)
+    stands = holder is not None and holder.claim_id == message.claim_id
+    if holder is None or not stands or (holder.accepted_by, holder.accepted_host) not in ((None, None), wanted):
+        raise Refused([errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)])
+    holder.accepted_by, holder.accepted_host = wanted
+    return Done()
+
+
+@apply.register
+def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
+    """Release all that a consumer holds, and bury it if it goes for good; no generation of a provider moves."""
+    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
+    if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
+        if holder is None and message.for_good and uuid in model.buried:
+            return Released()
+        raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
+    if holder is None:
+        refuse([errors.ConsumerNotFound(kind="consumer", name=uuid)] * (not message.for_good))
+        model.buried.add(uuid)
+        return Released()
+    if message.unaccepted and holder.accepted_by is not None:
+        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+    if not (holder.held or holder.claim_id or message.for_good):
+        return Released()
+    residue = _residue(model, holder, {}) if message.leave_residue else {}
+    write(model, {uuid: Change({}, UNCLAIMED, for_good=message.for_good), **residue}, moves_generations=False)
+    return Released(residue_uuid=next(iter(residue), None))
+
+
+# --- The one way all of them write ----------------------------------------------------------------------------------
+
+
+def write(
+    model: Model,
+    changes: Mapping[str, Change],
+    named: Collection[str] = (),
+    relied_on: Mapping[str, Collection[int]] | None = None,
+    *,
+    faults: Iterable[errors.MoorageError] = (),
+    moves_generations: bool = True,
+) -> None:
+    """Change these consumers, or refuse; ``faults`` are those found before."""
+    found = [*faults, *exceeded(model, changes)]
+    found += model.moved({uuid: named for uuid, named in (relied_on or {}).items() if uuid in model.providers})
+    found += [errors.ConsumerDeleted(consumer_uuid=uuid) for uuid in model.buried & changes.keys()]
+    refuse(found)
+    touched = {*named, *(pair[0] for uuid, change in changes.items() for pair in differing(model, uuid, change))}
+    for provider in touched if moves_generations else ():
+        model.providers[provider].generation += 1
+    for uuid, change in changes.items():
+        before = model.holders.pop(uuid, Holder())
+        if change.for_good:
+            model.buried.add(uuid)
+        else:
+            generation, held = before.generation + 1, dict(change.after)
+            model.holders[uuid] = replace(before, **change.columns, generation=generation, held=held)
+
+
+def differing(model: Model, uuid: str, change: Change) -> set[Pair]:
+    """Return the pairs of which a consumer will hold another amount."""
+    held = model.holders[uuid].held if uuid in model.holders else {}
+    return {pair for pair, _ in held.items() ^ change.after.items()}
+
+
+def exceeded(model: Model, changes: Mapping[str, Change], new: Collection[str] = ()) -> list[errors.MoorageError]:
+    """Return the one fault that names every inventory which refuses these changes, if any does.
+
+    :param new: consumers that are taken for new, whatever they hold.
+    """
+    before = model.used()
+    after = Counter(before)
+    wanted: dict[Pair, list[int]] = {}
+    for uuid, change in changes.items():
+        held = model.holders[uuid].held if uuid in model.holders and uuid not in new else {}
+        after.subtract(held)
+        after.update(change.after)
+        for pair in {pair for pair, _ in change.after.items() - held.items()}:
+            wanted.setdefault(pair, []).extend([] if change.inherited else [change.after[pair]])
+    refusals = [
+        {"provider_uuid": pair[0], "resource_class": pair[1]}
+        for pair, amounts in wanted.items()
+        if not _allows(model.inventory(pair), before[pair], after[pair], amounts)
+    ]
+    return [errors.CapacityExceeded(count=len(refusals), refusals=refusals, **first) for first in refusals[:1]]
+
+
+def _allows(inventory: Inventory | None, before: int, after: int, amounts: Iterable[int]) -> bool:
+    """Tell whether an inventory lets its use grow from ``before`` to ``after``, by these new amounts."""
+    if inventory is None:
+        return False
+    fits = after <= before or after <= inventory.capacity
+    return fits and all(
+        inventory.min_unit <= amount <= inventory.max_unit and amount % inventory.step_size == 0 for amount in amounts
+    )
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+def flat(allocations: Mapping[str, ProviderAmounts]) -> Held:
+    """Return amounts by provider and resource class."""
+    return {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
+
+
+def _named(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:
+    """Return the providers that are named, and the generations of them that are relied on."""
+    named: set[str] = set()
+    relied_on: dict[str, set[int]] = {}
+    for request in requests:
+        named |= request.keys()
+        for uuid, part in request.items():
+            if part.generation is not None:
+                relied_on.setdefault(uuid, set()).add(part.generation)
+    return named, relied_on
+
+
+def _stale(model: Model, uuid: str, named: int | None) -> list[errors.MoorageError]:
+    if uuid in model.buried:
+        return [errors.ConsumerDeleted(consumer_uuid=uuid)]
+    found = model.holders[uuid].generation if uuid in model.holders else None
+    conflict = errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
+    return [] if named == found else [conflict]
+
+
+def _absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
+    """Return a fault for each provider and resource class that is named and not there."""
+    faults: list[errors.MoorageError] = []
+    for request in requests:
+        faults += model.missing(request)
+        faults += model.unknown({name for part in request.values() for name in part.resources})
+    return faults
+
+
+def _residue(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[str, Change]:
+    """Return what a claim that a host has accepted leaves there, where the guest may still run."""
+    attempt = holder.accepted_by
+    if holder.claim_id is None or attempt is None or attempt in model.buried:
+        return {}
+    tree = model.tree(holder.root)
+    given_up = Counter({p: n for p, n in holder.held.items() if p[0] in tree}) - Counter(kept)
+    names = ("project_id", "user_id", "root", "accepted_by", "accepted_host")
+    columns = {name: getattr(holder, name) for name in names} | {"consumer_type": "RESIDUE"}
+    return {attempt: Change(dict(given_up), columns, inherited=True)} if given_up else {}
+
+
+def _claimed(model: Model, uuid: str, residue: str | None = None) -> Claimed:
+    holder = model.holders[uuid]
+    return Claimed(claim_id=str(holder.claim_id), consumer_generation=holder.generation, residue_uuid=residue)
+
+
+def _fresh(model: Model, answer: Claimed | None) -> str | None:
+    """Take over the id that the store has given a claim, which must be a new one."""
+    if answer is None:
+        return None
+    assert answer.claim_id not in model.claim_ids
+    model.claim_ids.add(answer.claim_id)
+    return answer.claim_id
+
+
+def _root_of(model: Model, uuid: str) -> str | None:
+    return model.root_of(uuid) if uuid in model.providers else None

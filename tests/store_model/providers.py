@@ -1,0 +1,187 @@
+"""Providers and what they have: trees, inventories, traits, aggregates."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from moorage import errors
+from moorage.messages import (
+    CreateResourceProvider,
+    DeleteInventories,
+    DeleteInventory,
+    DeleteResourceProvider,
+    Done,
+    SetAggregates,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    UpdateResourceProvider,
+)
+from moorage.model import Inventory, ResourceProvider
+from store_model.basis import Model, Provider, apply
+from store_model.faults import refuse
+
+# --- Trees ----------------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def create(message: CreateResourceProvider, model: Model, _found: Any) -> ResourceProvider:
+    """Create a provider at generation 0."""
+    faults = taken(model, {message.uuid, message.name}) + model.missing([message.parent_provider_uuid])
+    if message.parent_provider_uuid == message.uuid:
+        faults.append(errors.InvalidRequest(path="$.parent_provider_uuid", reason="it is the provider itself"))
+    refuse(faults)
+    model.providers[message.uuid] = Provider(message.uuid, message.name, message.parent_provider_uuid)
+    return model.shown(message.uuid)
+
+
+@apply.register
+def update(message: UpdateResourceProvider, model: Model, _found: Any) -> ResourceProvider:
+    """Give a provider another name or another parent; no generation moves."""
+    parent = message.parent_provider_uuid
+    refuse(model.missing([message.uuid, None if parent is UNSET else parent]))
+    provider = model.providers[message.uuid]
+    parent = provider.parent if parent is UNSET else parent
+    faults: list[errors.MoorageError] = []
+    if message.name not in (None, provider.name):
+        faults += taken(model, {str(message.name)})
+    if parent is not None and model.is_below(parent, message.uuid):
+        faults.append(errors.InvalidRequest(path="$.parent_provider_uuid", reason="a loop"))
+    elif parent != provider.parent:
+        faults += _claimed(model, message.uuid, message.uuid if parent is None else model.root_of(parent))
+    refuse(faults)
+    provider.name, provider.parent = message.name or provider.name, parent
+    return model.shown(message.uuid)
+
+
+def _claimed(model: Model, uuid: str, new_root: str) -> list[errors.MoorageError]:
+    """Return a fault if a provider would change trees under a claim that holds something of what moves."""
+    roots = {model.root_of(uuid), new_root}
+    below = {other for other in model.providers if model.is_below(other, uuid)}
+    rests = any(
+        holder.root in roots and any(pair[0] in below for pair in holder.held) for holder in model.holders.values()
+    )
+    return [errors.ProviderInUse(provider_uuid=uuid)] * (len(roots) == 2 and rests)
+
+
+@apply.register
+def delete(message: DeleteResourceProvider, model: Model, _found: Any) -> Done:
+    """Delete a provider without children that nobody holds anything of."""
+    refuse(model.missing([message.uuid]))
+    faults: list[errors.MoorageError] = []
+    if any(provider == message.uuid for provider, _ in model.used()):
+        faults.append(errors.ProviderInUse(provider_uuid=message.uuid))
+    if model.children(message.uuid):
+        faults.append(errors.ProviderHasChildren(provider_uuid=message.uuid))
+    refuse(faults)
+    del model.providers[message.uuid]
+    return Done()
+
+
+def taken(model: Model, words: set[str]) -> list[errors.MoorageError]:
+    """Return a fault for each uuid or name among ``words`` that a provider has."""
+    return [
+        errors.AlreadyExists(kind="resource provider", name=word)
+        for provider in model.providers.values()
+        for word in {provider.uuid, provider.name} & words
+    ]
+
+
+# --- What they have -------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def set_inventories(message: SetInventories, model: Model, _found: Any) -> ResourceProvider:
+    """Replace all inventories."""
+    return _replace(model, message.uuid, message.generation, message.inventories)
+
+
+@apply.register
+def set_inventory(message: SetInventory, model: Model, _found: Any) -> ResourceProvider:
+    """Create or replace the inventory of one class."""
+    name = message.resource_class
+    refuse(model.missing([message.uuid]))
+    present = model.providers[message.uuid].inventories
+    faults: list[errors.MoorageError] = []
+    if message.expected == "present" and name not in present:
+        faults.append(errors.InventoryNotFound(name=name, provider_uuid=message.uuid))
+    if message.expected == "absent" and name in present:
+        faults.append(errors.AlreadyExists(kind="inventory", name=f"{name} of provider {message.uuid}"))
+    return _replace(model, message.uuid, message.generation, {**present, name: message.inventory}, faults)
+
+
+@apply.register
+def delete_inventory(message: DeleteInventory, model: Model, _found: Any) -> ResourceProvider:
+    """Take away the inventory of one class."""
+    name = message.resource_class
+    refuse(model.missing([message.uuid]))
+    present = model.providers[message.uuid].inventories
+    faults: list[errors.MoorageError] = [*model.unknown([name])]
+    if name not in present:
+        faults.append(errors.InventoryNotFound(name=name, provider_uuid=message.uuid))
+    left = {other: inventory for other, inventory in present.items() if other != name}
+    return _replace(model, message.uuid, message.generation, left, faults)
+
+
+@apply.register
+def delete_inventories(message: DeleteInventories, model: Model, _found: Any) -> ResourceProvider:
+    """Take away all inventories."""
+    return _replace(model, message.uuid, message.generation, {})
+
+
+def _replace(
+    model: Model,
+    uuid: str,
+    generation: int | None,
+    wanted: Mapping[str, Inventory],
+    faults: Iterable[errors.MoorageError] = (),
+) -> ResourceProvider:
+    refuse(model.missing([uuid]))
+    provider = model.providers[uuid]
+    faults = [*faults, *model.moved({uuid: [generation]}), *model.unknown(wanted)]
+    refuse([*faults, *invalid(uuid, wanted), *in_use(model, uuid, wanted)])
+    provider.inventories = dict(wanted)
+    provider.generation += 1
+    return model.shown(uuid)
+
+
+def invalid(uuid: str, inventories: Mapping[str, Inventory]) -> list[errors.MoorageError]:
+    """Return a fault for each inventory that contradicts itself."""
+    return [
+        errors.InvalidInventory(provider_uuid=uuid, resource_class=name, reason="more is reserved than there is")
+        for name, inventory in inventories.items()
+        if inventory.reserved > inventory.total
+    ]
+
+
+def in_use(model: Model, uuid: str, wanted: Mapping[str, Inventory]) -> list[errors.MoorageError]:
+    """Return a fault for each inventory that would go while somebody holds something of it."""
+    used = model.used()
+    return [
+        errors.InventoryInUse(provider_uuid=uuid, resource_class=name)
+        for name in model.providers[uuid].inventories.keys() - wanted.keys()
+        if used[uuid, name]
+    ]
+
+
+@apply.register
+def set_traits(message: SetTraits, model: Model, _found: Any) -> ResourceProvider:
+    """Replace all traits; the generation moves if anything changes."""
+    refuse(model.missing([message.uuid]))
+    provider = model.providers[message.uuid]
+    refuse([*model.moved({message.uuid: [message.generation]}), *model.traitless(message.traits)])
+    provider.generation += provider.traits != frozenset(message.traits)
+    provider.traits = frozenset(message.traits)
+    return model.shown(message.uuid)
+
+
+@apply.register
+def set_aggregates(message: SetAggregates, model: Model, _found: Any) -> ResourceProvider:
+    """Replace all aggregates; the generation moves in any case."""
+    refuse(model.missing([message.uuid]))
+    refuse(model.moved({message.uuid: [message.generation]}))
+    provider = model.providers[message.uuid]
+    provider.aggregates = frozenset(message.aggregates)
+    provider.generation += 1
+    return model.shown(message.uuid)

@@ -1,0 +1,70 @@
+"""Reports: provider trees made what their hosts say they are."""
+
+from collections.abc import Collection
+from typing import Any
+
+from moorage import errors
+from moorage.messages import ProvidersReported, ReportProviders
+from moorage.model import ProviderReport
+from store_model.basis import Model, Provider, apply
+from store_model.faults import refuse
+from store_model.providers import in_use, invalid
+
+
+@apply.register
+def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersReported:
+    """Create what is missing, change what differs, delete what is gone; custom names come to be, be it in vain."""
+    for one in message.providers:
+        model.classes |= {name for name in one.inventories if name.startswith("CUSTOM_")}
+        model.traits |= {name for name in one.traits or () if name.startswith("CUSTOM_")}
+    gone = model.providers.keys() & set(message.gone)
+    faults = _departures(model, gone)
+    there = model.providers.keys() - gone
+    for one in message.providers:
+        faults += _contradictions(model, one, there)
+        there |= {one.uuid}
+    names = {model.providers[uuid].name for uuid in model.providers.keys() - gone}
+    new = {one.name for one in message.providers if _name(model, one.uuid) != one.name}
+    faults += [errors.AlreadyExists(kind="resource provider", name=name) for name in names & new]
+    said = [*message.gone, *(word for one in message.providers for word in (one.uuid, one.name))]
+    if len(set(said)) < len(said):
+        faults.append(errors.InvalidRequest(path="$", reason="reported twice"))
+    refuse(faults)
+    for uuid in gone:
+        del model.providers[uuid]
+    for one in message.providers:
+        _make(model, one)
+    return ProvidersReported(generations={one.uuid: model.providers[one.uuid].generation for one in message.providers})
+
+
+def _name(model: Model, uuid: str) -> str | None:
+    return model.providers[uuid].name if uuid in model.providers else None
+
+
+def _departures(model: Model, gone: Collection[str]) -> list[errors.MoorageError]:
+    held = {provider for provider, _ in model.used()}
+    faults: list[errors.MoorageError] = [errors.ProviderInUse(provider_uuid=uuid) for uuid in held & set(gone)]
+    return faults + [errors.ProviderHasChildren(provider_uuid=u) for u in gone if set(model.children(u)) - set(gone)]
+
+
+def _contradictions(model: Model, one: ProviderReport, there: Collection[str]) -> list[errors.MoorageError]:
+    """Return what is wrong with what is said of one provider, beside its name."""
+    faults = invalid(one.uuid, one.inventories)
+    faults += model.unknown(one.inventories)
+    if one.parent_provider_uuid not in {None, *there}:
+        faults.append(errors.ProviderNotFound(kind="resource provider", name=one.parent_provider_uuid))
+    if one.uuid not in model.providers:
+        return faults + model.missing([one.uuid] if one.generation is not None else [])
+    faults += model.moved({one.uuid: [one.generation]}) + in_use(model, one.uuid, one.inventories)
+    if one.parent_provider_uuid != model.providers[one.uuid].parent:
+        faults.append(errors.InvalidRequest(path="$", reason="no report moves a provider"))
+    return faults
+
+
+def _make(model: Model, one: ProviderReport) -> None:
+    provider = model.providers.setdefault(one.uuid, Provider(one.uuid, one.name, one.parent_provider_uuid))
+    before = (provider.inventories, provider.traits, provider.aggregates)
+    provider.name, provider.inventories = one.name, dict(one.inventories)
+    provider.traits = provider.traits if one.traits is None else frozenset(one.traits)
+    provider.aggregates = provider.aggregates if one.aggregates is None else frozenset(one.aggregates)
+    provider.generation += before != (provider.inventories, provider.traits, provider.aggregates)

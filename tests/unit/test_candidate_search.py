@@ -1,0 +1,284 @@
+"""The search for allocation candidates: against plain enumeration, and for what a caller builds on."""
+
+from itertools import islice
+from typing import Any
+
+import pytest
+from candidate_enumeration import Amounts, amounts_of, every_candidate, every_serving
+from candidate_strategies import host_trees, is_valid, requests, row, tight_cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from moorage import errors
+from moorage.model import AllocationRequest, ResourceGroup, ResourceRequest
+from placement_store.candidates import HostTree, Provider, search
+from placement_store.candidates.tree import SHARES
+from placement_store.providers import InventoryRow
+
+
+def amounts(candidate: AllocationRequest) -> Amounts:
+    return frozenset(
+        (uuid, name, amount) for uuid, part in candidate.allocations.items() for name, amount in part.resources.items()
+    )
+
+
+def provider(uuid: str, parent: str | None = "host", root: str = "host", **has: Any) -> Provider:
+    """A provider of a host's tree; inventories by their classes, beside `traits` and `aggregates`."""
+    traits, aggregates = frozenset(has.pop("traits", ())), frozenset(has.pop("aggregates", ()))
+    inventories = {name: one if isinstance(one, InventoryRow) else row(one) for name, one in has.items()}
+    return Provider(uuid, root, parent, inventories, traits, aggregates)
+
+
+def host(*children: Provider, **has: Any) -> HostTree:
+    return HostTree([provider("host", None, **({"VCPU": 64, "MEMORY_MB": 65536} | has)), *children])
+
+
+def gpus(number: int, **has: Any) -> list[Provider]:
+    return [provider(f"gpu{n}", **({"VGPU": 1} | has)) for n in range(number)]
+
+
+def asking_for(number: int, group_policy: str = "none", amount: int = 1) -> ResourceRequest:
+    """A request of a flavor, and of so many devices, each in a group of its own."""
+    groups = {"": ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 1024})}
+    groups |= {f"_{n}": ResourceGroup(resources={"VGPU": amount}) for n in range(number)}
+    return ResourceRequest(groups=groups, group_policy=group_policy)
+
+
+# --- Against enumeration ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=600, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_the_search_finds_exactly_what_enumeration_finds_each_once(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    found = [amounts(candidate) for candidate in search(tree, request, seed=seed)]
+
+    assert len(found) == len(set(found))
+    assert set(found) == every_candidate(tree, request)
+
+
+@settings(max_examples=800, deadline=None)
+@given(tight_cases())
+def test_what_was_tried_in_vain_keeps_no_candidate_from_being_found(case: tuple[HostTree, ResourceRequest]) -> None:
+    tree, request = case
+
+    found = [amounts(candidate) for candidate in search(tree, request)]
+
+    assert len(found) == len(set(found))
+    assert set(found) == every_candidate(tree, request)
+
+
+@settings(max_examples=200, deadline=None)
+@given(host_trees(), requests().filter(is_valid))
+def test_each_mapping_names_the_providers_that_serve_its_group(tree: HostTree, request: ResourceRequest) -> None:
+    ways = {
+        (frozenset((suffix, frozenset(p.uuid for p, _ in used)) for suffix, used in serving.items()), taken)
+        for serving in every_serving(tree, request)
+        for taken in [amounts_of(serving, request)]
+    }
+
+    for candidate in search(tree, request):
+        mappings = frozenset((suffix, frozenset(uuids)) for suffix, uuids in candidate.mappings.items())
+        assert (mappings, amounts(candidate)) in ways
+
+
+@settings(max_examples=100, deadline=None)
+@given(host_trees(), requests().filter(is_valid), st.none() | st.integers(0, 3))
+def test_the_same_search_gives_the_same_candidates_in_the_same_order(
+    tree: HostTree, request: ResourceRequest, seed: int | None
+) -> None:
+    assert list(search(tree, request, seed=seed)) == list(search(tree, request, seed=seed))
+
+
+# --- Rules that are easily got wrong ----------------------------------------------------------------------------------
+
+
+def test_groups_that_meet_on_one_provider_fit_it_together_with_what_is_used_already() -> None:
+    tree = host(provider("gpu", VGPU=row(10, used=7)))
+
+    assert list(search(tree, asking_for(2, amount=2))) == []
+    assert len(list(search(tree, asking_for(1, amount=3)))) == 1
+
+
+def test_groups_that_meet_on_one_provider_keep_its_max_unit_together() -> None:
+    tree = host(provider("gpu", VGPU=row(10, max_unit=3)))
+
+    assert list(search(tree, asking_for(2, amount=2))) == []
+
+
+def test_a_root_rule_is_about_the_host_and_not_about_a_pool() -> None:
+    pool = provider("pool", None, "pool", DISK_GB=100, traits=[SHARES], aggregates=["agg"])
+    tree = HostTree([provider("host", None, aggregates=["agg"], traits=["CUSTOM_A"])], [pool])
+
+    def found(**rules: Any) -> int:
+        return len(list(search(tree, ResourceRequest(groups={"": ResourceGroup(resources={"DISK_GB": 1})}, **rules))))
+
+    assert found(root_required=("CUSTOM_A",)) == found(root_forbidden=(SHARES,)) == 1
+    assert found(root_required=(SHARES,)) == found(root_forbidden=("CUSTOM_A",)) == 0
+
+
+def test_a_group_without_resources_chooses_the_node_that_others_stand_below() -> None:
+    numa = [provider(f"numa{n}", VCPU=4, traits=["CUSTOM_FAST"] if n else []) for n in range(2)]
+    devices = [provider(f"gpu{n}", f"numa{n}", VGPU=1) for n in range(2)]
+    request = ResourceRequest(
+        groups={
+            "_node": ResourceGroup(required=("CUSTOM_FAST",)),
+            "_cpu": ResourceGroup(resources={"VCPU": 2}),
+            "_gpu": ResourceGroup(resources={"VGPU": 1}),
+        },
+        group_policy="none",
+        same_subtree=(("_node", "_cpu", "_gpu"),),
+    )
+
+    tree = host(*numa, *devices, VCPU=1)
+
+    [found] = search(tree, request)
+
+    assert found.mappings == {"_node": ("numa1",), "_cpu": ("numa1",), "_gpu": ("gpu1",)}
+    assert amounts(found) == {("numa1", "VCPU", 2), ("gpu1", "VGPU", 1)}
+    # Isolated, no two groups have one provider, also where one of them takes nothing of it.
+    assert list(search(tree, structs.replace(request, group_policy="isolate"))) == []
+
+
+def test_traits_are_covered_by_those_who_serve_the_unsuffixed_group_together_and_by_nobody_else() -> None:
+    numa = [provider("fast", VCPU=4, traits=["CUSTOM_A"]), provider("slow", VCPU=4, traits=["CUSTOM_C"])]
+    device = provider("gpu", VGPU=1, traits=["CUSTOM_B"])
+    bystander = provider("nic", SRIOV_NET_VF=1, traits=["CUSTOM_D"])
+    tree = host(*numa, device, bystander, VCPU=1)
+
+    def serving(**rules: Any) -> set[tuple[str, ...]]:
+        group = ResourceGroup(resources={"VCPU": 2, "VGPU": 1}, **rules)
+        return {candidate.mappings[""] for candidate in search(tree, ResourceRequest(groups={"": group}))}
+
+    assert serving() == {("fast", "gpu"), ("slow", "gpu")}
+    assert serving(required=("CUSTOM_A", "CUSTOM_B")) == {("fast", "gpu")}
+    assert serving(any_of=(("CUSTOM_C", "CUSTOM_D"), ("CUSTOM_B", "CUSTOM_D"))) == {("slow", "gpu")}
+    assert serving(forbidden=("CUSTOM_C",)) == {("fast", "gpu")}
+    assert serving(required=("CUSTOM_D",)) == serving(forbidden=("CUSTOM_B",)) == set()
+
+
+def test_equal_groups_on_equal_devices_come_once_for_each_set_of_devices() -> None:
+    found = list(search(host(*gpus(5)), asking_for(3, "isolate")))
+
+    assert len(found) == 10  # 5 over 3, of 60 arrangements
+    assert len({amounts(candidate) for candidate in found}) == 10
+
+
+def test_every_device_is_reached_though_it_looks_like_the_others() -> None:
+    found = list(search(host(*gpus(16)), asking_for(1)))
+
+    assert {uuid for candidate in found for uuid in candidate.mappings["_0"]} == {f"gpu{n}" for n in range(16)}
+
+
+# --- Spreading --------------------------------------------------------------------------------------------------------
+
+
+def test_seeds_spread_the_first_choice_over_equal_devices_and_over_nothing_else() -> None:
+    tree = host(provider("preferred", VGPU=4), *gpus(8))
+
+    def firsts(tree: HostTree) -> set[str]:
+        return {next(search(tree, asking_for(1), seed=seed)).mappings["_0"][0] for seed in range(200)}
+
+    assert firsts(host(*gpus(8))) == {f"gpu{n}" for n in range(8)}
+    assert firsts(tree) == {"preferred"}
+
+
+# --- What a search costs: positions looked at, which no load of the machine changes -----------------------------------
+
+WIDE = [(8, 8), (16, 8), (64, 4)]
+FEW = 100
+
+
+@pytest.mark.parametrize("group_policy", ["none", "isolate"])
+@pytest.mark.parametrize(("devices", "groups"), WIDE)
+def test_a_wide_host_has_its_first_candidate_after_a_few_positions(
+    devices: int, groups: int, group_policy: str
+) -> None:
+    tree = host(*gpus(devices))
+
+    found = list(islice(search(tree, asking_for(groups, group_policy), max_steps=FEW), 200))
+
+    assert len(found) == (1 if devices == groups else 200)
+
+
+@pytest.mark.parametrize("group_policy", ["none", "isolate"])
+@pytest.mark.parametrize(("devices", "groups"), WIDE)
+def test_a_wide_host_that_is_one_device_short_is_refused_after_a_few_positions(
+    devices: int, groups: int, group_policy: str
+) -> None:
+    busy = [provider(f"busy{n}", VGPU=row(1, used=1)) for n in range(devices - groups + 1)]
+    tree = host(*gpus(groups - 1), *busy)
+
+    assert list(search(tree, asking_for(groups, group_policy), max_steps=FEW)) == []
+
+
+def test_amounts_that_do_not_pack_are_refused_after_a_few_positions() -> None:
+    # 17 amounts of 3 for 16 fast devices of 5: room enough for them all, but not for two on one device.
+    tree = host(*gpus(16, VGPU=5, traits=["CUSTOM_FAST"]), *(provider(f"slow{n}", VGPU=5) for n in range(4)))
+    groups = {f"_{n}": ResourceGroup(resources={"VGPU": 3}, required=("CUSTOM_FAST",)) for n in range(17)}
+    groups |= {f"_small{n}": ResourceGroup(resources={"VGPU": 1}) for n in range(7)}
+
+    assert list(search(tree, ResourceRequest(groups=groups, group_policy="none"), max_steps=FEW)) == []
+
+
+def test_groups_of_which_one_will_have_no_device_of_its_own_are_refused_after_a_few_positions() -> None:
+    # Each device lacks another trait, so no two are equal; each has room for all groups, so none is short of anything
+    # but of devices to be alone on.
+    traits = [f"CUSTOM_{n}" for n in range(11)]
+    devices = [provider(f"gpu{n}", VGPU=20, traits=set(traits) - {traits[n]}) for n in range(11)]
+    groups = {f"_{trait}": ResourceGroup(resources={"VGPU": 1}, required=(trait,)) for trait in traits}
+    groups["_any"] = ResourceGroup(resources={"VGPU": 1})
+    request = ResourceRequest(groups=groups, group_policy="isolate")
+
+    assert list(search(host(*devices), request, max_steps=FEW)) == []
+
+
+def test_all_candidates_of_groups_that_are_almost_equal_are_found_without_each_of_their_arrangements() -> None:
+    traits = [f"CUSTOM_{n}" for n in range(8)]
+    devices = [provider(f"gpu{n}", VGPU=1, traits=set(traits) - {traits[n]}) for n in range(8)]
+    groups = {f"_{trait}": ResourceGroup(resources={"VGPU": 1}, required=(trait,)) for trait in traits[:7]}
+
+    # Some 15,000 arrangements give these.
+    found = list(search(host(*devices), ResourceRequest(groups=groups, group_policy="none"), max_steps=20 * FEW))
+
+    assert len(found) == 8
+
+
+def numa_host(nodes: int, devices: int) -> HostTree:
+    """A host of three levels: NUMA nodes with 8 processors, and devices below them."""
+    below = [provider(f"numa{n}", VCPU=8) for n in range(nodes)]
+    below += [provider(f"gpu{n}.{g}", f"numa{n}", VGPU=1) for n in range(nodes) for g in range(devices)]
+    return host(*below, VCPU=1)
+
+
+def guest(nodes: int, devices: int, processors: int = 4) -> ResourceRequest:
+    """A guest of several NUMA nodes, each of which has its devices at hand."""
+    groups: dict[str, ResourceGroup] = {}
+    subtrees = []
+    for n in range(nodes):
+        here = {f"_cpu{n}": ResourceGroup(resources={"VCPU": processors})}
+        here |= {f"_gpu{n}-{g}": ResourceGroup(resources={"VGPU": 1}) for g in range(devices)}
+        groups |= here
+        subtrees.append(tuple(here))
+    return ResourceRequest(groups=groups, group_policy="none", same_subtree=tuple(subtrees))
+
+
+def test_a_guest_of_many_nodes_finds_its_first_places_after_a_few_positions() -> None:
+    assert next(search(numa_host(8, 4), guest(8, 2), max_steps=FEW), None) is not None
+
+
+def test_a_guest_with_more_nodes_than_the_host_has_with_devices_is_refused_after_some_positions() -> None:
+    assert list(search(numa_host(8, 3), guest(9, 2), max_steps=10 * FEW)) == []
+
+
+def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_nothing() -> None:
+    # Of distinct sizes, so that no two devices are equal and no bound tells.
+    tree = host(*(provider(f"gpu{n}", VGPU=20 + n) for n in range(8)))
+    groups = {f"_{n}": ResourceGroup(resources={"VGPU": 7 + n % 5}) for n in range(20)}
+
+    with pytest.raises(errors.SearchBoundReached) as caught:
+        list(search(tree, ResourceRequest(groups=groups, group_policy="none"), max_steps=50))
+    assert caught.value.steps == 50
+    assert "host" in caught.value.what

@@ -1,0 +1,243 @@
+"""Dealing: who of those that hold what is moved goes where, against every way of doing it."""
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moorage import errors
+from placement_store.reshapes.deal_search import deal
+from placement_store.reshapes.dealing import Deal, Held, Pair, Room, Unit
+
+STEPS = 100_000
+
+
+def asked(
+    units: Sequence[Unit], rooms: Mapping[Pair, Room], held: Mapping[Held, int] | None = None, **names: str
+) -> Deal:
+    """A question in which consumers hold no more than their units, unless it says so."""
+    present: Counter[Held] = Counter()
+    for unit in units:
+        present.update({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
+    present.update(held or {})
+    return Deal(units=units, rooms=rooms, held=present, names=names)
+
+
+def vgpus(amounts: Sequence[int], *places: str) -> list[Unit]:
+    return [Unit(f"c{number}", "root", {"VGPU": amount}, places) for number, amount in enumerate(amounts)]
+
+
+def rooms(**capacities: float) -> dict[Pair, Room]:
+    return {(place, "VGPU"): Room(capacity) for place, capacity in capacities.items()}
+
+
+# --- Where things go --------------------------------------------------------------------------------------------------
+
+
+def test_what_may_stay_stays_and_what_must_go_goes_where_it_leaves_least_room() -> None:
+    units = vgpus([2, 2, 1], "root", "wide", "narrow")
+    assert deal(asked(units, rooms(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
+
+
+def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
+    # Largest first where it is tightest: 4 into 5 and 3 into 6 leave no room for 3 and 1; 4 and 2 must share the 6.
+    units = vgpus([3, 2, 2, 4], "a", "b")
+    places = deal(asked(units, rooms(a=5, b=6)), max_steps=STEPS)
+    taken = Counter[str]()
+    for unit, place in zip(units, places, strict=True):
+        taken[place] += unit.amounts["VGPU"]
+    assert taken == {"a": 5, "b": 6}
+
+
+def test_of_places_that_are_alike_those_with_unlike_amounts_are_tried_each() -> None:
+    # 5 + 3 + 2 and 4 + 4 + 2: the first 4 must not go where there is just room for it.
+    units = vgpus([5, 4, 4, 3, 2, 2], "a", "b")
+    places = deal(asked(units, rooms(a=10, b=10)), max_steps=STEPS)
+    assert places[1] == places[2] != places[0] == places[3]
+
+
+def test_classes_that_go_together_need_one_place_with_room_for_each() -> None:
+    function = {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600}
+    units = [Unit(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
+    found = {(nic, name): Room(1000) for nic in ("nic1", "nic2") for name in function}
+    assert sorted(deal(asked(units, found), max_steps=STEPS)) == ["nic1", "nic2"]
+
+    found["nic2", "NET_BW_EGR_KILOBIT_PER_SEC"] = Room(599)
+    with pytest.raises(errors.ImpossibleDeal) as caught:
+        deal(asked(units, found), max_steps=STEPS)
+    assert caught.value.reason == (
+        "nic1 has 400 of 600 NET_BW_EGR_KILOBIT_PER_SEC free; nic2 has 599 of 600 NET_BW_EGR_KILOBIT_PER_SEC free"
+    )
+
+
+def test_unit_rules_are_asked_of_what_a_consumer_then_holds_in_all() -> None:
+    room = {("nic", "VGPU"): Room(100, min_unit=4, max_unit=6, step_size=2)}
+    halves = [Unit("c", source, {"VGPU": 2}, ("nic",)) for source in ("left", "right")]
+
+    assert deal(asked(halves, room), max_steps=STEPS) == ["nic", "nic"]
+    for units, held, rule in [
+        (halves[:1], {}, "min_unit is 4"),
+        (halves, {("c", "nic", "VGPU"): 4}, "max_unit is 6"),
+        (halves, {("c", "nic", "VGPU"): 1}, "step_size is 2"),
+    ]:
+        with pytest.raises(errors.ImpossibleDeal, match=rule):
+            deal(asked(units, room, held), max_steps=STEPS)
+
+
+def test_what_stays_is_not_measured_by_rules_that_came_later() -> None:
+    units = vgpus([7], "root", "child")
+    found = {("root", "VGPU"): Room(8, max_unit=1), ("child", "VGPU"): Room(8)}
+    assert deal(asked(units, found), max_steps=STEPS) == ["root"]
+
+
+# --- What is said where it cannot be ----------------------------------------------------------------------------------
+
+
+def test_an_impossible_deal_names_a_consumer_by_who_it_is_and_the_places_by_what_they_are_called() -> None:
+    units = vgpus([3, 3, 3], "u1", "u2")
+    with pytest.raises(errors.ImpossibleDeal) as caught:
+        deal(asked(units, rooms(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
+    assert (caught.value.consumer_uuid, caught.value.provider_uuid) == ("c2", "root")
+    assert caught.value.reason == "gpu0 has 2 of 3 VGPU free; gpu1 has 2 of 3 VGPU free"
+
+
+def test_of_many_places_an_error_tells_a_few() -> None:
+    with pytest.raises(errors.ImpossibleDeal, match="; and 2 more"):
+        deal(asked(vgpus([2], *"abcdef"), rooms(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
+
+
+def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_no_deal() -> None:
+    units = vgpus([3, 2, 2, 4], "a", "b")
+    with pytest.raises(errors.SearchBoundReached) as caught:
+        deal(asked(units, rooms(a=5, b=6), root="node1"), max_steps=4)
+    assert (caught.value.what, caught.value.steps) == ("a deal of what is held of node1", 4)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "capacities"),
+    [
+        # One too many for places that are all alike; and far more in all than there is.
+        ([3] * 33, [8] * 16),
+        ([5, 4, 3, 2, 1] * 20, [16] * 16),
+        ([7] * 17 + [5] * 17, [12] * 16),
+    ],
+)
+def test_that_there_is_no_deal_is_found_without_trying_what_is_the_same(
+    amounts: list[int], capacities: list[int]
+) -> None:
+    places = [f"gpu{number:02}" for number in range(len(capacities))]
+    found = rooms(**dict(zip(places, capacities, strict=True)))
+    with pytest.raises(errors.ImpossibleDeal):
+        deal(asked(vgpus(amounts, *places), found), max_steps=5_000)
+
+
+def test_what_has_no_room_in_common_is_dealt_apart() -> None:
+    # A dead end of the second kind, behind very many ways to deal the first.
+    first = [Unit(f"c{number}", "root", {"VGPU": number + 1}, ("a", "b", "c")) for number in range(12)]
+    second = [Unit(f"c{number}", "root", {"SRIOV_NET_VF": 1}, ("d", "e")) for number in range(3)]
+    found = rooms(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Room(1), ("e", "SRIOV_NET_VF"): Room(1)}
+    with pytest.raises(errors.ImpossibleDeal, match="SRIOV_NET_VF"):
+        deal(asked([*first, *second], found), max_steps=100)
+
+
+def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
+    places = [f"gpu{number:02}" for number in range(16)]
+    units = vgpus([1 + number % 4 for number in range(1000)], *places)
+    begun = time.monotonic()
+    deal(asked(units, rooms(**dict.fromkeys(places, 160))), max_steps=STEPS)
+    assert time.monotonic() - begun < 2
+
+
+# --- Against every way of doing it ------------------------------------------------------------------------------------
+
+CLASSES, PLACES = ("A", "B"), ("root", "p", "q", "r")
+small_rooms = st.builds(
+    Room,
+    capacity=st.integers(0, 8) | st.just(4.5),
+    used=st.integers(0, 2),
+    min_unit=st.sampled_from([1, 1, 2]),
+    max_unit=st.sampled_from([8, 8, 3]),
+    step_size=st.sampled_from([1, 1, 2]),
+)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Deal:
+    """Up to five consumers with up to two units each, among up to four places; some hold something already."""
+    # Few kinds of rooms: places that are alike are not searched alike.
+    kinds = st.sampled_from(draw(st.lists(small_rooms, min_size=1, max_size=2)))
+    found = {(place, name): draw(kinds) for place in PLACES for name in CLASSES}
+    places = st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True).map(tuple)
+    choices = draw(st.lists(places, min_size=1, max_size=2))
+    amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), min_size=1)
+    units = [
+        Unit(f"c{consumer}", source, draw(amounts), draw(st.sampled_from(choices)))
+        for consumer in range(draw(st.integers(1, 5)))
+        for source in draw(st.lists(st.sampled_from(("root", "other")), min_size=1, max_size=2, unique=True))
+    ]
+    held = draw(
+        st.dictionaries(
+            st.tuples(st.sampled_from([unit.consumer for unit in units]), st.just("p"), st.sampled_from(CLASSES)),
+            st.integers(1, 3),
+            max_size=1,
+        )
+    )
+    return asked(units, found, held)
+
+
+def is_good(question: Deal, places: Sequence[str]) -> bool:
+    """Whether this is a deal: everything fits, and every sum that changes keeps the rules."""
+    used = {pair: room.used for pair, room in question.rooms.items()}
+    sums = Counter(question.held)
+    grown = set()
+    for unit, place in zip(question.units, places, strict=True):
+        for name, amount in unit.amounts.items():
+            used[place, name] += amount
+            grown.add((place, name))
+            sums[unit.consumer, unit.source, name] -= amount
+            sums[unit.consumer, place, name] += amount
+    if any(used[pair] > question.rooms[pair].capacity for pair in grown):
+        return False
+    places_of_some = {(unit.consumer, place, name) for unit in question.units for place, name in unit.pairs}
+    return not any(
+        sums[held] and sums[held] != question.held.get(held, 0) and question.rooms[held[1:]].broken_rule(sums[held])
+        for held in places_of_some
+    )
+
+
+def every_way(question: Deal) -> Iterator[tuple[str, ...]]:
+    return itertools.product(*(unit.places for unit in question.units))
+
+
+@settings(max_examples=250, deadline=None)
+@given(question=questions())
+def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: Deal) -> None:
+    if any(is_good(question, places) for places in every_way(question)):
+        found = deal(question, max_steps=STEPS)
+        assert all(place in unit.places for unit, place in zip(question.units, found, strict=True))
+        assert is_good(question, found)
+        assert deal(question, max_steps=STEPS) == found
+    else:
+        with pytest.raises(errors.ImpossibleDeal) as caught:
+            deal(question, max_steps=STEPS)
+        assert caught.value.consumer_uuid in {unit.consumer for unit in question.units}
+
+
+@settings(max_examples=50, deadline=None)
+@given(question=questions(), bound=st.integers(1, 20))
+def test_a_bound_never_changes_what_is_said_but_to_say_that_it_is_reached(question: Deal, bound: int) -> None:
+    def said(max_steps: int) -> object:
+        try:
+            return deal(question, max_steps=max_steps)
+        except errors.ImpossibleDeal as fault:
+            return fault.data
+
+    try:
+        early = said(bound)
+    except errors.SearchBoundReached:
+        return
+    assert early == said(STEPS)

@@ -1,0 +1,156 @@
+"""Planning on hosts that are trees: hosts without a way are passed over, and nothing is worked out for all hosts."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import funnel, host_row, inventory, picture, provider, select, spec
+from scheduler_trees import child, groups, node, picture_of, provider_uuid
+
+from moorage import errors
+from moorage.model import ResourceGroup
+from placement_store import candidates
+from scheduler.picture import Picture, Provider
+from scheduler.planning import Plan, Planner, Shortfall
+from scheduler.serving import GIVEN_UP_HOSTS, WAYS_OF_A_HOST, Refusals, Serving
+
+BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
+GPU = groups(g={"VGPU": 1})
+
+
+def plan(shown: Picture, subset: int = 1, refusals: Refusals | None = None, **asked: Any) -> Plan | Shortfall:
+    return Planner(funnel(), subset).plan(shown.snapshot(), select(**asked), refusals or Refusals())
+
+
+def hosts_of(planned: Plan | Shortfall) -> list[str]:
+    assert isinstance(planned, Plan)
+    return [planned.view.hosts[choice.row].service_host for choice in planned.chosen]
+
+
+def with_gpus(host: int, **gpu: Any) -> list[Provider]:
+    """A host with two GPUs, of which only the first is as described."""
+    return [node(host, **BASE), child(host, 1, VGPU=2, **gpu), child(host, 2, VGPU=2)]
+
+
+def test_hosts_that_pass_every_filter_and_have_no_way_are_passed_over() -> None:
+    # Best by what is free, but the trait and the room are on different providers.
+    best = [node(0, **{**BASE, "VCPU": 99}), child(0, 1, VGPU=1), child(0, 2, traits=["CUSTOM_FAST"])]
+    shown = picture_of(*best, *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
+    fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
+    assert hosts_of(plan(shown)) == ["host0"]
+    assert hosts_of(plan(shown, groups=fast)) == ["host1"]
+    assert hosts_of(plan(shown, count=2, groups=fast)) == ["host1", "host1"]
+    short = plan(shown, count=3, groups=fast)
+    assert isinstance(short, Shortfall)
+    assert short.placed == 2
+    assert [(stage.name, int(stage.left.sum())) for stage in short.filtered.stages][-2:] == [
+        ("resources", 2),
+        ("candidates", 0),
+    ]
+
+
+def test_the_pick_is_among_the_best_that_have_a_way() -> None:
+    hopeless = [
+        one
+        for number in range(6)
+        for one in (
+            node(number, **{**BASE, "VCPU": 99}),
+            child(number, 1, VGPU=1),
+            child(number, 2, traits=["CUSTOM_FAST"]),
+        )
+    ]
+    fit = [one for number in (6, 7) for one in with_gpus(number, traits=["CUSTOM_FAST"])]
+    shown = picture_of(*hopeless, *fit, hosts=8)
+    fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
+    picked = {hosts_of(plan(shown, 2, request_id=f"r{number}", groups=fast))[0] for number in range(20)}
+    assert picked == {"host6", "host7"}
+
+
+def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries() -> None:
+    shown = picture_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
+    refusals = Refusals()
+    seen = set()
+    for _ in range(WAYS_OF_A_HOST):
+        planned = plan(shown, refusals=refusals, groups=GPU)
+        assert isinstance(planned, Plan)
+        [choice] = planned.chosen
+        seen.add(choice.allocation_request.mappings["g"])
+        refusals.add(planned.node(choice), choice.allocation_request)
+    assert len(seen) == WAYS_OF_A_HOST
+    assert isinstance(plan(shown, refusals=refusals, groups=GPU), Shortfall)
+    refusals.try_all_again()
+    assert isinstance(plan(shown, refusals=refusals, groups=GPU), Plan)
+
+
+def test_a_refusal_is_of_those_choices_alone_that_name_the_provider() -> None:
+    shown = picture_of(*with_gpus(0), *with_gpus(1), hosts=2)
+    planned = plan(shown, count=4, groups=groups(g={"VGPU": 2}))
+    assert isinstance(planned, Plan)
+    [refused] = planned.refused_by({provider_uuid(1)})
+    assert refused.allocation_request.mappings["g"] == (provider_uuid(1),)
+    assert len(planned.refused_by({provider_uuid(0)})) == 2
+
+
+def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
+    asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
+    wide = [
+        one
+        for host in range(GIVEN_UP_HOSTS)
+        for one in (node(host, **BASE), *(child(host, number, VGPU=3) for number in range(1, 6)))
+    ]
+    view = picture_of(*wide, hosts=GIVEN_UP_HOSTS).snapshot()
+    hasty = Serving(asked.resource_request, {}, steps=1)
+    for row in range(GIVEN_UP_HOSTS - 1):
+        assert hasty.first(view, row) is None
+    assert list(hasty.given_up) == list(range(GIVEN_UP_HOSTS - 1))
+    with pytest.raises(errors.SearchBoundReached):
+        hasty.first(view, GIVEN_UP_HOSTS - 1)
+    assert Serving(asked.resource_request, {}).first(view, 0) is not None
+
+
+@pytest.fixture(scope="module")
+def ten_thousand() -> Picture:
+    """Ten thousand hosts with a common trait; the last has a rare one too."""
+    hosts = [host_row(number) for number in range(10_000)]
+    shown = picture(hosts, [])
+    shown.update(
+        providers=[
+            Provider(
+                id=one.id,
+                uuid=one.uuid,
+                seq=0,
+                root_id=one.id,
+                parent_id=None,
+                inventories=one.inventories,
+                traits=frozenset({"HW_COMMON", "CUSTOM_RARE"} if one.id == 9_999 else {"HW_COMMON"}),
+            )
+            for one in map(provider, hosts)
+        ]
+    )
+    return shown
+
+
+def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_search(ten_thousand: Picture) -> None:
+    assert hosts_of(plan(ten_thousand, root_required=("CUSTOM_RARE",))) == ["host9999"]
+    began = time.thread_time()
+    for number in range(10):
+        found = plan(ten_thousand, request_id=f"r{number}", root_required=("CUSTOM_RARE",))
+        assert hosts_of(found) == ["host9999"]
+    # A few milliseconds each; a search of every host would take a hundred times as long.
+    assert time.thread_time() - began < 1.0
+    nowhere = plan(ten_thousand, root_required=("CUSTOM_RARE",), root_forbidden=("HW_COMMON",))
+    assert isinstance(nowhere, Shortfall)
+    assert not nowhere.serving.barren
+
+
+@given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 8))
+def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: int, gigabytes: int, used: int) -> None:
+    held = {"VCPU": inventory(8, used=used, step_size=2), "MEMORY_MB": 4096, "DISK_GB": inventory(16, max_unit=12)}
+    asked = spec(vcpus=vcpus, root_gb=gigabytes)
+    view = picture_of(node(0, **held)).snapshot()
+    tree = view.host_tree(0)
+    assert tree is not None
+    found = next(candidates.search(tree, asked.resource_request), None)
+    assert Serving(asked.resource_request, {}).first(view, 0) == found

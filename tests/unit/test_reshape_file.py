@@ -1,0 +1,176 @@
+"""The file of a reshape: what is wrong with it is told by line, all of it at once, before anybody is asked."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from moorage.model import ChildProvider, Dealt, InventoryFields, MoveInstruction
+from placement_store.commands import reshape_file
+from placement_store.commands.reshape_file import MalformedFile
+
+SAMPLE = Path(__file__).parents[2] / "etc" / "moorage" / "reshape.yaml.sample"
+CONSUMER = "9f1f2f0e-6ad8-4f4b-9d1c-2f1f7a4f6e01"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "fleet.yaml"
+
+
+def faults(file: Path, text: str) -> list[str]:
+    """What is said of a malformed file: lines and reasons, without the words before them."""
+    file.write_text(textwrap.dedent(text))
+    with pytest.raises(MalformedFile) as malformed:
+        reshape_file.read(file)
+    assert all(fault.path.startswith(str(file)) for fault in malformed.value.faults)
+    return [f"{fault.path.removeprefix(str(file)).lstrip(':')} {fault.reason}" for fault in malformed.value.faults]
+
+
+GOOD = """\
+reshape:
+  - instructions:
+      - from_resource_provider: compute1
+        moved_resources: {VGPU: 4}
+        to_resource_provider: compute1_gpu0
+    providers:
+      - name: compute1_gpu0
+        parent: compute1
+        inventories: {VGPU: {max_unit: 4}}
+        traits: [HW_GPU_API_VULKAN]
+    allocations:
+      - consumer_uuid: 9f1f2f0e-6ad8-4f4b-9d1c-2f1f7a4f6e01
+        from_resource_provider: compute1
+        to_resource_provider: compute1_gpu0
+        resources: {VGPU: 1}
+"""
+
+
+def test_a_file_says_what_moves_what_is_created_and_who_goes_where(file: Path) -> None:
+    file.write_text(GOOD)
+    [entry] = reshape_file.read(file)
+    assert (entry.line, entry.host) == (2, "compute1")
+    assert entry.reshape.instructions == (
+        MoveInstruction(
+            from_resource_provider="compute1", moved_resources={"VGPU": 4}, to_resource_provider="compute1_gpu0"
+        ),
+    )
+    assert entry.reshape.providers == (
+        ChildProvider(
+            name="compute1_gpu0",
+            parent="compute1",
+            inventories={"VGPU": InventoryFields(max_unit=4)},
+            traits=("HW_GPU_API_VULKAN",),
+        ),
+    )
+    assert entry.reshape.allocations == (
+        Dealt(
+            consumer_uuid=CONSUMER,
+            from_resource_provider="compute1",
+            to_resource_provider="compute1_gpu0",
+            resources={"VGPU": 1},
+        ),
+    )
+
+
+def test_the_sample_of_the_file_is_one() -> None:
+    assert len(reshape_file.read(SAMPLE)) == 2
+
+
+def test_a_file_may_be_json(file: Path) -> None:
+    file.write_text(
+        '{"reshape": [{"instructions": [{"from_resource_provider": "a", "moved_resources": {"VGPU": 1},\n'
+        '  "to_resource_provider": "b"}]}]}'
+    )
+    assert [entry.host for entry in reshape_file.read(file)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "instead_of", "told"),
+    [
+        ("VGPU: 0", "VGPU: 4}\n        to", "4 Expected `int` >= 1"),
+        ("VGPU: many", "VGPU: 4}\n        to", "4 Expected `int`, got `str`"),
+        ("vgpu: 4", "VGPU: 4}\n        to", "4 Expected `str` matching regex"),
+        ("max_unit: -1", "max_unit: 4", "9 Expected `int` >= 1"),
+        ("maximum: 4", "max_unit: 4", "9 unknown field 'maximum'"),
+        ("paren: compute1", "parent: compute1", "7 Object missing required field `parent`"),
+        ("trait: [", "traits: [", "10 unknown field 'trait'"),
+        ("consumer_uuid: 12", "consumer_uuid: 9f1f2f0e-6ad8-4f4b-9d1c-2f1f7a4f6e01", "12 Expected `str`, got `int`"),
+        ("  - instruction:", "  - instructions:", "2 Object missing required field `instructions`"),
+        ("reshapes:", "reshape:", "1 Object missing required field `reshape`"),
+        ("VGPU: 4, VGPU: 2", "VGPU: 4}\n        to", "4 the key 'VGPU' stands here a second time"),
+        ("VGPU: [4", "VGPU: 4}\n        to", "4 "),
+        ("\tparent: compute1", "        parent: compute1", "8 found character '\\t' that cannot start any token"),
+        ("parent: compute\x00", "parent: compute1", "8 the character '\\x00' may not stand in YAML"),
+    ],
+)
+def test_a_fault_is_told_with_its_line(file: Path, wrong: str, instead_of: str, told: str) -> None:
+    rest = instead_of.removeprefix("VGPU: 4") if instead_of.startswith("VGPU") else ""
+    assert instead_of in GOOD
+    [fault] = faults(file, GOOD.replace(instead_of, wrong + rest, 1))
+    assert fault.startswith(told)
+
+
+def test_a_fault_deep_in_a_mapping_is_told_by_the_line_of_its_key(file: Path) -> None:
+    [fault] = faults(
+        file,
+        """\
+        reshape:
+          - instructions:
+              - from_resource_provider: a
+                moved_resources:
+                  VCPU: 4
+                  MEMORY_MB: 1024
+                  VGPU: none
+                to_resource_provider: b
+        """,
+    )
+    assert fault == "7 Expected `int`, got `str` - at reshape[0].instructions[0].moved_resources.VGPU"
+
+
+def test_every_entry_that_is_malformed_is_told_of(file: Path) -> None:
+    found = faults(
+        file,
+        """\
+        reshape:
+          - instructions:
+              - {from_resource_provider: a, moved_resources: {VGPU: 1}, to_resource_provider: b}
+          - instructions: []
+          - instructions:
+              - {from_resource_provider: c, moved_resources: {}, to_resource_provider: d}
+          - 7
+        """,
+    )
+    assert [fault.split()[0] for fault in found] == ["4", "6", "7"]
+
+
+def test_what_is_of_one_tree_stands_in_one_entry(file: Path) -> None:
+    move = "  - instructions: [{from_resource_provider: %s, moved_resources: {VGPU: 1}, to_resource_provider: %s}]\n"
+    [fault] = faults(file, "reshape:\n" + move % ("a", "b") + move % ("c", "d") + move % ("b", "e"))
+    assert fault == "4 the entry of line 2 is about b too: write what is of one tree into one entry"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "1 the file is empty"),
+        ("# nothing\n", "1 the file is empty"),
+        ("[]", "1 Expected `object`, got `array`"),
+        ("reshape: []", "1 Expected `array` of length >= 1"),
+        ("reshape: &a [*a]", "1 this refers to itself"),
+        ("a: 1\n---\nb: 2\n", "2 but found another document"),
+        ("reshape: !!python/object:os.system {}", "1 could not determine a constructor"),
+    ],
+)
+def test_a_file_that_is_no_reshape_at_all_is_told_of(file: Path, text: str, told: str) -> None:
+    assert faults(file, text)[0].startswith(told)
+
+
+def test_a_file_that_cannot_be_read_is_told_of(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(MalformedFile, match="No such file"):
+        reshape_file.read(file)
+    with pytest.raises(MalformedFile, match="Is a directory"):
+        reshape_file.read(tmp_path)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(MalformedFile, match="no text in UTF-8"):
+        reshape_file.read(file)

@@ -1,0 +1,37 @@
+"""How a tree of resource providers is drawn."""
+
+from moorage.ids import derived
+from moorage.model import ResourceProvider
+from placement_store.commands.tree import drawn
+
+
+def provider(name: str, parent: str | None = None) -> ResourceProvider:
+    return ResourceProvider(
+        uuid=derived("tree", name),
+        name=name,
+        generation=0,
+        root_provider_uuid=derived("tree", "host"),
+        parent_provider_uuid=None if parent is None else derived("tree", parent),
+    )
+
+
+def test_children_stand_under_their_parents_by_name_and_branches_pass_by_what_is_deeper() -> None:
+    providers = [
+        provider("host"),
+        provider("numa1", "host"),
+        provider("numa0", "host"),
+        provider("gpu1", "numa0"),
+        provider("gpu0", "numa0"),
+        provider("nic", "numa1"),
+    ]
+    places = list(drawn(providers))
+    assert [place.branch + place.provider.name for place in places] == [
+        "host",
+        "├─ numa0",
+        "│  ├─ gpu0",
+        "│  └─ gpu1",
+        "└─ numa1",
+        "   └─ nic",
+    ]
+    # What stands before further lines of a row: the branch to the next brother, and that to the first child.
+    assert [place.stem.rstrip() for place in places] == ["│", "│  │", "│  │", "│", "   │", ""]

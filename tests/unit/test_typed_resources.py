@@ -1,0 +1,81 @@
+"""What is typed about inventories and allocations: taken as osc-placement takes it, and refused in one sentence."""
+
+import argparse
+
+import pytest
+
+from moorage import errors
+from moorage.model import Inventory
+from placement_store.commands import typed
+from placement_store.commands.inventories import amended
+from placement_store.commands.typed import Setting, TypedAllocation
+
+
+def test_a_setting_is_a_total_or_names_another_field() -> None:
+    assert typed.setting("VCPU=16") == Setting("VCPU", "total", 16)
+    assert typed.setting("VCPU:max_unit=4") == Setting("VCPU", "max_unit", 4)
+    assert typed.setting("VCPU:allocation_ratio=1.5") == Setting("VCPU", "allocation_ratio", 1.5)
+    assert typed.setting("VCPU:reserved=0") == Setting("VCPU", "reserved", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("VCPU=", "'VCPU=' is not CLASS=TOTAL or CLASS:FIELD=VALUE"),
+        ("VCPU", "'VCPU' is not CLASS=TOTAL"),
+        ("=4", "'' is no resource class"),
+        ("vcpu=4", "'vcpu' is no resource class"),
+        ("VCPU=four", "total of 'four': it takes a whole number"),
+        ("VCPU=0", "total of '0': it takes"),
+        ("VCPU=1.5", "total of '1.5': it takes"),
+        ("VCPU:allocation_ratio=0", "it takes a number more than 0"),
+        ("VCPU:allocation_ratio=nan", "it takes a number more than 0"),
+        ("VCPU:used=1", "an inventory has no 'used': its fields are allocation_ratio, min_unit"),
+        ("VCPU:=1", "an inventory has no ''"),
+    ],
+)
+def test_a_setting_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as refusal:
+        typed.setting(text)
+    assert told in str(refusal.value)
+
+
+def test_an_allocation_names_a_provider_and_amounts() -> None:
+    assert typed.allocation("rp=host1,VCPU=2,MEMORY_MB=512") == TypedAllocation("host1", {"VCPU": 2, "MEMORY_MB": 512})
+    assert typed.allocation("VCPU=2,rp=host1") == TypedAllocation("host1", {"VCPU": 2})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("rp=host1", "'rp=host1' is not rp=PROVIDER,CLASS=AMOUNT"),
+        ("VCPU=2", "'VCPU=2' is not rp=PROVIDER,CLASS=AMOUNT"),
+        ("rp=,VCPU=2", "is not rp=PROVIDER,CLASS=AMOUNT"),
+        ("rp=host1,VCPU=", "'VCPU=' is not CLASS=AMOUNT, with an amount of 1 or more"),
+        ("rp=host1,VCPU=0", "'VCPU=0' is not CLASS=AMOUNT, with an amount of 1 or more"),
+        ("rp=host1,VCPU=1,VCPU=2", "says VCPU twice"),
+        ("rp=host1,rp=host2,VCPU=1", "says rp twice"),
+        ("rp=host1,", "'' is not CLASS=AMOUNT"),
+    ],
+)
+def test_an_allocation_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError) as refusal:
+        typed.allocation(text)
+    assert told in str(refusal.value)
+
+
+def test_amending_changes_the_fields_that_are_named_and_no_others() -> None:
+    before = {"VCPU": Inventory(total=8, reserved=1), "DISK_GB": Inventory(total=100)}
+    after = amended(
+        before, [Setting("VCPU", "total", 16), Setting("CUSTOM_A", "max_unit", 2), typed.setting("CUSTOM_A=4")]
+    )
+    assert after == {
+        "VCPU": Inventory(total=16, reserved=1),
+        "DISK_GB": Inventory(total=100),
+        "CUSTOM_A": Inventory(total=4, max_unit=2),
+    }
+
+
+def test_a_new_class_without_a_total_is_refused() -> None:
+    with pytest.raises(errors.InvalidRequest, match="how much VCPU there is was not said"):
+        amended({}, [Setting("VCPU", "max_unit", 4)])
