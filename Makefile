@@ -5,15 +5,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
-# Most of what a test does is waiting for another process; each worker has servers of its own.
+# Each worker has servers of its own.
 WORKERS ?= 2
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test grid check style types layers docstrings packaging notes sample clean $(SAMPLE)
+.PHONY: help demo test grid drills check style types layers docstrings packaging notes sample clean $(SAMPLE)
 
 help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
 	@echo "make grid     kill every process at every failpoint, and the servers under load (a quarter of an hour)"
+	@echo "make drills   the long forms of what make test tries in short (half an hour)"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, sample configuration"
 	@echo "make $(SAMPLE)    write the sample configuration anew"
 	@echo "make clean    remove the virtual environment and everything built"
@@ -23,12 +25,25 @@ demo: $(VENV)/.package
 
 test: $(VENV)/.test
 	.ci/install-servers
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	@# Whole clouds of processes last: beside them, tests that time a cloud of threads would have to wait for a processor.
+	status=0; \
+	$(PYTEST) --ignore=tests/external || status=$$?; \
+	$(PYTEST) tests/external || status=$$?; \
+	exit $$status
+else
+	$(PYTEST) $(ARGS)
+endif
 
 grid: $(VENV)/.test
 	.ci/install-servers
 	GRID=whole DRILLS=long $(BIN)/pytest tests/external/test_killed_processes.py \
 		tests/external/test_servers_killed_under_load.py $(ARGS)
+
+drills: $(VENV)/.test
+	.ci/install-servers
+	DRILLS=long MACHINE=long FUZZ=long $(PYTEST) --timeout 3600 \
+		$(shell grep -lrE --include='test_*.py' '"(DRILLS|MACHINE|FUZZ)"' tests) $(ARGS)
 
 check: style types layers docstrings packaging notes sample
 

@@ -84,7 +84,8 @@ class Cloud:
         self.database = Database(self.database_connection, "main")
         self._closing.callback(self.database.close)
         self._create_schemas()
-        self._bus = Bus(self.conf)
+        # Whoever looks on waits longer than any service does: a busy machine is no fault of the cloud's.
+        self._bus = Bus(self.configuration(rpc={"call_timeout": 60.0}))
         self._closing.callback(self._bus.close)
         for name, service in self._services():
             self.add(name, service)

@@ -54,6 +54,8 @@ from moorage.wire import Message, Mutation, R
 CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)
+#: Seconds that a service waits for another one: more than a busy machine takes, as few as tests of silence can bear.
+CALL_TIMEOUT = 2.0
 
 
 def node(host: str) -> str:
@@ -267,7 +269,7 @@ class LosesReplies(FakeScheduler):
         answer = super().select_destinations(message)
         if len(self.asked) <= self.lost:
             self.while_it_is_lost(message)
-            time.sleep(1.2)
+            time.sleep(CALL_TIMEOUT * 1.2)
         return answer
 
     def while_it_is_lost(self, message: SelectDestinations) -> None:
@@ -300,8 +302,8 @@ class FakeAgent:
             return
         self.guests[message.attempt_id] = message
         if message.host in self.hanging:
-            assert self.released.wait(20)
-        assert self.hold.wait(20)
+            assert self.released.wait(60)
+        assert self.hold.wait(60)
         self.finish(message)
 
     def accept(self, message: BuildOnHost) -> None:
@@ -450,7 +452,7 @@ class World:
             return found
 
 
-def wait_until(true: Callable[[], bool], what: Callable[[], object] = lambda: "it", seconds: float = 15.0) -> None:
+def wait_until(true: Callable[[], bool], what: Callable[[], object] = lambda: "it", seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, what()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conductor_builders import CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
+from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
 
 from conductor.schema import CELL, CONDUCTOR
 from moorage import ids, options
@@ -19,15 +19,17 @@ def world(tmp_path: Path) -> Iterator[World]:
     for schema in (CONDUCTOR, CELL):
         schema.upgrade(database)
     database.close()
+    transport = {"transport_url": f"inproc://{ids.fresh()}/"}
     conf = options.new(
         {
-            "DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"},
+            "DEFAULT": transport,
             "database": {"connection": url},
-            "rpc": {"call_timeout": 1.0},
+            "rpc": {"call_timeout": CALL_TIMEOUT},
             "conductor": {"report_interval": 0.2, "housekeeping_interval": 0.2, "max_unanswered_retries": 2},
         }
     )
-    bus = Bus(conf)
+    # Whoever looks on has patience: what is slow on a busy machine is no fault.
+    bus = Bus(options.new({"DEFAULT": transport, "rpc": {"call_timeout": 60.0}}))
     placement = FakePlacement()
     world = World(conf, bus, placement, FakeScheduler(placement), FakeAgent(bus))
     world.serve("placement", placement)
