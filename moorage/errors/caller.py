@@ -82,6 +82,20 @@ class CellNotFound(NotFound):
     kind: str = "cell"
 
 
+class ServerGroupNotFound(NotFound):
+    """There is no server group {name}."""
+
+    code = "moorage.not_found.server_group"
+    kind: str = "server group"
+
+
+class MigrationNotFound(NotFound):
+    """There is no migration {name}."""
+
+    code = "moorage.not_found.migration"
+    kind: str = "migration"
+
+
 class AlreadyExists(CallerError):
     """There is already a {kind} {name}."""
 

@@ -46,6 +46,30 @@ class CapacityExceeded(PlacementRefused):
     refusals: Sequence[Mapping[str, Json]]
 
 
+class CannotCarryOver(PlacementRefused):
+    """Consumer {consumer_uuid} holds {count} amounts that others have put on providers which this move would leave.
+
+    ``amounts`` lists every one as ``{provider_uuid, resource_class, amount}``. Take them off first, or move with
+    ``--drop-extras``.
+    """
+
+    code = "moorage.cannot_carry_over"
+    consumer_uuid: str
+    count: int
+    amounts: Sequence[Mapping[str, Json]]
+
+
+class GroupRuleRefused(PlacementRefused):
+    """The {policy} rule of server group {group_uuid} does not let {consumer_uuid} go to {provider_uuid}: {reason}."""
+
+    code = "moorage.group_rule_refused"
+    group_uuid: str
+    policy: str
+    consumer_uuid: str
+    provider_uuid: str
+    reason: str
+
+
 class InvalidInventory(PlacementRefused):
     """The inventory of {resource_class} on provider {provider_uuid} is invalid: {reason}."""
 

@@ -3,8 +3,18 @@
 from typing import ClassVar
 
 from moorage.messages.basis import Done
-from moorage.model import AllocationRequest, Name, RequestSpec, Resources, Uuid
+from moorage.model import AllocationRequest, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
 from moorage.wire import Mutation
+
+
+class MovingGuest(Value, frozen=True, kw_only=True):
+    """Where the guest of an attempt comes from, when it is no new one."""
+
+    migration_uuid: Uuid
+    kind: MoveKind
+    source_host: Name
+    #: The attempt under which it is on the source.
+    source_attempt_id: Uuid
 
 
 class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
@@ -12,7 +22,7 @@ class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "compute"
     method = "build_instance"
-    since: ClassVar = {"allocation_request": "1.1"}
+    since: ClassVar = {"allocation_request": "1.1", "moving": "1.3"}
     host: Name
     instance_uuid: Uuid
     attempt_id: Uuid
@@ -22,6 +32,8 @@ class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
     resources: Resources
     #: Of which provider it holds what, and which one serves which group; null where all comes from the compute node.
     allocation_request: AllocationRequest | None = None
+    #: The guest is moved here: a live migration's arrives running, any other's was stopped on its source.
+    moving: MovingGuest | None = None
 
 
 class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):
@@ -33,3 +45,44 @@ class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):
     instance_uuid: Uuid
     attempt_id: Uuid
     claim_id: Uuid
+
+
+class StopOnHost(Mutation[Done], frozen=True, kw_only=True):
+    """Stop a guest without removing anything of it; one that is stopped stays so. Answered when it has stopped."""
+
+    topic = "compute"
+    method = "stop_instance"
+    version = "1.3"
+    host: Name
+    instance_uuid: Uuid
+    attempt_id: Uuid
+    claim_id: Uuid
+
+
+class StartOnHost(Mutation[Done], frozen=True, kw_only=True):
+    """Start a guest that was stopped; one that runs is left as it is. Answered when it runs."""
+
+    topic = "compute"
+    method = "start_instance"
+    version = "1.3"
+    host: Name
+    instance_uuid: Uuid
+    attempt_id: Uuid
+    claim_id: Uuid
+
+
+class RebuildOnHost(Mutation[Done], frozen=True, kw_only=True):
+    """Make a guest anew in its place, from another image, under the same attempt and claim; answered when it runs.
+
+    Repeated with the same ``rebuild_id`` it is not made anew again.
+    """
+
+    topic = "compute"
+    method = "rebuild_instance"
+    version = "1.3"
+    host: Name
+    instance_uuid: Uuid
+    attempt_id: Uuid
+    claim_id: Uuid
+    rebuild_id: Uuid
+    image: Image

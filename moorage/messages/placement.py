@@ -1,6 +1,6 @@
 """Topic `placement` of the main bus: what consumers hold, claims, and what an operator asks of the store."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
@@ -8,12 +8,14 @@ from moorage.inspection import ClaimState, ReconcilerAction, ServiceReport, Serv
 from moorage.messages.basis import MAX_INSTANCES, Done
 from moorage.model import (
     AllocationRequest,
+    Allocations,
     Cell,
     Consumer,
     ConsumerAllocations,
     Generation,
     Name,
     RequestId,
+    ServerGroup,
     Uuid,
     Value,
 )
@@ -63,6 +65,10 @@ class Released(Value, frozen=True, kw_only=True):
 
     #: The residue that was left, if any.
     residue_uuid: Uuid | None = None
+    #: All residues that were left, where migrations went too.
+    residue_uuids: tuple[Uuid, ...] = ()
+    #: What others had put on the consumer, and what has gone with it, where the caller has said what was its own.
+    extras: Allocations = {}
 
 
 class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
@@ -74,7 +80,7 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "delete_allocations"
-    since: ClassVar = {"leave_residue": "1.1", "unaccepted": "1.1"}
+    since: ClassVar = {"leave_residue": "1.1", "unaccepted": "1.1", "migration_uuids": "1.3", "guests_gone": "1.3"}
     consumer_uuid: Uuid
     claim_id: Uuid | None = None
     for_good: bool = False
@@ -82,6 +88,11 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     leave_residue: bool = False
     #: Only if no host has accepted the claim (``InvalidState`` otherwise); needs ``claim_id``.
     unaccepted: bool = False
+    #: Migrations of the consumer that go with it, in the same write; only ``for_good``. With ``leave_residue`` each
+    #: leaves one of its own, under the attempt that its host has accepted.
+    migration_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
+    #: Attempts whose guests are known to be gone: they leave no residue.
+    guests_gone: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
 
 
 class Claimed(Value, frozen=True, kw_only=True):
@@ -102,11 +113,14 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     Whatever the consumer holds beyond ``released`` on providers that are not ``released``'s stays. ``guest_gone`` says
     that the host has reported the guest gone; without it a claim that a host has accepted is not released
     (``InvalidState``).
+
+    In a move, ``migration_uuid`` and ``held`` (what the source holds for the instance, as in :class:`Move`) keep what
+    both sides use of a pool counted once: what the migration holds of pools changes in the same write.
     """
 
     topic = "placement"
     method = "swap_claim"
-    since: ClassVar = {"leave_residue": "1.1"}
+    since: ClassVar = {"leave_residue": "1.1", "migration_uuid": "1.3", "held": "1.3"}
     consumer_uuid: Uuid
     claim_id: Uuid
     released: AllocationRequest
@@ -115,6 +129,94 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     root_provider_uuid: Uuid
     guest_gone: bool = False
     leave_residue: bool = False
+    migration_uuid: Uuid | None = None
+    held: AllocationRequest | None = None
+
+
+class MoveEnded(Value, frozen=True, kw_only=True):
+    """How an instance stands when a move of it has ended."""
+
+    claim_id: Uuid
+    consumer_generation: Generation
+    #: The consumer that goes on holding the host which the instance has left, if its guest may still be there.
+    residue_uuid: Uuid | None = None
+    #: What others had put on providers that were left, and what has gone with them.
+    extras: Allocations = {}
+
+
+class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
+    """End a move: confirmed, the migration's allocations go; reverted, the instance takes them back. One write.
+
+    Reverting needs no room that the two do not hold already. Both bury the migration, unless it remains as a residue.
+    """
+
+    topic = "placement"
+    method = "end_move"
+    version = "1.3"
+    consumer_uuid: Uuid
+    migration_uuid: Uuid
+    #: The claim on the destination: of an instance whose claim is another by now, nothing is changed
+    #: (``ClaimReleased``).
+    claim_id: Uuid
+    outcome: Literal["confirm", "revert"]
+    #: What the source held for the instance's own request, and what the destination was claimed with.
+    held: AllocationRequest
+    claimed: AllocationRequest
+    #: The instance's generation that the caller relies on; null relies on none.
+    consumer_generation: Generation | None = None
+    #: The host that the instance leaves has reported its guest gone. Without this what a host has accepted is given up
+    #: only with ``leave_residue``.
+    guest_gone: bool = False
+    #: The guest may still be on the host that the instance leaves, and what it holds there stays held: confirmed, by
+    #: the migration itself, which becomes a residue; reverted, by a residue under the destination's attempt.
+    leave_residue: bool = False
+
+
+class ServerGroupState(Value, frozen=True, kw_only=True):
+    """A server group with its members, and on which host's provider each of them is; null for one that is nowhere."""
+
+    group: ServerGroup
+    name: Name | None = None
+    project_id: Name | None = None
+    members: dict[Uuid, Uuid | None] = {}
+
+
+class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
+    """Create a server group. One that a claim names is created by it, without a name."""
+
+    topic = "placement"
+    method = "create_server_group"
+    version = "1.3"
+    group: ServerGroup
+    name: Name
+    project_id: Name
+
+
+class ListServerGroups(Message[list[ServerGroupState]], frozen=True, kw_only=True):
+    """The server groups by name and uuid, of all projects or of one."""
+
+    topic = "placement"
+    method = "list_server_groups"
+    version = "1.3"
+    project_id: Name | None = None
+
+
+class GetServerGroup(Message[ServerGroupState], frozen=True, kw_only=True):
+    """One server group."""
+
+    topic = "placement"
+    method = "get_server_group"
+    version = "1.3"
+    uuid: Uuid
+
+
+class DeleteServerGroup(Mutation[Done], frozen=True, kw_only=True):
+    """Delete a server group; refused while it has members."""
+
+    topic = "placement"
+    method = "delete_server_group"
+    version = "1.3"
+    uuid: Uuid
 
 
 class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from moorage.model.held import (
 )
 from moorage.model.hosts import Cell, HostReport, HostState
 from moorage.model.instances import Attempt, EndedAttempt, Guest, Instance
+from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
 from moorage.model.reshapes import (
     ChildProvider,
     Dealt,
@@ -83,6 +84,7 @@ __all__ = [
     "FilterCount",
     "Flavor",
     "Generation",
+    "GroupPolicy",
     "Guest",
     "HostNames",
     "HostReport",
@@ -93,7 +95,9 @@ __all__ = [
     "Inventory",
     "InventoryFields",
     "Miss",
+    "Move",
     "MoveInstruction",
+    "MoveKind",
     "Name",
     "ProviderAllocations",
     "ProviderAmounts",
@@ -109,6 +113,7 @@ __all__ = [
     "ResourceRequest",
     "Resources",
     "Selection",
+    "ServerGroup",
     "Suffix",
     "Text",
     "TraitName",

@@ -25,6 +25,8 @@ class Selection(Value, frozen=True, kw_only=True):
     #: How much of each resource class may be allocated on the host in all, pools that share with it included.
     limits: dict[ResourceClassName, float] = {}
     weight: float = 0.0
+    #: The server group whose rule the host keeps.
+    group: Uuid | None = None
     claim_id: Uuid | None = None
     consumer_generation: Generation | None = None
     released: bool = False

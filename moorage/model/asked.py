@@ -19,6 +19,7 @@ from moorage.model.basis import (
     Uuid,
     Value,
 )
+from moorage.model.moves import ServerGroup
 
 #: The group whose resources may come from several providers of a host's tree, and from pools that share with it.
 UNSUFFIXED = ""
@@ -98,6 +99,8 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     force_hosts: HostNames = ()
     force_nodes: HostNames = ()
     requested_destination: Destination | None = None
+    #: The group that binds where the server may go; only with a topic that knows groups of servers.
+    server_group: ServerGroup | None = None
     scheduler_hints: Annotated[dict[Name, Text], Meta(max_length=64)] = {}
     #: Further groups by suffix. An unsuffixed one adds to what the flavor stands for: what it names of a class counts
     #: instead of the flavor's amount.
