@@ -1,6 +1,7 @@
 """The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
 
 import logging
+import os
 import re
 import socket
 import threading
@@ -13,6 +14,9 @@ import amqp
 import kombu.exceptions
 from kombu.connection import Connection
 from oslo_config import cfg
+
+# Of what some of these import where it is installed, eventlet's resolver alone takes longer than all the rest.
+os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
 
 with warnings.catch_warnings():
     # Some of these import eventlet where it is installed, which says at length that nobody should. Nothing here runs

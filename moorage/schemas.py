@@ -3,17 +3,19 @@
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, MetaData, Table
 from stevedore import ExtensionManager
 
 from moorage import errors
 from moorage.database import Database
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+# Alembic is imported where it is used: every table of ours is declared with a schema, and a command that asks a service
+# would wait longer for the import than for the answer.
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Schema:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
+        from alembic import command
+
         before = self.revision(database)
         config = self._config()
         with database.engine.connect() as connection:
@@ -62,6 +66,8 @@ class Schema:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
+        from alembic.migration import MigrationContext
+
         return database.read(
             lambda connection: MigrationContext.configure(
                 connection, opts={"version_table": self.version_table}
@@ -70,6 +76,8 @@ class Schema:
 
     def head(self) -> str | None:
         """Return the newest revision that this version brings."""
+        from alembic.script import ScriptDirectory
+
         return ScriptDirectory.from_config(self._config()).get_current_head()
 
     def check(self, database: Database) -> None:
@@ -81,7 +89,9 @@ class Schema:
         if found != needed:
             raise errors.SchemaMismatch(schema=self.name, found=found or "none", needed=needed or "none")
 
-    def _config(self) -> Config:
+    def _config(self) -> "Config":
+        from alembic.config import Config
+
         config = Config()
         config.set_main_option("script_location", _folder("moorage.migrations"))
         config.set_main_option("version_locations", _folder(self.versions))

@@ -6,16 +6,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
 from moorage import errors
 from moorage.commands import Configured
 from moorage.wire import Mutation, R
-from placement_store.direct import Direct, Placement
 
 if TYPE_CHECKING:
     from moorage.shell import Shell
+    from placement_store.direct import Placement
 
 LOG = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ class Asking(Configured):
         return super().run(parsed_args)
 
     @functools.cached_property
-    def placement(self) -> Placement:
+    def placement(self) -> "Placement":
         """Whoever answers: the service, or the store itself where a URL was given.
 
         :raises SchemaMismatch: its tables are older or newer than this version.
@@ -57,6 +54,9 @@ class Asking(Configured):
         """
         if self._database_url is None:
             return self.client("placement")
+        # The whole store, which is not needed to ask a service.
+        from placement_store.direct import Direct
+
         url = self.conf.database.connection if self._database_url == CONFIGURED else self._database_url
         direct = Direct(self.conf, url)
         cast("Shell", self.app).closing.callback(direct.close)
@@ -92,6 +92,9 @@ def until_unmoved(read_and_write: Callable[[], T]) -> T:
 
 
 def _database_url(text: str) -> str:
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     if text == CONFIGURED:
         return text
     try:
