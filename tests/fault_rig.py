@@ -49,7 +49,14 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
 _MIGRATING = threading.Lock()
 
 _PRELOADED = ["__main__", "moorage.shell", "conductor.commands", "compute.commands", "compute.fake"]
-_PRELOADED += ["scheduler.commands", "placement_store.commands.claims", "filters.resources", "weighers.ram", "pymysql"]
+_PRELOADED += [
+    "alembic.command",
+    "scheduler.commands",
+    "placement_store.commands.claims",
+    "filters.resources",
+    "weighers.ram",
+    "pymysql",
+]
 
 # --- Processes ------------------------------------------------------------------------------------------------------
 

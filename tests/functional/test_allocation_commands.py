@@ -7,7 +7,7 @@ from operator_builders import Operator, operator
 from moorage import ids
 from moorage.messages import GetAllocations, GetResourceProvider, PutAllocations, SetInventories
 from moorage.wire import Message, R
-from placement_store.commands import asking
+from placement_store import direct
 from placement_store.direct import Direct
 
 __all__ = ["operator"]
@@ -131,7 +131,7 @@ class Racing(Direct):
 
 @pytest.fixture
 def racing(monkeypatch: pytest.MonkeyPatch, operator: Operator, hosts: dict[str, str]) -> type[Racing]:
-    monkeypatch.setattr(asking, "Direct", Racing)
+    monkeypatch.setattr(direct, "Direct", Racing)
     return Racing
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from conductor_builders import CELL_1, FakeAgent, FakePlacement, World, node, wait_until
+from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
 
 from moorage import errors, ids
 from moorage.bus import serves
@@ -107,7 +107,7 @@ def test_a_lost_answer_to_a_swap_is_asked_for_again_and_swaps_once(world: World)
             answer = super().swap_claim(message)
             if self.slow:
                 self.slow = False
-                time.sleep(1.2)
+                time.sleep(CALL_TIMEOUT * 1.2)
             return answer
 
     world.placement = world.scheduler.placement = LosesASwap()
@@ -130,7 +130,7 @@ def test_a_host_whose_agent_does_not_answer_is_left_for_the_next_one_while_it_ha
         def build_instance(self, message: BuildOnHost) -> Done:
             if message.host == "a":
                 self.taken.append(message)
-                time.sleep(1.2)
+                time.sleep(CALL_TIMEOUT * 1.2)
                 return Done()
             return super().build_instance(message)
 
@@ -152,7 +152,7 @@ def test_an_unanswered_order_that_was_taken_up_all_the_same_is_waited_for(world:
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
             done = super().build_instance(message)
-            time.sleep(1.2)
+            time.sleep(CALL_TIMEOUT * 1.2)
             return done
 
     world.agent = Mute(world.bus)

@@ -2,7 +2,7 @@
 
 import time
 
-from conductor_builders import FakeAgent, FakePlacement, World, wait_until
+from conductor_builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
 
 from moorage.bus import serves
 from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
@@ -30,7 +30,7 @@ def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_o
         @serves(BuildOnHost)
         def build_instance(self, message: BuildOnHost) -> Done:
             if self.away:
-                time.sleep(1.2)
+                time.sleep(CALL_TIMEOUT * 1.2)
             return super().build_instance(message)
 
     world.agent = agent = Refuses(world.bus)
