@@ -1,7 +1,8 @@
 """What an agent does with the builds it is sent: accept, spawn, report; and how it destroys them.
 
 The order of one attempt is written in :meth:`ComputeAgent._carry_out`. Everything it says names ids that follow from
-the attempt's, so that each step may be repeated by anyone.
+the attempt's, so that each step may be repeated by anyone. What is done to guests that are there is in
+:mod:`compute.orders`.
 """
 
 import logging
@@ -9,16 +10,27 @@ import threading
 from collections.abc import Callable
 
 from compute import words
-from compute.attempts import Attempt, Attempts, Report
+from compute.attempts import Attempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.workers import Workers
 from moorage import context, errors, failpoints
 from moorage.bus import serves
-from moorage.messages import BuildFailedInCell, BuildOnHost, DestroyOnHost, Done
+from moorage.messages import (
+    BuildFailedInCell,
+    BuildOnHost,
+    DestroyOnHost,
+    Done,
+    RebuildOnHost,
+    StartOnHost,
+    StopOnHost,
+)
 from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
+
+#: What is to be done to a guest that is there.
+Order = StopOnHost | StartOnHost | RebuildOnHost
 
 # How long a destroy waits for a spawn under way before its caller is told to come again: it holds one of the server's
 # few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
@@ -60,7 +72,7 @@ class ComputeAgent:
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
         """
-        self._require(message)
+        self.require(message)
         guest = words.guest(message)
         attempt = self.attempts.take_up(guest)
         if attempt is None:
@@ -80,7 +92,7 @@ class ComputeAgent:
             that returns.
         :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
         """
-        self._require(message)
+        self.require(message)
         try:
             self._end_attempt(message, self._spawn_patience)
         except errors.RequestInProgress as fault:
@@ -105,11 +117,18 @@ class ComputeAgent:
         run was being spawned when that life ended: a failed spawn like any other, destroyed and reported.
         """
         attempt = self.attempts.inherit(guest)
-        if attempt is not None:
-            self._submit(attempt, guest, lambda: self._settle(attempt, guest, runs=runs))
+        if attempt is None:
+            return
+        if runs:  # known at once, not when its turn has come: until then its guest would take no order
+            attempt.report = words.finished(guest)
+        self._submit(attempt, guest, lambda: self._settle(attempt, guest))
 
-    def _require(self, message: BuildOnHost | DestroyOnHost) -> None:
-        """Answer for nobody: a dead host is as silent as an agent of its own would be, only sooner."""
+    def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
+        """Answer for nobody: a dead host is as silent as an agent of its own would be, only sooner.
+
+        :raises HostNotFound: the host is not this agent's.
+        :raises NoReply: it is dead.
+        """
         if not self._driver.has_host(message.host):
             raise errors.HostNotFound(name=message.host)
         if not self._driver.is_alive(message.host):
@@ -135,16 +154,19 @@ class ComputeAgent:
 
     def _carry_out(self, attempt: Attempt, guest: Guest, message: BuildOnHost) -> None:
         """Accept, spawn, report."""
+        if guest.attempt_id in self._driver.stopped(guest.host):
+            # Its cell has ordered that, and so knows that it was built; by now its claim may be its migration's, and
+            # to ask for it would be answered as for a guest that is not wanted.
+            LOG.info("The guest was built long ago, and is stopped")
+            return
         if attempt.report is None:
             attempt.report = self._try(attempt, guest, message)
         if attempt.report is not None:
             self._tell(attempt, guest, attempt.report)
 
-    def _settle(self, attempt: Attempt, guest: Guest, *, runs: bool) -> None:
-        if runs:
-            attempt.report = words.finished(guest)
-        else:
-            self._destroy(attempt, guest)
+    def _settle(self, attempt: Attempt, guest: Guest) -> None:
+        if attempt.report is None:
+            self.destroy_guest(attempt, guest)
             attempt.report = words.failed(guest, "the agent ended in the middle of the spawn")
         try:
             self._tell(attempt, guest, attempt.report)
@@ -185,19 +207,19 @@ class ComputeAgent:
             reason = f"the claim could not be accepted: {fault}"
             LOG.warning("The build ends before it has begun: %s", reason)
         else:
-            reason = _unexpected(fault)
+            reason = words.unexpected(fault)
             LOG.error("The build ends before it has begun", exc_info=fault)
-        self._destroy(attempt, guest)
+        self.destroy_guest(attempt, guest)
         return words.failed(guest, reason)
 
     def _spawn(self, attempt: Attempt, guest: Guest, asked: GuestSpec) -> Report | None:
         if attempt.destroyed:
             return None
-        attempt.at_rest.clear()
         try:
-            failpoints.reached("spawn")
-            self._driver.spawn(guest.host, asked)
-            failpoints.reached("spawned")
+            with attempt.at_work():
+                failpoints.reached("spawn")
+                self._driver.spawn(guest.host, asked)
+                failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn has failed: %s", failure.reason)
             report: Report = words.failed(guest, failure.reason)
@@ -205,15 +227,13 @@ class ComputeAgent:
             raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
             LOG.exception("The spawn has met an unexpected fault")
-            report = words.failed(guest, _unexpected(fault))
+            report = words.failed(guest, words.unexpected(fault))
         else:
             report = words.finished(guest)
-        finally:
-            attempt.at_rest.set()
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is closed or about to be: the next life finds what is left
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
-            self._destroy(attempt, guest)
+            self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report
 
     def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
@@ -229,31 +249,32 @@ class ComputeAgent:
 
     def _end(self, attempt: Attempt, guest: Guest) -> None:
         """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
-        self._destroy(attempt, guest)
+        self.destroy_guest(attempt, guest)
         try:
             self._cell.once(words.gone(self._driver.agent, [words.ended(guest)]))
         except errors.MoorageError as fault:
             LOG.info("The cell has not heard that nothing is left: %s", fault)
 
-    def _end_attempt(self, ended: DestroyOnHost | EndedAttempt, patience: float) -> None:
-        """Mark an attempt as destroyed, and destroy it: at once, or when the spawn under way has come to its end.
+    def _end_attempt(self, ended: Ended, patience: float) -> None:
+        """Mark an attempt as destroyed, and destroy it: at once, or when what is under way has come to its end.
 
         :raises RequestInProgress: that takes longer than ``patience``, in seconds.
         """
-        with self.attempts.destroying(ended.attempt_id) as attempt:
+        with self.attempts.destroying(ended) as attempt:
             try:
-                self._destroy(attempt, ended)
+                self.destroy_guest(attempt, ended)
             except errors.RequestInProgress:
                 if not attempt.at_rest.wait(patience):
                     raise
-                self._destroy(attempt, ended)
+                self.destroy_guest(attempt, ended)
 
-    def _destroy(self, attempt: Attempt, named: Guest | DestroyOnHost | EndedAttempt) -> None:
+    def destroy_guest(self, attempt: Attempt, named: Guest | Ended) -> None:
+        """Have the driver destroy the guest of an attempt, while nobody else does.
+
+        :raises RequestInProgress: something is done to it just now that cannot be cut short.
+        :raises InvalidState: it belongs to another claim, and was left alone.
+        """
         with attempt.ending:
             failpoints.reached("destroy")
             self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
             failpoints.reached("destroyed")
-
-
-def _unexpected(fault: Exception) -> str:
-    return f"an unexpected fault of the driver: {type(fault).__name__}"

@@ -5,10 +5,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
-from moorage.messages import BuildFailedInCell, BuildFinished
-from moorage.model import Guest
+from moorage import errors
+from moorage.messages import BuildFailedInCell, BuildFinished, DestroyOnHost
+from moorage.model import EndedAttempt, Guest
 
 Report = BuildFinished | BuildFailedInCell
+Ended = DestroyOnHost | EndedAttempt
 
 # Attempts that are over and still known, so that a repeated message finds its report again. One that was forgotten is
 # carried out anew, which the driver makes harmless; so the number is only about work saved. Arbitrary.
@@ -24,17 +26,33 @@ class Attempt:
         self.guest: Guest | None = None
         #: Held around each destroy: two of one attempt never cross.
         self.ending = threading.Lock()
-        #: Set while no spawn of it is under way.
+        #: Set while nothing is under way that is done to its guest; held around each such thing but a destroy.
+        self._alone = threading.Lock()
         self.at_rest = threading.Event()
         self.at_rest.set()
         #: Set when waiting for an answer has lost its point: the attempt is destroyed, or the agent stops.
         self.interrupt = threading.Event()
-        #: Its guest is not wanted any more; it is never unset.
-        self.destroyed = False
+        #: By which words its guest is not wanted any more; never unset.
+        self.ended: Ended | None = None
         #: How it ended, once that is known.
         self.report: Report | None = None
         self.building = False
         self.users = 0
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether its guest is not wanted any more."""
+        return self.ended is not None
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Do something to its guest that nothing else may cross but a destroy: its spawn, or an order."""
+        with self._alone:
+            self.at_rest.clear()
+            try:
+                yield
+            finally:
+                self.at_rest.set()
 
     @property
     def may_have_a_guest(self) -> bool:
@@ -65,9 +83,29 @@ class Attempts:
     def inherit(self, guest: Guest) -> Attempt | None:
         """Take up the attempt of a guest that an earlier life of the agent has left; None if this one knows of it."""
         with self._changed:
-            if guest.attempt_id in self._attempts:
+            known = self._attempts.get(guest.attempt_id)
+            # One that was only ever given orders is not one of this life: it may be half made.
+            if known is not None and (known.guest is not None or known.destroyed):
                 return None
             return self._begin(self._known(guest.attempt_id), guest)
+
+    def take_order(self, attempt_id: str, request_id: str) -> Attempt:
+        """Return an attempt, known or not, to whose guest something is to be done; see :meth:`drop_order`.
+
+        :raises RequestInProgress: it is in hand, and how it ends is not known yet.
+        """
+        with self._changed:
+            attempt = self._known(attempt_id)
+            if attempt.building and attempt.report is None:
+                raise errors.RequestInProgress(request_id=request_id)
+            attempt.users += 1
+            return attempt
+
+    def drop_order(self, attempt: Attempt) -> None:
+        """Note that an order to ``attempt``'s guest is over."""
+        with self._changed:
+            attempt.users -= 1
+            self._forget_oldest()
 
     def let_go(self, attempt: Attempt) -> None:
         """Note that nobody works on ``attempt`` any more."""
@@ -77,11 +115,11 @@ class Attempts:
             self._forget_oldest()
 
     @contextmanager
-    def destroying(self, attempt_id: str) -> Iterator[Attempt]:
+    def destroying(self, ended: Ended) -> Iterator[Attempt]:
         """Mark an attempt, known or not, as destroyed: from now on it is not started."""
         with self._changed:
-            attempt = self._known(attempt_id)
-            attempt.destroyed = True
+            attempt = self._known(ended.attempt_id)
+            attempt.ended = ended
             attempt.users += 1
             attempt.interrupt.set()
             self._changed.notify_all()

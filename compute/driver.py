@@ -10,7 +10,8 @@ from stevedore.exception import NoMatches
 
 from compute.provider_tree import ProviderTree
 from moorage import errors
-from moorage.model import AllocationRequest, Guest, HostReport, MoveInstruction, RequestSpec, Resources
+from moorage.messages import MovingGuest
+from moorage.model import AllocationRequest, Guest, HostReport, Image, MoveInstruction, RequestSpec, Resources
 
 ENTRY_POINTS = "moorage.drivers"
 
@@ -29,6 +30,21 @@ class GuestSpec:
     #: Which of the host's providers, and of the pools that share with it, serve which resource group of the request;
     #: null where all comes from the compute node.
     allocation_request: AllocationRequest | None = None
+    #: Where the guest comes from, when it is no new one. A live migration's arrives running, and :meth:`Driver.admit`
+    #: is its pre-check; any other's was stopped on its source, or is on a host that is down. The source may be this
+    #: very host: the old guest is another attempt's, and keeps what it holds until it is destroyed.
+    moving: MovingGuest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuestOrder:
+    """Something that is to be done to a guest: to which one, and by which order."""
+
+    #: Kept with the guest: what was carried out under it is not carried out again, nor after a later order.
+    order_id: str
+    instance_uuid: str
+    attempt_id: str
+    claim_id: str
 
 
 class ReshapeNeeded(Exception):
@@ -49,9 +65,10 @@ class Driver(ABC):
 
     The driver is what remembers, across restarts of the agent: it keeps ``attempt_id`` and ``claim_id`` with each
     guest, and knows which attempts have been destroyed, for as long as a message about them may still arrive. That
-    makes spawn and destroy idempotent, and a late spawn harmless. Methods are called from many threads at once, but
-    never two spawns of one attempt, nor two destroys; a destroy may come while the spawn is under way. A host that is
-    not the driver's raises :class:`~moorage.errors.HostNotFound` wherever one is named, and one that does not answer
+    makes spawn and destroy idempotent, and a late spawn harmless. Methods are called from many threads at once, but of
+    one attempt never two destroys, nor two of spawn, :meth:`stop_guest`, :meth:`start_guest` and :meth:`rebuild_guest`;
+    a destroy may come while one of those is under way. A host that is not the driver's raises
+    :class:`~moorage.errors.HostNotFound` wherever one is named, and one that does not answer
     :class:`~moorage.errors.NoReply` where something is to be done on it.
     """
 
@@ -102,7 +119,9 @@ class Driver(ABC):
 
     @abstractmethod
     def spawn(self, host: str, guest: GuestSpec) -> None:
-        """Start a guest and return once it runs; one that runs already under this attempt is left as it is.
+        """Start a guest and return once it runs; one that this attempt has started already is left as it is.
+
+        That goes for one that was stopped since: it stays stopped.
 
         :raises BuildFailed: it could not be started, or this attempt has been destroyed, be it meanwhile. Pieces of it
             may be left for :meth:`destroy`.
@@ -120,12 +139,50 @@ class Driver(ABC):
         """
 
     @abstractmethod
+    def stop_guest(self, host: str, order: GuestOrder) -> None:
+        """Stop a guest, and return when it does not run any more; one that does not run is left as it is.
+
+        It keeps all it holds, and stays stopped until it is started or rebuilt, whatever becomes of the agent.
+
+        As for the two methods below: an order that is repeated is carried out once, and taken up again where it had
+        failed or was cut short; one that comes after a later order is refused, so that a message which arrives late
+        changes nothing any more. To know that, the driver keeps the ids of a guest's orders for as long as the guest.
+
+        :raises InvalidState: this attempt has no guest here that was ever started, its guest is another claim's, or a
+            later order has been begun.
+        :raises GuestActionFailed: it could not be done, or the guest was destroyed meanwhile.
+        """
+
+    @abstractmethod
+    def start_guest(self, host: str, order: GuestOrder) -> None:
+        """Start a guest that was stopped, and return when it runs; one that runs is left as it is.
+
+        :raises InvalidState: as :meth:`stop_guest`.
+        :raises GuestActionFailed: it could not be done, or the guest was destroyed meanwhile.
+        """
+
+    @abstractmethod
+    def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:
+        """Make a guest anew in its place, from ``image``, and return when it runs, whether or not it ran before.
+
+        It holds what it held, under the same attempt and claim. When that fails or is cut short, the guest is there
+        and does not run: it is neither unfinished nor lost, but can be rebuilt again, or destroyed.
+
+        :raises InvalidState: as :meth:`stop_guest`.
+        :raises GuestActionFailed: it could not be done, or the guest was destroyed meanwhile.
+        """
+
+    @abstractmethod
     def guests(self, host: str) -> Sequence[Guest]:
-        """Return the guests on a host, those half made or half removed included."""
+        """Return the guests on a host, those stopped, half made or half removed included."""
 
     @abstractmethod
     def unfinished(self, host: str) -> Collection[str]:
         """Return the attempts of those guests on a host that do not run, because their spawn never came to its end."""
+
+    @abstractmethod
+    def stopped(self, host: str) -> Collection[str]:
+        """Return the attempts of those guests on a host that do not run, because they were told to: none unfinished."""
 
 
 def load(conf: cfg.ConfigOpts, agent: str, cell_name: str) -> Driver:

@@ -11,6 +11,11 @@ What a real driver has in common with it:
   leave pieces behind: the agent destroys them before it reports the failure.
 * **Destroyed means destroyed.** An attempt that was destroyed, begun or not, is never started afterwards. A spawn that
   is under way is cut short; one that cannot be has to come to its end first, and whoever destroys is told so.
+* **Stopped means stopped.** A guest that was stopped holds what it held, and runs again when it is told to and not
+  before: neither because its agent has started again, nor because its build is sent once more. What was ordered of it
+  is carried out once, and not at all after a later order.
+* **A moved guest is a guest.** It is spawned as any other, under an attempt of its own, and counted beside the old one
+  also where both are on the same host.
 * **Nothing is destroyed but by name:** the attempt and its claim. A guest that nobody names stays.
 
 What it does badly is chosen by options, and in one method, :meth:`FakeDriver.behaviour`, for tests that want more.
@@ -24,14 +29,14 @@ from urllib.parse import quote
 
 from oslo_config import cfg
 
-from compute.driver import Driver, GuestSpec
-from compute.fake_behaviour import Behaviour, chosen
+from compute.driver import Driver, GuestOrder, GuestSpec
+from compute.fake_behaviour import Behaviour, chosen, chosen_for_order
 from compute.fake_layout import FakeLayout
-from compute.fake_time import Timeline
-from compute.guest_file import GuestFile
+from compute.fake_time import Timeline, Work
+from compute.guest_file import Action, GuestFile
 from compute.provider_tree import ProviderTree
 from moorage import errors, ids
-from moorage.model import VCPU, Guest, HostReport
+from moorage.model import VCPU, Guest, HostReport, Image
 
 LOG = logging.getLogger(__name__)
 
@@ -70,7 +75,11 @@ class FakeDriver(Driver):
 
     def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
         """Say what ``host`` does with ``guest``; what a test overrides to have it behave worse."""
-        return chosen(self.conf.fake_driver, host, guest.instance_uuid)
+        return chosen(self.conf.fake_driver, host, guest)
+
+    def order_behaviour(self, host: str, order: GuestOrder, action: Action) -> Behaviour:  # noqa: ARG002
+        """Say what ``host`` does when it is to ``action`` a guest; what a test overrides to have it behave worse."""
+        return chosen_for_order(self.conf.fake_driver, host, rebuild=action == "rebuild")
 
     def die(self, host: str, seconds: float) -> None:
         """Have a host dead for so long: it is silent, whatever is being spawned on it fails, and its guests stay."""
@@ -122,13 +131,10 @@ class FakeDriver(Driver):
         self._reach(host, "spawn")
         made = _guest(host, guest)
         # Under way before it is in the file: whoever finds it there to destroy it can also cut it short.
-        with self._time.spawning(host, guest.attempt_id) as spawn:
+        with self._time.at_work(host, guest.attempt_id) as work:
             if self._file.begin(made, self._layout.capacity):
                 return
-            behaviour = self.behaviour(host, guest)
-            if behaviour.dead_seconds:
-                self.die(host, behaviour.dead_seconds)
-            fault = self._time.pass_time(spawn, behaviour.seconds, stubborn=behaviour.stubborn) or behaviour.fault
+            fault = self._pass_time(work, self.behaviour(host, guest))
         if fault is not None:
             raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=fault)
         self._file.finish(made)
@@ -147,8 +153,35 @@ class FakeDriver(Driver):
         self._file.destroy(host, attempt_id, claim_id)
         self._time.cut_short(host, attempt_id)
 
+    def stop_guest(self, host: str, order: GuestOrder) -> None:
+        """Note that a guest does not run; it holds what it held.
+
+        :raises InvalidState: there is no such guest, or a later order.
+        :raises GuestActionFailed: the host is stuck.
+        :raises NoReply: it is dead.
+        """
+        self._carry_out(host, order, "stop")
+
+    def start_guest(self, host: str, order: GuestOrder) -> None:
+        """Note that a guest runs.
+
+        :raises InvalidState: there is no such guest, or a later order.
+        :raises GuestActionFailed: the host is stuck.
+        :raises NoReply: it is dead.
+        """
+        self._carry_out(host, order, "start")
+
+    def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:  # noqa: ARG002
+        """Take the time a spawn takes, and then let the guest run or fail; it does not run meanwhile.
+
+        :raises InvalidState: there is no such guest, or a later order.
+        :raises GuestActionFailed: it fails by choice, or was destroyed or its host has died in the middle of it.
+        :raises NoReply: the host is dead.
+        """
+        self._carry_out(host, order, "rebuild")
+
     def guests(self, host: str) -> Sequence[Guest]:
-        """Return the guests on a host, half-made ones included."""
+        """Return the guests on a host, stopped and half-made ones included."""
         self._require(host)
         return self._file.guests(host)
 
@@ -156,6 +189,28 @@ class FakeDriver(Driver):
         """Return the attempts on a host whose guests are half made."""
         self._require(host)
         return self._file.unfinished(host)
+
+    def stopped(self, host: str) -> Collection[str]:
+        """Return the attempts on a host whose guests were stopped, or are being rebuilt."""
+        self._require(host)
+        return self._file.stopped(host)
+
+    def _carry_out(self, host: str, order: GuestOrder, action: Action) -> None:
+        self._reach(host, f"{action}_guest")
+        with self._time.at_work(host, order.attempt_id) as work:
+            if self._file.begin_order(host, order, action):
+                return
+            fault = self._pass_time(work, self.order_behaviour(host, order, action))
+        if fault is None and not self._file.finish_order(host, order, action):
+            fault = "it was destroyed meanwhile"
+        if fault is not None:
+            raise errors.GuestActionFailed(instance_uuid=order.instance_uuid, host=host, action=action, reason=fault)
+
+    def _pass_time(self, work: Work, behaviour: Behaviour) -> str | None:
+        """Take the time that something takes; tell why it has failed, if it has."""
+        if behaviour.dead_seconds:
+            self.die(work.host, behaviour.dead_seconds)
+        return self._time.pass_time(work, behaviour.seconds, stubborn=behaviour.stubborn) or behaviour.fault
 
     def _require(self, host: str) -> None:
         if host not in self._hosts:

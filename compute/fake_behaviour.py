@@ -1,4 +1,4 @@
-"""What a fake host does with an attempt: chosen by options, and the same on every run."""
+"""What a fake host does with attempts, and with orders to guests: chosen by options, and the same on every run."""
 
 import hashlib
 import math
@@ -6,20 +6,24 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
+from compute.driver import GuestSpec
+
+_EVERY_SPAWN_FAILS = "every spawn fails here"
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What a host does with one attempt."""
+    """What a host does with one attempt, or one order; of the latter it refuses none."""
 
     #: Why it does not even accept the claim.
     refusal: str | None = None
-    #: How long its spawn takes; infinite for one that hangs until it is destroyed.
+    #: How long it takes; infinite for one that hangs until it is destroyed.
     seconds: float = 0.0
-    #: Whether its spawn cannot be cut short: it comes to its end late, wanted or not.
+    #: Whether it cannot be cut short: it comes to its end late, wanted or not.
     stubborn: bool = False
-    #: For how long the host is dead from the middle of the spawn on; that fails it.
+    #: For how long the host is dead from the middle of it on; that fails it.
     dead_seconds: float = 0.0
-    #: Why its spawn then fails.
+    #: Why it then fails.
     fault: str | None = None
 
 
@@ -30,27 +34,55 @@ def chance(seed: int, instance_uuid: str, host: str) -> float:
     return float((int.from_bytes(drawn[:8], "big") >> 11) / 2**53)
 
 
-def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, instance_uuid: str) -> Behaviour:
-    """Return what the options of ``[fake_driver]`` make of an attempt at an instance on ``host``."""
-    late = host in options.late_hosts
+def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Behaviour:
+    """Return what the options of ``[fake_driver]`` make of an attempt at ``guest`` on ``host``."""
     return Behaviour(
-        refusal="this host takes no guests" if host in options.refusing_hosts else None,
-        seconds=_seconds(options, host),
-        stubborn=late and host not in options.hanging_hosts,
+        refusal=_refusal(options, host, guest),
+        seconds=_seconds(options, host, live=guest.moving is not None and guest.moving.kind == "live-migration"),
+        stubborn=_stubborn(options, host),
         dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
-        fault=_fault(options, host, instance_uuid),
+        fault=_fault(options, host, guest),
     )
 
 
-def _seconds(options: cfg.ConfigOpts.GroupAttr, host: str) -> float:
+def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: bool) -> Behaviour:
+    """Return what the options make of an order to a guest on ``host``: a rebuild takes its time as a spawn does."""
+    fault = "its guests neither stop nor start" if host in options.stuck_hosts else None
+    if not rebuild:
+        return Behaviour(fault=fault)
+    return Behaviour(
+        seconds=_seconds(options, host, live=False),
+        stubborn=_stubborn(options, host),
+        dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
+        fault=_EVERY_SPAWN_FAILS if host in options.failing_hosts else fault,
+    )
+
+
+def _refusal(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> str | None:
+    if host in options.refusing_hosts:
+        return "this host takes no guests"
+    if guest.moving is not None and host in options.refusing_moves_hosts:
+        return "this host takes no guests from other hosts"
+    return None
+
+
+def _stubborn(options: cfg.ConfigOpts.GroupAttr, host: str) -> bool:
+    return host in options.late_hosts and host not in options.hanging_hosts
+
+
+def _seconds(options: cfg.ConfigOpts.GroupAttr, host: str, *, live: bool) -> float:
     if host in options.hanging_hosts:
         return math.inf
-    return float(options.late_seconds if host in options.late_hosts else options.spawn_seconds)
+    if host in options.late_hosts:
+        return float(options.late_seconds)
+    return float(options.live_migration_seconds if live else options.spawn_seconds)
 
 
-def _fault(options: cfg.ConfigOpts.GroupAttr, host: str, instance_uuid: str) -> str | None:
+def _fault(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> str | None:
     if host in options.failing_hosts:
-        return "every spawn fails here"
-    if chance(options.seed, instance_uuid, host) < options.fail_rate:
+        return _EVERY_SPAWN_FAILS
+    if guest.moving is not None and host in options.failing_moves_hosts:
+        return "no guest that comes from another host starts here"
+    if chance(options.seed, guest.instance_uuid, host) < options.fail_rate:
         return "the guest did not start"
     return None

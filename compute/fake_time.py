@@ -1,4 +1,4 @@
-"""What takes its time on fake hosts: spawns, and death."""
+"""What takes its time on fake hosts: spawns, rebuilds, and death."""
 
 import math
 import threading
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 _LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
-class Spawn:
-    """A spawn that is under way."""
+class Work:
+    """Something that is done to the guest of one attempt: its spawn, or an order."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -21,26 +21,26 @@ class Spawn:
 
 
 class Timeline:
-    """The spawns under way, and the hosts that are dead."""
+    """The work under way, and the hosts that are dead."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._spawns: dict[tuple[str, str], Spawn] = {}
+        self._work: dict[tuple[str, str], Work] = {}
         self._dead_until: dict[str, float] = {}
         self._closed = False
 
     def close(self) -> None:
-        """Cut every spawn short, whatever it is like."""
+        """Cut all work short, whatever it is like."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def die(self, host: str, seconds: float) -> None:
-        """Have a host dead for so long; the spawns under way on it do not survive it."""
+        """Have a host dead for so long; the work under way on it does not survive it."""
         with self._changed:
             self._dead_until[host] = time.monotonic() + seconds
-            for spawn in self._spawns.values():
-                spawn.host_died = spawn.host_died or spawn.host == host
+            for work in self._work.values():
+                work.host_died = work.host_died or work.host == host
             self._changed.notify_all()
 
     def is_dead(self, host: str) -> bool:
@@ -49,30 +49,30 @@ class Timeline:
             return self._left(host) > 0
 
     @contextmanager
-    def spawning(self, host: str, attempt_id: str) -> Iterator[Spawn]:
-        """Have a spawn under way for as long as the block runs."""
-        spawn = Spawn(host)
+    def at_work(self, host: str, attempt_id: str) -> Iterator[Work]:
+        """Have work under way for as long as the block runs; two of one attempt never are."""
+        work = Work(host)
         with self._changed:
-            self._spawns[host, attempt_id] = spawn
+            self._work[host, attempt_id] = work
         try:
-            yield spawn
+            yield work
         finally:
             with self._changed:
-                del self._spawns[host, attempt_id]
+                del self._work[host, attempt_id]
 
-    def pass_time(self, spawn: Spawn, seconds: float, *, stubborn: bool) -> str | None:
-        """Wait for so long, and for the host's return if it dies; tell why the spawn has failed, if it has.
+    def pass_time(self, work: Work, seconds: float, *, stubborn: bool) -> str | None:
+        """Wait for so long, and for the host's return if it dies; tell why it has failed, if it has.
 
-        :param stubborn: whether the spawn cannot be cut short from now on.
+        :param stubborn: whether it cannot be cut short from now on.
         """
         end = time.monotonic() + seconds
         with self._changed:
-            spawn.stubborn = stubborn
+            work.stubborn = stubborn
             while True:
-                dead = self._left(spawn.host)
+                dead = self._left(work.host)
                 if self._closed:
                     return "the agent ended in the middle of it"
-                if dead <= 0 and (ended := _verdict(spawn)) is not None:
+                if dead <= 0 and (ended := _verdict(work)) is not None:
                     return ended
                 left = dead if dead > 0 else end - time.monotonic()
                 if left <= 0:
@@ -80,23 +80,23 @@ class Timeline:
                 self._changed.wait(None if math.isinf(left) else min(left, _LONGEST_WAIT))
 
     def is_stubborn(self, host: str, attempt_id: str) -> bool:
-        """Tell whether a spawn is under way that cannot be cut short."""
+        """Tell whether work is under way that cannot be cut short."""
         with self._changed:
-            spawn = self._spawns.get((host, attempt_id))
-            return spawn is not None and spawn.stubborn
+            work = self._work.get((host, attempt_id))
+            return work is not None and work.stubborn
 
     def cut_short(self, host: str, attempt_id: str) -> None:
-        """End a spawn, if one is under way."""
+        """End the work on a guest, if there is any."""
         with self._changed:
-            if (spawn := self._spawns.get((host, attempt_id))) is not None:
-                spawn.cut = True
+            if (work := self._work.get((host, attempt_id))) is not None:
+                work.cut = True
                 self._changed.notify_all()
 
     def _left(self, host: str) -> float:
         return self._dead_until.get(host, 0.0) - time.monotonic()
 
 
-def _verdict(spawn: Spawn) -> str | None:
-    if spawn.host_died:
+def _verdict(work: Work) -> str | None:
+    if work.host_died:
         return "the host died in the middle of it"
-    return "it was destroyed meanwhile" if spawn.cut else None
+    return "it was destroyed meanwhile" if work.cut else None

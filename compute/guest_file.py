@@ -5,42 +5,25 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
+from compute import guest_schema
+from compute.driver import GuestOrder
 from moorage import errors
 from moorage.model import Guest
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS guests (
-    host TEXT NOT NULL,
-    attempt_id TEXT NOT NULL,
-    instance_uuid TEXT NOT NULL,
-    claim_id TEXT NOT NULL,
-    running INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (host, attempt_id)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS amounts (
-    host TEXT NOT NULL,
-    attempt_id TEXT NOT NULL,
-    resource_class TEXT NOT NULL,
-    amount INTEGER NOT NULL,
-    PRIMARY KEY (host, attempt_id, resource_class)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS destroyed (
-    host TEXT NOT NULL,
-    attempt_id TEXT NOT NULL,
-    PRIMARY KEY (host, attempt_id)
-) WITHOUT ROWID;
-"""
+#: What may be ordered of a guest that is there.
+Action = Literal["stop", "start", "rebuild"]
 
 # Another process may look into the file while an agent writes; its transactions are short. Arbitrary, and ample.
 _BUSY_SECONDS = 10.0
 
 
 class GuestFile:
-    """Guests by host and attempt, and the attempts that have been destroyed.
+    """Guests by host and attempt, what was ordered of them, and the attempts that have been destroyed.
 
     A destroyed attempt is remembered without end: it is one short row, and forgetting it by the clock would let a
-    message that was late enough start its guest again.
+    message that was late enough start its guest again. Its orders are forgotten with the guest.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +32,7 @@ class GuestFile:
         self._connection: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open the file, and make it if it is not there.
+        """Open the file, and make it if it is not there; one of an older version is brought up to this one.
 
         :raises ConfigurationError: it cannot be opened.
         """
@@ -63,7 +46,7 @@ class GuestFile:
                 )
                 connection.execute("PRAGMA journal_mode=wal")
                 connection.execute("PRAGMA synchronous=normal")
-                connection.executescript(_SCHEMA)
+                guest_schema.upgrade(connection)
             except sqlite3.Error as fault:
                 raise errors.ConfigurationError(reason=f"the guests' file {self._path}: {fault}") from fault
             self._connection = connection
@@ -76,7 +59,7 @@ class GuestFile:
                 self._connection = None
 
     def begin(self, guest: Guest, capacity: Mapping[str, float]) -> bool:
-        """Set aside what ``guest`` holds of its host, in one transaction; tell whether it runs already.
+        """Set aside what ``guest`` holds of its host, in one transaction; tell whether it was made already.
 
         :raises BuildFailed: the attempt has been destroyed, has a guest of another claim, or does not fit.
         """
@@ -100,7 +83,7 @@ class GuestFile:
             return False
 
     def finish(self, guest: Guest) -> None:
-        """Note that ``guest`` runs.
+        """Note that ``guest`` has been made, and runs.
 
         :raises BuildFailed: it has been destroyed meanwhile.
         """
@@ -120,13 +103,67 @@ class GuestFile:
         with self._transaction() as connection:
             found = connection.execute("SELECT claim_id FROM guests WHERE host = ? AND attempt_id = ?", key).fetchone()
             if found is not None and found[0] != claim_id:
-                raise errors.InvalidState(
-                    reason=f"the guest of attempt {attempt_id} on host {host} has claim {found[0]}, not {claim_id}"
-                )
+                raise errors.InvalidState(reason=_other_claim(host, attempt_id, found[0], claim_id))
             connection.execute("DELETE FROM amounts WHERE host = ? AND attempt_id = ?", key)
+            connection.execute("DELETE FROM orders WHERE host = ? AND attempt_id = ?", key)
             connection.execute("DELETE FROM guests WHERE host = ? AND attempt_id = ?", key)
             connection.execute("INSERT OR IGNORE INTO destroyed (host, attempt_id) VALUES (?, ?)", key)
             return found is not None
+
+    def begin_order(self, host: str, order: GuestOrder, action: Action) -> bool:
+        """Note what is to be done to a guest, in one transaction; tell whether this very order was carried out already.
+
+        A guest that is to be rebuilt does not run from now on.
+
+        :raises InvalidState: the attempt has no guest that was ever made, one of another claim, or a later order.
+        :raises RequestIdReused: another action was ordered under this id.
+        """
+        key = (host, order.attempt_id)
+        with self._transaction() as connection:
+            _require_made(connection, host, order)
+            found = connection.execute(
+                "SELECT action, done, number = (SELECT MAX(number) FROM orders WHERE host = ? AND attempt_id = ?) "
+                "FROM orders WHERE host = ? AND attempt_id = ? AND order_id = ?",
+                (*key, *key, order.order_id),
+            ).fetchone()
+            if found is None:
+                connection.execute(
+                    "INSERT INTO orders (host, attempt_id, order_id, action, number) SELECT ?, ?, ?, ?, "
+                    "COALESCE(MAX(number), 0) + 1 FROM orders WHERE host = ? AND attempt_id = ?",
+                    (*key, order.order_id, action, *key),
+                )
+            else:
+                its_action, done, is_latest = found
+                if its_action != action:
+                    raise errors.RequestIdReused(request_id=order.order_id)
+                if not is_latest:
+                    raise errors.InvalidState(
+                        reason=f"the order to {action} the guest of attempt {order.attempt_id} on host {host} came "
+                        "before others"
+                    )
+                if done:
+                    return True
+            if action == "rebuild":
+                connection.execute("UPDATE guests SET stopped = 1 WHERE host = ? AND attempt_id = ?", key)
+            return False
+
+    def finish_order(self, host: str, order: GuestOrder, action: Action) -> bool:
+        """Note that what :meth:`begin_order` has noted was carried out; tell whether the guest was still there."""
+        key = (host, order.attempt_id)
+        with self._transaction() as connection:
+            changed = connection.execute(
+                "UPDATE orders SET done = 1 WHERE host = ? AND attempt_id = ? AND order_id = ?", (*key, order.order_id)
+            )
+            if not changed.rowcount:
+                return False
+            connection.execute(
+                "UPDATE guests SET stopped = ? WHERE host = ? AND attempt_id = ?", (action == "stop", *key)
+            )
+            if action == "rebuild":
+                connection.execute(
+                    "UPDATE guests SET rebuilt_as = ? WHERE host = ? AND attempt_id = ?", (order.order_id, *key)
+                )
+            return True
 
     def guests(self, host: str | None = None) -> list[Guest]:
         """Return the guests on ``host``, or on all hosts, whether or not they run yet."""
@@ -153,11 +190,24 @@ class GuestFile:
         ]
 
     def unfinished(self, host: str) -> list[str]:
-        """Return the attempts on ``host`` whose guests do not run."""
+        """Return the attempts on ``host`` whose guests were never made to the end."""
+        return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND NOT running", host)
+
+    def stopped(self, host: str) -> list[str]:
+        """Return the attempts on ``host`` whose guests were made, and do not run now."""
+        return self._attempts("SELECT attempt_id FROM guests WHERE host = ? AND stopped", host)
+
+    def rebuilt(self, host: str) -> dict[str, str]:
+        """Return the attempts on ``host`` whose guests were rebuilt, each with the last order that has done so."""
         with self._transaction("DEFERRED") as connection:
             rows = connection.execute(
-                "SELECT attempt_id FROM guests WHERE host = ? AND NOT running", (host,)
+                "SELECT attempt_id, rebuilt_as FROM guests WHERE host = ? AND rebuilt_as IS NOT NULL", (host,)
             ).fetchall()
+        return dict(rows)
+
+    def _attempts(self, query: str, host: str) -> list[str]:
+        with self._transaction("DEFERRED") as connection:
+            rows = connection.execute(query, (host,)).fetchall()
         return [attempt_id for (attempt_id,) in rows]
 
     @contextmanager
@@ -178,6 +228,23 @@ class GuestFile:
 def _one(connection: sqlite3.Connection, query: str, guest: Guest) -> tuple[object, ...] | None:
     found: tuple[object, ...] | None = connection.execute(query, (guest.host, guest.attempt_id)).fetchone()
     return found
+
+
+def _require_made(connection: sqlite3.Connection, host: str, order: GuestOrder) -> None:
+    found = connection.execute(
+        "SELECT claim_id, running FROM guests WHERE host = ? AND attempt_id = ?", (host, order.attempt_id)
+    ).fetchone()
+    if found is None:
+        raise errors.InvalidState(reason=f"attempt {order.attempt_id} has no guest on host {host}")
+    claim_id, made = found
+    if claim_id != order.claim_id:
+        raise errors.InvalidState(reason=_other_claim(host, order.attempt_id, claim_id, order.claim_id))
+    if not made:
+        raise errors.InvalidState(reason=f"the guest of attempt {order.attempt_id} on host {host} was never started")
+
+
+def _other_claim(host: str, attempt_id: str, found: str, named: str) -> str:
+    return f"the guest of attempt {attempt_id} on host {host} has claim {found}, not {named}"
 
 
 def _check_room(connection: sqlite3.Connection, guest: Guest, capacity: Mapping[str, float]) -> None:

@@ -139,8 +139,11 @@ class Returns:
                 )
             )
         LOG.info("%d host(s) have returned, with %d guest(s)", len(hosts), len(named))
+        # Those that were stopped are as they should be: their cell, which has ordered it, has nothing to be told.
+        stopped = {attempt_id for host in hosts for attempt_id in self._driver.stopped(host)}
         for guest in found:
-            self._agent.settle(guest, runs=guest.attempt_id not in unfinished)
+            if guest.attempt_id not in stopped:
+                self._agent.settle(guest, runs=guest.attempt_id not in unfinished)
 
     def _ask(self, message: Message[R]) -> R:
         return self._cell.until_answered(message, self._ended)

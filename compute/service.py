@@ -9,6 +9,7 @@ from compute import driver as drivers
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.driver import Driver
+from compute.orders import GuestOrders
 from compute.reports import Reporter
 from compute.returns import Returns
 from compute.tracker import Tracker
@@ -55,8 +56,12 @@ class ComputeService:
             farewell: float = self._conf.compute.stop_timeout
             begun.callback(agent.stop, farewell)
             agent.start()
-            server = bus.server(f"compute.{cell.uuid}", self._agent, [agent], self._conf.rpc.threads)
+            orders = GuestOrders(driver, agent, self._conf.compute.workers)
+            server = bus.server(f"compute.{cell.uuid}", self._agent, [agent, orders], self._conf.rpc.threads)
             begun.callback(server.stop)
+            # Stopped before the server is, which waits for all that it has taken to be answered.
+            begun.callback(orders.stop, farewell)
+            orders.start()
             server.start()
             name = logs.service_name(self._conf)
             returns = Returns(driver, client, agent, name)

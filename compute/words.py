@@ -30,7 +30,13 @@ def guest_spec(order: BuildOnHost) -> GuestSpec:
         request_spec=order.request_spec,
         resources=order.resources,
         allocation_request=order.allocation_request,
+        moving=order.moving,
     )
+
+
+def unexpected(fault: Exception) -> str:
+    """Return the reason for what a driver could not do, when it does not say it itself."""
+    return f"an unexpected fault of the driver: {type(fault).__name__}"
 
 
 def accept(guest: Guest) -> AcceptInCell:

@@ -93,6 +93,29 @@ FAKE_DRIVER = [
         help="Hosts that die in the middle of every spawn, and return after dead_seconds with the guests they had.",
     ),
     cfg.FloatOpt("dead_seconds", default=30.0, min=0.0, help="How long dying_hosts are dead."),
+    cfg.ListOpt(
+        "refusing_moves_hosts",
+        default=[],
+        help="Hosts that refuse every guest which comes from another host, or takes another size on the same one, "
+        "before they accept its claim: the pre-check of a live migration fails there.",
+    ),
+    cfg.ListOpt(
+        "failing_moves_hosts",
+        default=[],
+        help="Hosts on which the spawn of every guest fails that comes from another host, or takes another size on the "
+        "same one.",
+    ),
+    cfg.FloatOpt(
+        "live_migration_seconds",
+        default=0.0,
+        min=0.0,
+        help="How long the spawn of a guest takes that is migrated live, in place of spawn_seconds.",
+    ),
+    cfg.ListOpt(
+        "stuck_hosts",
+        default=[],
+        help="Hosts that can neither stop nor start a guest that is there, nor rebuild it.",
+    ),
     cfg.IntOpt(
         "stranger_guests",
         default=0,

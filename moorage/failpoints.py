@@ -7,7 +7,8 @@ or step has them without anybody thinking of it. A name is where the thread is, 
 * ``step.<kind>.<step>``: in a step of an operation. ``begin``; ``done`` before what it found out is recorded.
 * in either, and in a thread that is in neither: ``commit`` and ``committed`` around each COMMIT of a write,
   ``send.<topic>.<method>`` and ``answered.<topic>.<method>`` around each call;
-* on a host, ``spawn`` and ``spawned``, ``destroy`` and ``destroyed`` around what its driver does.
+* on a host, ``spawn`` and ``spawned``, ``destroy`` and ``destroyed``, ``order.<action>`` and ``ordered.<action>``
+  around what its driver does.
 
 So the scheduler, about to commit a claim, is at ``serve.scheduler.select_destinations.commit``.
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,13 +28,27 @@ from moorage.messages import (
     ListCells,
     ListEndedAttempts,
     ListProviderTreesInCell,
+    MovingGuest,
     ProvidersReported,
+    RebuildOnHost,
     ReportHostsInCell,
     ReportProviderTree,
     ReshapeProviderTree,
     ReturnHosts,
+    StartOnHost,
+    StopOnHost,
 )
-from moorage.model import Cell, EndedAttempt, Flavor, Guest, RequestSpec, ReshapePlan, ResourceProvider
+from moorage.model import (
+    Cell,
+    EndedAttempt,
+    Flavor,
+    Guest,
+    Image,
+    MoveKind,
+    RequestSpec,
+    ReshapePlan,
+    ResourceProvider,
+)
 from moorage.wire import Message, R
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
@@ -57,23 +71,41 @@ def request_spec(vcpus: int = 2) -> RequestSpec:
     return RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=vcpus, memory_mb=1024, root_gb=10))
 
 
-def guest_spec(vcpus: int = 2, **named: str) -> GuestSpec:
+def guest_spec(vcpus: int = 2, **named: Any) -> GuestSpec:
     asked = request_spec(vcpus)
-    names = {"instance_uuid": ids.fresh(), "attempt_id": ids.fresh(), "claim_id": ids.fresh()} | named
+    names: dict[str, Any] = {"instance_uuid": ids.fresh(), "attempt_id": ids.fresh(), "claim_id": ids.fresh()} | named
     return GuestSpec(request_spec=asked, resources=asked.resources, **names)
 
 
-def build_on(host: str, vcpus: int = 2) -> BuildOnHost:
+def build_on(host: str, vcpus: int = 2, **fields: Any) -> BuildOnHost:
     asked = request_spec(vcpus)
-    return BuildOnHost(
-        request_id=ids.fresh(),
-        host=host,
-        instance_uuid=ids.fresh(),
-        attempt_id=ids.fresh(),
-        claim_id=ids.fresh(),
-        request_spec=asked,
-        resources=asked.resources,
+    names: dict[str, Any] = {name: ids.fresh() for name in ("request_id", "instance_uuid", "attempt_id", "claim_id")}
+    return BuildOnHost(host=host, request_spec=asked, resources=asked.resources, **names | fields)
+
+
+def move_to(host: str, source: BuildOnHost, kind: MoveKind, vcpus: int = 2) -> BuildOnHost:
+    """The build, on `host`, of the guest that `source` has built."""
+    moving = MovingGuest(
+        migration_uuid=ids.fresh(), kind=kind, source_host=source.host, source_attempt_id=source.attempt_id
     )
+    return build_on(host, vcpus, instance_uuid=source.instance_uuid, moving=moving)
+
+
+def stop_of(build: BuildOnHost, **fields: Any) -> StopOnHost:
+    return StopOnHost(**_named(build) | fields)
+
+
+def start_of(build: BuildOnHost, **fields: Any) -> StartOnHost:
+    return StartOnHost(**_named(build) | fields)
+
+
+def rebuild_of(build: BuildOnHost, **fields: Any) -> RebuildOnHost:
+    return RebuildOnHost(**_named(build) | {"rebuild_id": ids.fresh(), "image": Image(id="another")} | fields)
+
+
+def _named(build: BuildOnHost) -> dict[str, Any]:
+    names = ("host", "instance_uuid", "attempt_id", "claim_id")
+    return {"request_id": ids.fresh()} | {name: getattr(build, name) for name in names}
 
 
 def destroy_of(build: BuildOnHost) -> DestroyOnHost:
@@ -278,11 +310,32 @@ class Stage:
     def destroy(self, build: BuildOnHost) -> None:
         self.around.agent.call(destroy_of(build))
 
+    def order(self, order: StopOnHost | StartOnHost | RebuildOnHost, seconds: float = 60.0) -> None:
+        """Have an order carried out, sent again for as long as it is in progress."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                self.around.agent.call(order)
+            except errors.RequestInProgress:
+                assert time.monotonic() < end, "it is in progress without end"
+                time.sleep(0.01)
+            else:
+                return
+
+    def stopped(self) -> list[str]:
+        """The attempts whose guests do not run, though they were made."""
+        return [
+            attempt_id for driver in self._looking() for host in driver.alive() for attempt_id in driver.stopped(host)
+        ]
+
     def guests(self) -> list[Guest]:
+        return [guest for driver in self._looking() for host in driver.alive() for guest in driver.guests(host)]
+
+    def _looking(self) -> Iterator[FakeDriver]:
         onlooker = FakeDriver(self.conf, AGENT, CELL.name)
         onlooker.start()
         try:
-            return [guest for host in onlooker.alive() for guest in onlooker.guests(host)]
+            yield onlooker
         finally:
             onlooker.close()
 

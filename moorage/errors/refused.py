@@ -128,3 +128,13 @@ class BuildFailed(PlacementRefused):
     instance_uuid: str
     host: str
     reason: str
+
+
+class GuestActionFailed(PlacementRefused):
+    """Host {host} could not {action} the guest of instance {instance_uuid}: {reason}."""
+
+    code = "moorage.guest_action_failed"
+    instance_uuid: str
+    host: str
+    action: str
+    reason: str

@@ -1,88 +1,23 @@
-"""What every driver promises to the agent: one suite over each of them, an operator's own included."""
+"""What every driver promises to the agent: one suite over each of them, an operator's own included.
+
+The other half, of guests that are there and are given orders, is in test_driver_orders.py.
+"""
 
 import os
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from compute_builders import guest_spec, settings, tree_of, wait_until
+from driver_rigs import DRIVERS, Make, Rig, attempts, destroy
 
 from compute import driver as drivers
 from compute.driver import Driver, GuestSpec
 from compute.fake import FakeDriver
 from moorage import errors, ids
 from moorage.model import Inventory
-
-Make = Callable[[], Driver]
-
-
-@dataclass(frozen=True)
-class Rig:
-    """What builds a driver again and again, on one machine; and the same with hosts that have their faults."""
-
-    make: Make
-    #: Its spawns take as long as nobody cuts them short.
-    hanging: Make
-    #: Its spawns take half a second at least, whatever is done; null for a driver that can end each one at once.
-    stubborn: Make | None = None
-
-
-def fake(folder: Path, **layout: Any) -> Rig:
-    def make(**options: Any) -> Make:
-        return lambda: FakeDriver(settings(folder, fake_driver=layout | options), "agent1", "cell1")
-
-    names = [f"host-000{number}" for number in (1, 2, 3)]
-    return Rig(
-        make=make(),
-        hanging=make(hanging_hosts=names),
-        stubborn=make(late_hosts=names, late_seconds=0.5),
-    )
-
-
-#: A new driver is added here by the name of its entry point.
-DRIVERS: dict[str, Callable[[Path], Rig]] = {
-    "fake": fake,
-    "fake, nested": lambda folder: fake(folder, **DEVICES, traits=["HW_CPU_X86_AVX2"]),
-    "fake, flat": lambda folder: fake(folder, **DEVICES, layout="flat"),
-}
-
-DEVICES = {"numa_nodes": 2, "gpus": 2, "nics": 2}
-
-
-@pytest.fixture(params=sorted(DRIVERS))
-def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
-    return DRIVERS[request.param](tmp_path)
-
-
-@pytest.fixture
-def make(rig: Rig) -> Make:
-    return rig.make
-
-
-@pytest.fixture
-def driver(make: Make) -> Iterator[Driver]:
-    driver = make()
-    driver.start()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
-def host(driver: Driver) -> str:
-    return driver.hosts()[0].service_host
-
-
-def destroy(driver: Driver, host: str, guest: GuestSpec) -> None:
-    driver.destroy(host, guest.instance_uuid, guest.attempt_id, guest.claim_id)
-
-
-def attempts(driver: Driver, host: str) -> list[str]:
-    return [guest.attempt_id for guest in driver.guests(host)]
 
 
 def test_every_entry_point_of_ours_is_under_this_suite() -> None:

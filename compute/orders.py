@@ -1,0 +1,188 @@
+"""What an agent does to guests that are there: stop them, start them, make them anew in their place.
+
+The driver knows which orders it has carried out; here stand those in hand. An order is carried out in a thread of its
+own kind, so that neither hanging spawns keep it waiting, nor it the messages. Whoever sent it waits for a while, and is
+then told to come again: the same order, sent again, finds itself in hand, or its failure, or is one that was carried
+out.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from compute import words
+from compute.agent import ComputeAgent, Order
+from compute.attempts import Attempt, Ended
+from compute.driver import Driver, GuestOrder
+from compute.workers import Workers
+from moorage import context, errors, failpoints
+from moorage.bus import serves
+from moorage.messages import Done, RebuildOnHost, StartOnHost, StopOnHost
+
+LOG = logging.getLogger(__name__)
+
+# How long a caller waits for an order before it is told to come again: it holds one of the server's few threads.
+# Arbitrary: longer than most stops and starts, shorter than any caller waits.
+_PATIENCE = 5.0
+
+
+class _InHand:
+    """An order in hand, or one that has failed when its caller was not waiting any more."""
+
+    def __init__(self, host: str, order: GuestOrder, action: str) -> None:
+        self.key = (host, order.attempt_id)
+        self.order = order
+        self.action = action
+        self.outcome: Future[None] = Future()
+        #: How many wait for it.
+        self.waiting = 0
+
+
+class GuestOrders:
+    """Serves the orders among an agent's messages, beside :class:`~compute.agent.ComputeAgent`."""
+
+    def __init__(self, driver: Driver, agent: ComputeAgent, workers: int, *, patience: float = _PATIENCE) -> None:
+        self._driver = driver
+        self._agent = agent
+        self._patience = patience
+        self._workers = Workers("order", workers)
+        #: Done when nobody need wait any more.
+        self._stopped: Future[None] = Future()
+        self._lock = threading.Lock()
+        self._in_hand: dict[tuple[str, str], _InHand] = {}
+
+    def start(self) -> None:
+        """Begin to carry out what is taken up."""
+        self._workers.start()
+
+    def stop(self, seconds: float) -> None:
+        """Begin no other order, and give those under way so long; who still waits then is told to come again."""
+        if not self._workers.stop(seconds):
+            LOG.warning("Orders that have not ended within %s s are abandoned", seconds)
+        if not self._stopped.done():
+            self._stopped.set_result(None)
+
+    @serves(StopOnHost)
+    def stop_guest(self, message: StopOnHost) -> Done:
+        """Stop a guest; answered when it does not run any more. One that does not run is left as it is.
+
+        The same is raised for each order:
+
+        :raises HostNotFound: the host is not this agent's.
+        :raises NoReply: the host is dead.
+        :raises InvalidState: the attempt has no guest here, or one of another claim, or a later order was begun.
+        :raises RequestInProgress: its spawn or another order is under way, or this one takes long.
+        :raises GuestActionFailed: it could not be done; the same order may be sent again.
+        """
+        order = _order(message, message.request_id)
+        return self._obey(message, order, "stop", lambda: self._driver.stop_guest(message.host, order))
+
+    @serves(StartOnHost)
+    def start_guest(self, message: StartOnHost) -> Done:
+        """Start a guest that was stopped; answered when it runs. One that runs is left as it is."""
+        order = _order(message, message.request_id)
+        return self._obey(message, order, "start", lambda: self._driver.start_guest(message.host, order))
+
+    @serves(RebuildOnHost)
+    def rebuild_guest(self, message: RebuildOnHost) -> Done:
+        """Make a guest anew in its place; answered when it runs."""
+        order = _order(message, message.rebuild_id)
+        return self._obey(
+            message, order, "rebuild", lambda: self._driver.rebuild_guest(message.host, order, message.image)
+        )
+
+    def _obey(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> Done:
+        self._agent.require(message)
+        in_hand = self._take_up(message, order, action, act)
+        wait((in_hand.outcome, self._stopped), self._patience, FIRST_COMPLETED)
+        with self._lock:
+            in_hand.waiting -= 1
+            if not in_hand.outcome.done():
+                raise errors.RequestInProgress(request_id=message.request_id)
+            self._forget(in_hand)
+        in_hand.outcome.result()
+        LOG.info("Host %s: %s of instance %s's guest is done", message.host, action, message.instance_uuid)
+        return Done()
+
+    def _take_up(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> _InHand:
+        """Return the order as it stands in hand: begun by this call, or by an earlier one with the same words."""
+        wanted = _InHand(message.host, order, action)
+        with self._lock:
+            known = self._in_hand.get(wanted.key)
+            if known is not None and (known.order, known.action) == (order, action):
+                known.waiting += 1
+                return known
+            if known is not None and not known.outcome.done():
+                raise errors.RequestInProgress(request_id=message.request_id)
+            attempt = self._agent.attempts.take_order(order.attempt_id, message.request_id)
+            self._in_hand[wanted.key] = wanted
+            wanted.waiting = 1
+        asked = context.current()
+        self._workers.submit(lambda: self._run(wanted, attempt, message, asked, act))
+        return wanted
+
+    def _run(
+        self, taken: _InHand, attempt: Attempt, message: Order, asked: context.Context, act: Callable[[], None]
+    ) -> None:
+        fault: errors.MoorageError | None = None
+        try:
+            with context.bound(request_id=asked.request_id, attempt_id=message.attempt_id, service=asked.service):
+                self._carry_out(attempt, taken.action, act)
+        except errors.MoorageError as refusal:
+            LOG.warning("The guest's %s is refused, or has failed: %s", taken.action, refusal)
+            fault = refusal
+        except Exception as unexpected:  # a driver's own fault is a failure like any other
+            LOG.exception("The guest's %s has met an unexpected fault", taken.action)
+            fault = _failed(message, taken.action, words.unexpected(unexpected))
+        finally:
+            self._agent.attempts.drop_order(attempt)
+        with self._lock:
+            # A failure that nobody waits for is kept for whoever asks again, and until another order comes.
+            if fault is None or taken.waiting:
+                self._forget(taken)
+            # Under the lock: whoever gives up waiting does so before this, or has heard.
+            if fault is None:
+                taken.outcome.set_result(None)
+            else:
+                taken.outcome.set_exception(fault)
+
+    def _carry_out(self, attempt: Attempt, action: str, act: Callable[[], None]) -> None:
+        gone = False
+        try:
+            with attempt.at_work():
+                failpoints.reached("order", action)
+                act()
+                failpoints.reached("ordered", action)
+        finally:
+            if attempt.ended is not None:  # whoever wanted that may have been told to come again
+                gone = self._end(attempt, attempt.ended)
+        if gone:
+            raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")
+
+    def _end(self, attempt: Attempt, ended: Ended) -> bool:
+        """Destroy the guest of an attempt that was destroyed; tell whether it was by the guest's own claim."""
+        try:
+            self._agent.destroy_guest(attempt, ended)
+        except errors.InvalidState:
+            return False
+        return True
+
+    def _forget(self, in_hand: _InHand) -> None:
+        if self._in_hand.get(in_hand.key) is in_hand:
+            del self._in_hand[in_hand.key]
+
+
+def _order(message: Order, order_id: str) -> GuestOrder:
+    return GuestOrder(
+        order_id=order_id,
+        instance_uuid=message.instance_uuid,
+        attempt_id=message.attempt_id,
+        claim_id=message.claim_id,
+    )
+
+
+def _failed(message: Order, action: str, reason: str) -> errors.GuestActionFailed:
+    return errors.GuestActionFailed(
+        instance_uuid=message.instance_uuid, host=message.host, action=action, reason=reason
+    )

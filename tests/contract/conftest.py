@@ -1,0 +1,32 @@
+"""The drivers under the conformance suite, as fixtures."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driver_rigs import DRIVERS, Make, Rig
+
+from compute.driver import Driver
+
+
+@pytest.fixture(params=sorted(DRIVERS))
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
+    return DRIVERS[request.param](tmp_path)
+
+
+@pytest.fixture
+def make(rig: Rig) -> Make:
+    return rig.make
+
+
+@pytest.fixture
+def driver(make: Make) -> Iterator[Driver]:
+    driver = make()
+    driver.start()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def host(driver: Driver) -> str:
+    return driver.hosts()[0].service_host

@@ -1,0 +1,68 @@
+"""The drivers that the conformance suite is run over: what builds each of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compute_builders import settings
+
+from compute.driver import Driver, GuestOrder, GuestSpec
+from compute.fake import FakeDriver
+from moorage import ids
+
+Make = Callable[[], Driver]
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What builds a driver again and again, on one machine; and the same with hosts that have their faults."""
+
+    make: Make
+    #: Its spawns and rebuilds take as long as nobody cuts them short.
+    hanging: Make
+    #: Its spawns take half a second at least, whatever is done; null for a driver that can end each one at once.
+    stubborn: Make | None = None
+    #: Its guests neither stop nor start, nor can they be rebuilt; null for a driver that always can.
+    stuck: Make | None = None
+
+
+def fake(folder: Path, **layout: Any) -> Rig:
+    def make(**options: Any) -> Make:
+        return lambda: FakeDriver(settings(folder, fake_driver=layout | options), "agent1", "cell1")
+
+    names = [f"host-000{number}" for number in (1, 2, 3)]
+    return Rig(
+        make=make(),
+        hanging=make(hanging_hosts=names),
+        stubborn=make(late_hosts=names, late_seconds=0.5),
+        stuck=make(stuck_hosts=names),
+    )
+
+
+DEVICES: dict[str, Any] = {"numa_nodes": 2, "gpus": 2, "nics": 2}
+
+#: A new driver is added here by the name of its entry point.
+DRIVERS: dict[str, Callable[[Path], Rig]] = {
+    "fake": fake,
+    "fake, nested": lambda folder: fake(folder, **DEVICES, traits=["HW_CPU_X86_AVX2"]),
+    "fake, flat": lambda folder: fake(folder, **DEVICES, layout="flat"),
+}
+
+
+def destroy(driver: Driver, host: str, guest: GuestSpec) -> None:
+    driver.destroy(host, guest.instance_uuid, guest.attempt_id, guest.claim_id)
+
+
+def attempts(driver: Driver, host: str) -> list[str]:
+    return [guest.attempt_id for guest in driver.guests(host)]
+
+
+def order(guest: GuestSpec, order_id: str | None = None, claim_id: str | None = None) -> GuestOrder:
+    """An order about a guest, by default one that was never given before."""
+    return GuestOrder(
+        order_id=order_id or ids.fresh(),
+        instance_uuid=guest.instance_uuid,
+        attempt_id=guest.attempt_id,
+        claim_id=claim_id or guest.claim_id,
+    )

@@ -1,0 +1,277 @@
+"""The fake driver's file of guests: any history leaves what it should, and an older file is brought up in place."""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compute_builders import guest_spec, settings
+from driver_rigs import destroy, order
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from compute.driver import GuestOrder, GuestSpec
+from compute.fake import FakeDriver
+from compute.fake_behaviour import Behaviour
+from compute.guest_file import GuestFile
+from moorage import errors
+from moorage.model import Image
+
+HOST, CAPACITY = "host-0001", 16
+
+# --- Any history ------------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """The agent's process ends here."""
+
+
+class Mortal(FakeDriver):
+    """Its process is killed in the middle of the next spawn or order."""
+
+    killed = False
+
+    def _live(self) -> Behaviour:
+        if self.killed:
+            raise Killed
+        return Behaviour()
+
+    def behaviour(self, host: str, guest: GuestSpec) -> Behaviour:
+        """Be killed."""
+        return self._live()
+
+    def order_behaviour(self, host: str, order: GuestOrder, action: Any) -> Behaviour:
+        """Be killed."""
+        return self._live()
+
+
+class History:
+    """A driver, and beside it what should be so: by attempt the state of its guest, and its orders so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.conf = settings(folder)
+        self.asked = [guest_spec(vcpus=3 + number) for number in range(5)]
+        self.states: dict[int, str] = {}
+        self.orders: dict[int, list[tuple[str, GuestOrder]]] = {}
+        #: The latest order of each that was carried out.
+        self.done: dict[int, GuestOrder] = {}
+        self.driver = self.begin()
+
+    def begin(self) -> Mortal:
+        driver = Mortal(self.conf, "agent1", "cell1")
+        driver.start()
+        return driver
+
+    def restart(self) -> None:
+        self.driver.close()
+        self.driver = self.begin()
+
+    def kill(self, act: Callable[[], object]) -> None:
+        """Have what is begun by ``act`` never come to its end."""
+        self.driver.killed = True
+        with pytest.raises(Killed):
+            act()
+        self.restart()
+
+    def held(self) -> int:
+        return sum(self.asked[number].resources["VCPU"] for number, state in self.states.items() if state != "gone")
+
+    def spawn(self, number: int, *, killed: bool) -> None:
+        asked, state = self.asked[number], self.states.get(number)
+        fits = self.held() + asked.resources["VCPU"] <= CAPACITY
+        if state == "gone" or (state is None and not fits):
+            with pytest.raises(errors.BuildFailed):
+                self.driver.spawn(HOST, asked)
+        elif state in {"runs", "stopped"}:
+            self.driver.spawn(HOST, asked)
+        elif killed:
+            self.kill(lambda: self.driver.spawn(HOST, asked))
+            self.states[number] = "half made"
+        else:
+            self.driver.spawn(HOST, asked)
+            self.states[number] = "runs"
+
+    def destroy(self, number: int) -> None:
+        destroy(self.driver, HOST, self.asked[number])
+        self.states[number] = "gone"
+
+    def give(self, number: int, action: str, told: GuestOrder | None, *, killed: bool) -> None:
+        """Give an order, a new one or one that was given before."""
+        repeated = told is not None
+        told = told or order(self.asked[number])
+        known = self.orders.setdefault(number, [])
+        late = repeated and (not known or known[-1][1] != told)
+        if self.states.get(number) not in {"runs", "stopped"} or late:
+            with pytest.raises(errors.InvalidState):
+                self.act(action, told)
+            return
+        if not repeated:
+            known.append((action, told))
+        if self.done.get(number) == told:
+            self.act(action, told)
+            return
+        if killed:
+            self.kill(lambda: self.act(action, told))
+            self.states[number] = "stopped" if action == "rebuild" else self.states[number]
+            return
+        self.act(action, told)
+        self.done[number] = told
+        self.states[number] = "stopped" if action == "stop" else "runs"
+
+    def give_again(self, number: int, which: int, *, killed: bool) -> None:
+        known = self.orders.get(number)
+        if known:
+            action, told = known[which % len(known)]
+            self.give(number, action, told, killed=killed)
+
+    def act(self, action: str, told: GuestOrder) -> None:
+        if action == "rebuild":
+            self.driver.rebuild_guest(HOST, told, Image(id="another"))
+        else:
+            {"stop": self.driver.stop_guest, "start": self.driver.start_guest}[action](HOST, told)
+
+    def verify(self) -> None:
+        def attempts(*states: str) -> set[str]:
+            return {self.asked[number].attempt_id for number, state in self.states.items() if state in states}
+
+        found = self.driver.guests(HOST)
+        assert {guest.attempt_id for guest in found} == attempts("runs", "stopped", "half made")
+        assert set(self.driver.stopped(HOST)) == attempts("stopped")
+        assert set(self.driver.unfinished(HOST)) == attempts("half made")
+        assert sum(guest.resources["VCPU"] for guest in found) == self.held() <= CAPACITY
+
+
+NUMBERS = st.integers(0, 4)
+STEPS = st.one_of(
+    st.tuples(st.just("spawn"), NUMBERS, st.booleans()),
+    st.tuples(st.sampled_from(["stop", "start", "rebuild"]), NUMBERS, st.booleans()),
+    st.tuples(st.just("again"), NUMBERS, st.booleans(), st.integers(0, 3)),
+    st.tuples(st.just("destroy"), NUMBERS),
+    st.tuples(st.just("restart")),
+)
+
+
+@examples(max_examples=60, deadline=None)
+@given(st.lists(STEPS, min_size=5, max_size=30))
+def test_whatever_the_order_destroyed_stays_destroyed_nothing_is_overfilled_and_no_restart_loses_anything(
+    steps: Sequence[Any],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        history = History(Path(folder))
+        try:
+            for name, *words in steps:
+                if name == "spawn":
+                    history.spawn(words[0], killed=words[1])
+                elif name == "destroy":
+                    history.destroy(words[0])
+                elif name == "restart":
+                    history.restart()
+                elif name == "again":
+                    history.give_again(words[0], words[2], killed=words[1])
+                else:
+                    history.give(words[0], name, None, killed=words[1])
+                history.verify()
+            history.restart()
+            history.verify()
+        finally:
+            history.driver.close()
+
+
+def test_a_rebuilt_guest_is_known_by_the_order_that_has_done_so(tmp_path: Path) -> None:
+    driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
+    driver.start()
+    asked, told = guest_spec(), None
+    driver.spawn(HOST, asked)
+    for _ in range(2):
+        told = order(asked)
+        driver.rebuild_guest(HOST, told, Image())
+    driver.close()
+
+    file = GuestFile(tmp_path / "guests.sqlite")
+    file.open()
+    assert told is not None
+    assert file.rebuilt(HOST) == {asked.attempt_id: told.order_id}
+    assert file.rebuilt("host-0002") == {}
+    file.close()
+
+
+# --- Older files ------------------------------------------------------------------------------------------------------
+
+_FIRST_TABLES = """
+CREATE TABLE guests (
+    host TEXT NOT NULL, attempt_id TEXT NOT NULL, instance_uuid TEXT NOT NULL, claim_id TEXT NOT NULL,
+    running INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (host, attempt_id)
+) WITHOUT ROWID;
+CREATE TABLE amounts (
+    host TEXT NOT NULL, attempt_id TEXT NOT NULL, resource_class TEXT NOT NULL, amount INTEGER NOT NULL,
+    PRIMARY KEY (host, attempt_id, resource_class)
+) WITHOUT ROWID;
+CREATE TABLE destroyed (host TEXT NOT NULL, attempt_id TEXT NOT NULL, PRIMARY KEY (host, attempt_id)) WITHOUT ROWID;
+"""
+
+
+def older_file(path: Path, *, running: GuestSpec, half_made: GuestSpec, gone: GuestSpec) -> None:
+    """Make a file as the first version of the fake driver has left it."""
+    connection = sqlite3.connect(path)
+    connection.executescript(_FIRST_TABLES)
+    for guest, runs in ((running, 1), (half_made, 0)):
+        connection.execute(
+            "INSERT INTO guests VALUES (?, ?, ?, ?, ?)",
+            (HOST, guest.attempt_id, guest.instance_uuid, guest.claim_id, runs),
+        )
+        rows = [(HOST, guest.attempt_id, name, amount) for name, amount in guest.resources.items()]
+        connection.executemany("INSERT INTO amounts VALUES (?, ?, ?, ?)", rows)
+    connection.execute("INSERT INTO destroyed VALUES (?, ?)", (HOST, gone.attempt_id))
+    connection.commit()
+    connection.close()
+
+
+def test_an_older_file_is_brought_up_in_place_and_loses_nothing(tmp_path: Path) -> None:
+    running, half_made, gone = guest_spec(), guest_spec(), guest_spec()
+    older_file(tmp_path / "guests.sqlite", running=running, half_made=half_made, gone=gone)
+
+    for _ in range(2):
+        driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
+        driver.start()
+        found = {guest.attempt_id: guest.resources for guest in driver.guests(HOST)}
+        assert found == {running.attempt_id: running.resources, half_made.attempt_id: half_made.resources}
+        assert list(driver.unfinished(HOST)) == [half_made.attempt_id]
+        with pytest.raises(errors.BuildFailed):
+            driver.spawn(HOST, gone)
+        driver.stop_guest(HOST, order(running))
+        assert list(driver.stopped(HOST)) == [running.attempt_id]
+        driver.start_guest(HOST, order(running))
+        driver.close()
+
+
+def test_an_older_file_is_brought_up_once_by_many_at_once(tmp_path: Path) -> None:
+    running, half_made = guest_spec(), guest_spec()
+    older_file(tmp_path / "guests.sqlite", running=running, half_made=half_made, gone=guest_spec())
+    files = [GuestFile(tmp_path / "guests.sqlite") for _ in range(8)]
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(GuestFile.open, files))
+
+    for file in files:
+        assert {guest.attempt_id for guest in file.guests()} == {running.attempt_id, half_made.attempt_id}
+        assert file.unfinished(HOST) == [half_made.attempt_id]
+        file.close()
+
+
+def test_an_older_agent_takes_a_stopped_guest_for_one_that_was_made(tmp_path: Path) -> None:
+    asked = guest_spec()
+    driver = FakeDriver(settings(tmp_path), "agent1", "cell1")
+    driver.start()
+    driver.spawn(HOST, asked)
+    driver.stop_guest(HOST, order(asked))
+    driver.close()
+
+    connection = sqlite3.connect(tmp_path / "guests.sqlite")
+    unfinished = connection.execute("SELECT attempt_id FROM guests WHERE host = ? AND NOT running", (HOST,)).fetchall()
+    connection.close()
+
+    assert unfinished == []
