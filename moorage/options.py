@@ -73,12 +73,21 @@ _SERVICE = [
 _SCHEDULER = [
     cfg.ListOpt(
         "enabled_filters",
-        default=["compute", "availability_zone", "destination", "traits", "aggregates", "resources"],
+        default=[
+            "compute",
+            "availability_zone",
+            "destination",
+            "traits",
+            "aggregates",
+            "server_group_affinity",
+            "server_group_anti_affinity",
+            "resources",
+        ],
         help="Filters by the name of their entry point, in the order in which they run.",
     ),
     cfg.ListOpt(
         "enabled_weighers",
-        default=["ram", "cpu", "disk"],
+        default=["ram", "cpu", "disk", "server_group_soft_affinity", "server_group_soft_anti_affinity"],
         help="Weighers by the name of their entry point.",
     ),
     cfg.IntOpt(
@@ -172,13 +181,26 @@ _CONDUCTOR = [
         "max_contention_retries",
         default=5,
         min=0,
-        help="How often the scheduler is asked again, with a new request, after ClaimContention.",
+        help="How often the scheduler is asked again, with a new request, after ClaimContention; and under "
+        "consumer_conflict_policy `retry`, after ConsumerGenerationConflict.",
     ),
     cfg.IntOpt(
         "max_unanswered_retries",
         default=3,
         min=0,
         help="How often a call that nobody has answered is repeated, with the same request id.",
+    ),
+    cfg.StrOpt(
+        "consumer_conflict_policy",
+        default="combine",
+        choices=[
+            ("fail", "the operation fails, and is ordered again by whoever wants it"),
+            ("retry", "read what the consumer holds and write again, max_contention_retries times"),
+            ("combine", "keep what others have written, add or take away what is one's own, as often as it takes"),
+        ],
+        help="What an operation does when others have written to its consumer between its reading and its writing. "
+        "Deleting, confirming and reverting never fail back: under `fail` they stay pending until they are ordered "
+        "again.",
     ),
     cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
     cfg.FloatOpt(

@@ -81,6 +81,10 @@ class Host:
     providers: Collection[str] = frozenset()
     #: Whether one provider is all there is: then whatever fits the host fits that provider.
     flat: bool = True
+    #: How many members of the request's server group are on it, and how many on other hosts. A member that moves counts
+    #: on both of its hosts, one that is asked for itself on none. On hosts that are forced down none counts elsewhere.
+    group_members_here: int = 0
+    group_members_elsewhere: int = 0
 
     def fits(self, resource_class: str, amount: int) -> bool:
         """Tell whether ``amount`` may be allocated to one more consumer from one provider at least."""
@@ -157,6 +161,16 @@ class HostView(ABC):
     def flat(self) -> BoolArray:
         """Which hosts are one provider, with which no pool shares."""
 
+    @property
+    @abstractmethod
+    def group_members_here(self) -> IntArray:
+        """How many members of the request's server group are on each host; none, where it has no group."""
+
+    @property
+    @abstractmethod
+    def group_members_elsewhere(self) -> IntArray:
+        """How many of them are on other hosts than this one."""
+
     @abstractmethod
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
@@ -227,6 +241,10 @@ class Filter(ABC):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
 
+    def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Tell whether it has anything to say about ``request``; where not, all hosts pass without being asked."""
+        return True
+
     @abstractmethod
     def passes(self, host: Host, request: RequestSpec) -> bool:
         """Tell whether ``host`` may serve ``request``."""
@@ -278,6 +296,10 @@ class Weigher(ABC):
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
+
+    def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Tell whether it has anything to say about ``request``; where not, to it all hosts weigh the same."""
+        return True
 
     @abstractmethod
     def weigh(self, host: Host, request: RequestSpec) -> float:

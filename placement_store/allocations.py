@@ -1,8 +1,8 @@
 """The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held; this does it.
 
 Rows are touched in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
-allocations, the feed. A provider's row is the lock on all that it has; what a consumer holds is read without a lock and
-made sure of by comparing and swapping its generation.
+allocations, the feed, groups by id. A provider's row is the lock on all that it has; what a consumer holds is read
+without a lock and made sure of by comparing and swapping its generation.
 """
 
 from collections import Counter
@@ -14,9 +14,10 @@ from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
 from moorage.model import ProviderAmounts
-from placement_store import bulk, capacity, consumers, feed, providers
+from placement_store import bulk, capacity, consumers, feed, group_rules, providers
 from placement_store.capacity import Demand
 from placement_store.consumers import Holding, NewConsumer, Pair
+from placement_store.group_rules import Standing
 from placement_store.names import ResourceClassNames
 from placement_store.providers import ProviderKey
 from placement_store.schema import allocations, resource_providers
@@ -90,9 +91,35 @@ class Change:
         return not self.columns.get("known_over_rpc", self.before.known_over_rpc)
 
     @property
+    def stood(self) -> Standing | None:
+        """Where the consumer, or the instance that it moves, was a member of its group."""
+        if self.before is None:
+            return None
+        return _standing(self.uuid, {name: getattr(self.before, name) for name in _OF_STANDING})
+
+    @property
+    def stands(self) -> Standing | None:
+        """Where it will be one."""
+        if self.for_good or self.forgets:
+            return None
+        return _standing(
+            self.uuid, {name: self.columns.get(name, getattr(self.before, name, None)) for name in _OF_STANDING}
+        )
+
+    @property
     def differing(self) -> set[Pair]:
         """The pairs of which the consumer will hold another amount, more, less, or nothing."""
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
+
+
+#: The columns of a consumer that say where it is a member of a group.
+_OF_STANDING = ("consumer_group_id", "root_provider_id", "migration_of")
+
+
+def _standing(uuid: str, columns: Mapping[str, Any]) -> Standing | None:
+    if columns["consumer_group_id"] is None:
+        return None
+    return Standing(columns["consumer_group_id"], columns["root_provider_id"], columns["migration_of"] or uuid)
 
 
 def write(
@@ -112,6 +139,7 @@ def write(
     :raises ProviderGenerationConflict: a provider is at another generation than the caller relies on.
     :raises CapacityExceeded: it does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
+    :raises GroupRuleRefused: a consumer would come to where the rule of its group does not let it be.
     :raises Moved: what was read has changed since; a new transaction may succeed.
     """
     touched = providers_touched(changes)
@@ -126,6 +154,16 @@ def write(
     ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
     feed.record(connection, provider_ids=touched)
+    # Last: whoever holds a group's row waits for nothing more, and so never for one who waits for that row.
+    _verify_groups(connection, changes)
+
+
+def _verify_groups(connection: Connection, changes: Sequence[Change]) -> None:
+    # A consumer of whose row nothing changes stays where it is.
+    described = [change for change in changes if not change.is_plain]
+    before = [standing for change in described if (standing := change.stood) is not None]
+    after = [standing for change in described if (standing := change.stands) is not None]
+    group_rules.verify(connection, before, after, {change.uuid for change in described})
 
 
 def providers_touched(changes: Sequence[Change]) -> set[int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Select, Table, select
+from sqlalchemy import Connection, Insert, Select, Table, bindparam, select
 
 from moorage.columns import now
 
@@ -20,10 +20,24 @@ def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
         yield values[start : start + CHUNK]
 
 
+class Lookup:
+    """A query for rows whose column has one of some values, put together once and run any number of times.
+
+    To put a statement together takes longer than a database takes to find a few rows.
+    """
+
+    def __init__(self, query: Select[Any], column: Any) -> None:
+        self._statement = query.where(column.in_(bindparam("looked_up", expanding=True)))
+
+    def rows(self, connection: Connection, values: Sequence[Any], **more: Any) -> Iterator[Any]:
+        """Yield the rows whose column has one of ``values``; ``more`` are the query's own parameters."""
+        for chunk in chunks(values):
+            yield from connection.execute(self._statement, {"looked_up": chunk, **more}).all()
+
+
 def select_in(connection: Connection, query: Select[Any], column: Any, values: Sequence[Any]) -> Iterator[Any]:
     """Yield the rows of ``query`` whose ``column`` has one of ``values``."""
-    for chunk in chunks(values):
-        yield from connection.execute(query.where(column.in_(chunk))).all()
+    return Lookup(query, column).rows(connection, values)
 
 
 def insert(

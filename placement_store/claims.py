@@ -1,5 +1,6 @@
-"""Claims: placing consumers on a host, moving a claim to the next host, releasing it."""
+"""Claims: placing consumers on a host, and releasing what they hold."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from moorage import errors, ids
-from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
-from placement_store import allocations, bulk, consumers, given_up, providers, residues
+from moorage.messages import Claimed, DeleteAllocations, Released
+from moorage.model import ServerGroup
+from placement_store import allocations, bulk, consumers, groups, providers, residues
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import consumers as consumer_table
+from placement_store.schema import hosts, resource_providers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +35,50 @@ class NewClaim:
     owner: str | None
     consumer_type: str = "INSTANCE"
     consumer_generation: int | None = None
+    #: The server group whose rule decides where it may go; without one it stays in the one it is in, if any.
+    group: ServerGroup | None = None
 
 
-def claim(connection: Connection, claims: Sequence[NewClaim], names: ResourceClassNames) -> list[Claimed]:
+def claim(
+    connection: Connection, claims: Sequence[NewClaim], names: ResourceClassNames, *, keep_held: bool = False
+) -> list[Claimed]:
     """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
 
     What a consumer that exists holds is replaced. A claim of it that a host has accepted stays its placement.
 
+    :param keep_held: what a consumer that exists holds stays, and the claim is added to it.
     :raises CapacityExceeded: it does not fit; ``refusals`` names every provider that has refused.
-    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
+    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named; or what it holds is to stay,
+        and it has a placement already: a claim, or something in the tree of a host that is not the chosen one.
     :raises ConsumerDeleted: a consumer has been deleted for good.
     :raises InvalidState: a host has accepted the claim of one of the consumers.
+    :raises GroupRuleRefused: the rule of a consumer's server group does not let it go there.
+    :raises InvalidRequest: a consumer is named twice, or the store knows its group with another rule.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises ClaimContention: something else has changed at this very moment.
     """
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
+    group_ids = bound(connection, claims)
     keys = providers.keys_of(connection, _providers_named(claims))
     # A consumer that nobody has named a generation of need not be looked for: its uuid is unique.
     expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
     found = consumers.holdings(connection, expected) if expected else {}
     for new in claims:
         _require_claimable(connection, new, found.get(new.consumer_uuid))
+        if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
+            _require_unplaced(connection, new, holding, keys[new.root_provider_uuid].root_id)
+    staying = {uuid: Counter(holding.amounts) for uuid, holding in found.items()} if keep_held else {}
     claim_ids = [ids.fresh() for _ in claims]
     changes = [
         Change(
             uuid=new.consumer_uuid,
             before=found.get(new.consumer_uuid),
-            after=allocations.numbered(new.allocations, keys, names, connection),
+            after=staying.get(new.consumer_uuid, Counter())
+            + Counter(allocations.numbered(new.allocations, keys, names, connection)),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=_placement(new, claim_id, keys[new.root_provider_uuid].root_id),
+            columns=placement(new, claim_id, keys[new.root_provider_uuid].root_id, group_ids),
             claimed=True,
             unaccepted=True,
         )
@@ -86,110 +102,131 @@ def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[st
     return {row.uuid: (row.claim_id, row.generation) for row in rows}
 
 
-def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) -> Claimed:
-    """Release what a claim holds on its host and claim the next one: both, or neither.
+def bound(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
+    """Return the numbers of the groups that claims name, by uuid; to be done before anything is locked.
 
-    The host is left whole, unless it is the next one too, and so is any other provider that is released and not
-    claimed; on one that is both, what others have put there stays. See :mod:`placement_store.given_up`.
-    Where the guest may still run, what leaves the host goes to a residue instead, if that is asked for.
-
-    :raises ClaimReleased: the claim no longer stands.
-    :raises InvalidState: a host has accepted it, the guest is not known to be gone, and no residue may be left.
-    :raises CapacityExceeded: the next host has not enough room; the old claim stands.
-    :raises ProviderNotFound: a provider that is named does not exist.
-    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
+    :raises InvalidRequest: the store knows one of them with another rule.
     """
-    holding = consumers.holdings(connection, [message.consumer_uuid]).get(message.consumer_uuid)
-    if holding is None or holding.claim_id != message.claim_id:
-        raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-    if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
-        raise _accepted(message.consumer_uuid)
-    requests = [message.released.allocations, message.claimed.allocations]
-    keys = providers.keys_of(connection, {message.root_provider_uuid, *requests[1]})
-    # What was claimed of may be gone, emptied by a reshape.
-    keys |= providers.keys_found(connection, requests[0])
-    released, wanted = ({uuid: part.resources for uuid, part in request.items()} for request in requests)
-    claimed = allocations.numbered(wanted, keys, names, connection)
-    next_root_id = keys[message.root_provider_uuid].root_id
-    in_tree = given_up.on_host(connection, holding)
-    left = {keys[uuid].id for uuid in released if uuid in keys} - {provider_id for provider_id, _ in claimed}
-    if next_root_id != holding.root_provider_id:
-        left |= in_tree
-    kept = given_up.kept(holding, given_up.located(connection, holding, released, keys, in_tree, names), left)
-    residue = None if message.guest_gone else residues.left(connection, holding, kept)
-    claim_id = ids.fresh()
-    change = Change(
-        uuid=message.consumer_uuid,
-        before=holding,
-        after={pair: kept.get(pair, 0) + claimed.get(pair, 0) for pair in kept.keys() | claimed.keys()},
-        named=frozenset(keys[uuid].id for request in requests for uuid in request if uuid in keys),
-        columns={
-            **UNCLAIMED,
-            "claim_id": claim_id,
-            "root_provider_id": next_root_id,
-            "owner": holding.owner,
-        },
-        claimed=True,
-        # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
-        unaccepted=holding.accepted_by is None and not message.guest_gone,
-    )
-    relied_on = allocations.generations_named(requests, keys)
-    roots = dict(keys.values())
-    residue_uuid = residues.write(connection, change, residue, names, relied_on=relied_on, roots=roots)
-    return Claimed(claim_id=claim_id, consumer_generation=holding.generation + 1, residue_uuid=residue_uuid)
+    named = {new.group.uuid: new.group for new in claims if new.group is not None}
+    # In one order: what is not there yet is created here, and others wait for its row.
+    return {uuid: groups.bind(connection, named[uuid]) for uuid in sorted(named)}
+
+
+def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+    """Return the columns of a consumer that a new claim places; where no group is named, it stays in its own."""
+    group = {} if new.group is None else {"consumer_group_id": group_ids[new.group.uuid]}
+    return {
+        **UNCLAIMED,
+        "claim_id": claim_id,
+        "root_provider_id": root_id,
+        "owner": new.owner,
+        "project_id": new.project_id,
+        "user_id": new.user_id,
+        "consumer_type": new.consumer_type,
+        "known_over_rpc": True,
+        **group,
+    }
+
+
+def accepted(consumer_uuid: str) -> errors.InvalidState:
+    """Return the error that says that a host has accepted a consumer's claim."""
+    return errors.InvalidState(reason=f"a host has accepted the claim of consumer {consumer_uuid}")
+
+
+# --- Releasing ------------------------------------------------------------------------------------------------------
 
 
 def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
     """Release all that a consumer holds; with ``for_good``, also bury it, whether or not it existed.
 
-    As in Placement the generations of the providers do not move; their ``seq`` does.
+    With it go its migrations that are named, and whatever else holds something for it, if it is an attempt. As in
+    Placement the generations of the providers do not move; their ``seq`` does.
 
-    :raises InvalidRequest: it is to be released unaccepted, and no claim is named.
+    :raises InvalidRequest: it is to be released unaccepted, and no claim is named; or migrations are named that are not
+        this consumer's, or not for good.
     :raises ClaimReleased: a claim is named, and it no longer stands.
     :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
     :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
-    :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
+    :raises Moved: a consumer has changed since it was read; a new transaction may succeed.
     """
     uuid = message.consumer_uuid
     if message.unaccepted and message.claim_id is None:
         raise errors.InvalidRequest(path="$.claim_id", reason="needed where `unaccepted` is said")
+    if message.migration_uuids and not message.for_good:
+        raise errors.InvalidRequest(path="$.migration_uuids", reason="they go only for good")
     holding = consumers.holdings(connection, [uuid]).get(uuid)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
-        if holding is None and message.for_good and consumers.buried(connection, [uuid]):
+        if holding is not None or not message.for_good or not consumers.buried(connection, [uuid]):
+            raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
+        if not message.migration_uuids:
             return Released()
-        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
-    if holding is None:
-        if not message.for_good:
-            raise consumers.not_found(uuid)
-        return _release(connection, message, None, None, names)
-    if message.unaccepted and holding.accepted_by is not None:
-        raise _accepted(uuid)
-    if not holding.rows and holding.claim_id is None and not message.for_good:
+    if holding is None and not message.for_good:
+        raise consumers.not_found(uuid)
+    if message.unaccepted and holding is not None and holding.accepted_by is not None:
+        raise accepted(uuid)
+    if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
         return Released()
-    residue = residues.left(connection, holding, {}) if message.leave_residue else None
-    return _release(connection, message, holding, residue, names)
+    return _release(connection, message, holding, names)
 
 
 def _release(
-    connection: Connection,
-    message: DeleteAllocations,
-    holding: Holding | None,
-    residue: Change | None,
-    names: ResourceClassNames,
+    connection: Connection, message: DeleteAllocations, holding: Holding | None, names: ResourceClassNames
 ) -> Released:
-    change = Change(
-        uuid=message.consumer_uuid,
-        before=holding,
+    going: dict[str, Holding | None] = {message.consumer_uuid: holding}
+    # It may be the id of an attempt: then this is its host's word that nothing is left there.
+    is_attempt = message.for_good and (holding is None or residues.is_one(holding))
+    if is_attempt:
+        going |= residues.of_attempt(connection, message.consumer_uuid)
+    migrations = _migrations_of(connection, message)
+    staying = [one.uuid for one in migrations.values() if one is not None and _stays(connection, message, one)]
+    going |= {uuid: one for uuid, one in migrations.items() if uuid not in staying}
+    left = {uuid: _left(connection, message, one) for uuid, one in going.items() if one is not None}
+    changes = [_change(message, uuid, one) for uuid, one in going.items()]
+    new = [residue for residue in left.values() if residue is not None]
+    residues.write_all(connection, [*changes, *new], names, moves_generations=False)
+    if is_attempt:
+        residues.require_none_of(connection, message.consumer_uuid)
+    mine = left.get(message.consumer_uuid)
+    return Released(
+        residue_uuid=None if mine is None else mine.uuid,
+        residue_uuids=tuple(sorted([*(residue.uuid for residue in new), *staying])),
+    )
+
+
+def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[str, Holding | None]:
+    """Return the migrations that are named; nothing of one that is not there, so that it never comes."""
+    uuids = message.migration_uuids
+    found = consumers.holdings(connection, uuids) if uuids else {}
+    for one in found.values():
+        if one.migration_of != message.consumer_uuid:
+            raise errors.InvalidRequest(path="$.migration_uuids", reason=f"{one.uuid} is no migration of this consumer")
+    return {uuid: found.get(uuid) for uuid in uuids}
+
+
+def _stays(connection: Connection, message: DeleteAllocations, migration: Holding) -> bool:
+    """Tell whether a migration is a residue already, of a guest that is not known to be gone."""
+    if not message.leave_residue or not residues.is_one(migration) or migration.accepted_by in message.guests_gone:
+        return False
+    return not consumers.buried(connection, [str(migration.accepted_by)])
+
+
+def _left(connection: Connection, message: DeleteAllocations, going: Holding) -> Change | None:
+    """Return the residue that a consumer leaves."""
+    if not message.leave_residue or going.accepted_by in message.guests_gone:
+        return None
+    return residues.left(connection, going, {})
+
+
+def _change(message: DeleteAllocations, uuid: str, going: Holding | None) -> Change:
+    return Change(
+        uuid=uuid,
+        before=going,
         after={},
         columns=UNCLAIMED,
         # Accepted meanwhile, it would have to be refused, or to leave a residue.
-        unaccepted=holding is not None
-        and holding.accepted_by is None
-        and (message.unaccepted or message.leave_residue),
+        unaccepted=going is not None and going.accepted_by is None and (message.unaccepted or message.leave_residue),
         for_good=message.for_good,
     )
-    return Released(residue_uuid=residues.write(connection, change, residue, names, moves_generations=False))
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------
@@ -209,24 +246,25 @@ def _require_claimable(connection: Connection, new: NewClaim, holding: Holding |
             consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=found
         )
     if holding is not None and holding.accepted_by is not None:
-        raise _accepted(new.consumer_uuid)
+        raise accepted(new.consumer_uuid)
 
 
-def _accepted(consumer_uuid: str) -> errors.InvalidState:
-    return errors.InvalidState(reason=f"a host has accepted the claim of consumer {consumer_uuid}")
-
-
-def _placement(new: NewClaim, claim_id: str, root_id: int) -> dict[str, Any]:
-    return {
-        **UNCLAIMED,
-        "claim_id": claim_id,
-        "root_provider_id": root_id,
-        "owner": new.owner,
-        "project_id": new.project_id,
-        "user_id": new.user_id,
-        "consumer_type": new.consumer_type,
-        "known_over_rpc": True,
-    }
+def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, root_id: int) -> None:
+    """Refuse to add a claim to what is placed already: by a claim, or by what it holds of a host that is another."""
+    # SELECT root.id FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
+    #   JOIN hosts h ON h.compute_node_uuid = root.uuid
+    #  WHERE p.id IN (...) AND root.id <> :chosen
+    held_of, root = resource_providers.alias(), resource_providers.alias()
+    source = held_of.join(root, root.c.id == held_of.c.root_provider_id)
+    query = (
+        select(root.c.id)
+        .select_from(source.join(hosts, hosts.c.compute_node_uuid == root.c.uuid))
+        .where(held_of.c.id.in_({provider_id for provider_id, _ in holding.rows}), root.c.id != root_id)
+    )
+    if holding.claim_id is not None or connection.execute(query).first() is not None:
+        raise errors.ConsumerGenerationConflict(
+            consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=holding.generation
+        )
 
 
 def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:

@@ -40,6 +40,9 @@ class Holding:
     owner: str | None
     #: Whether anything but HTTP has ever written it.
     known_over_rpc: bool
+    consumer_group_id: int | None
+    #: The instance that this migration moves.
+    migration_of: str | None
     rows: Mapping[Pair, HeldRow]
 
     @property
@@ -73,6 +76,8 @@ _HOLDINGS = (
         consumers.c.accepted_by,
         consumers.c.owner,
         consumers.c.known_over_rpc,
+        consumers.c.consumer_group_id,
+        consumers.c.migration_of,
         allocations.c.id,
         allocations.c.resource_provider_id,
         allocations.c.resource_class_id,
@@ -241,14 +246,23 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
     :raises ConsumerDeleted: one of them has been deleted for good, and is not written over HTTP.
     """
     uuids = sorted(rows)
+    number: int | None = None
     try:
-        for claimed in (False, True):
+        # One statement takes rows that name the same columns.
+        for claimed, columns in sorted({(row.claimed, tuple(sorted(row.columns))) for row in rows.values()}):
             new = [
-                {"uuid": uuid, "generation": 1, **rows[uuid].columns} for uuid in uuids if rows[uuid].claimed is claimed
+                {"uuid": uuid, "generation": 1, **rows[uuid].columns}
+                for uuid in uuids
+                if rows[uuid].claimed is claimed and rows[uuid].columns.keys() == set(columns)
             ]
-            bulk.insert(connection, consumers, new, stamps=["created_at", "updated_at", *["claimed_at"] * claimed])
+            number = bulk.insert(
+                connection, consumers, new, stamps=["created_at", "updated_at", *["claimed_at"] * claimed]
+            )
     except exc.IntegrityError as fault:
         raise Moved from fault
+    if len(rows) == 1 and number is not None and not rows[uuids[0]].columns.get("known_over_rpc", True):
+        # No tombstone keeps HTTP from bringing a consumer back.
+        return {uuids[0]: number}
     # Written first, then looked for, with a lock: whoever buries this consumer writes its tombstone first and then
     # looks for the consumer, with a lock. Each waits for what the other has written, so one of the two sees the other,
     # or the database ends one of them as a deadlock; both cannot win.

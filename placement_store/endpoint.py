@@ -11,15 +11,17 @@ from moorage.messages import (
     ConsumerWritten,
     DeleteAllocations,
     Done,
+    EndMove,
     GetAllocations,
     ListCells,
+    MoveEnded,
     PostAllocations,
     PutAllocations,
     Released,
     SwapClaim,
 )
 from moorage.model import Cell, Consumer
-from placement_store import cells, claims, consumers, puts
+from placement_store import cells, claims, consumers, moves, puts, swaps
 from placement_store.endpoint_basis import StoreEndpoint
 
 LOG = logging.getLogger(__name__)
@@ -65,8 +67,8 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(SwapClaim)
     def swap_claim(self, message: SwapClaim) -> Claimed:
-        """Move a claim to the next host; see :func:`placement_store.claims.swap`."""
-        claimed = self._once(message, lambda connection: claims.swap(connection, message, self._names))
+        """Move a claim to the next host; see :func:`placement_store.swaps.swap`."""
+        claimed = self._once(message, lambda connection: swaps.swap(connection, message, self._names))
         LOG.info(
             "The claim of consumer %s is now on %s%s",
             message.consumer_uuid,
@@ -74,6 +76,20 @@ class PlacementEndpoint(StoreEndpoint):
             _but(claimed.residue_uuid),
         )
         return claimed
+
+    @serves(EndMove)
+    def end_move(self, message: EndMove) -> MoveEnded:
+        """Confirm or revert a move; see :func:`placement_store.moves.end`."""
+        ended = self._once(message, lambda connection: moves.end(connection, message, self._names))
+        done = "confirmed" if message.outcome == "confirm" else "reverted"
+        LOG.info(
+            "Migration %s of consumer %s is %s%s",
+            message.migration_uuid,
+            message.consumer_uuid,
+            done,
+            _but(ended.residue_uuid),
+        )
+        return ended
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:

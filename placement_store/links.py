@@ -1,9 +1,10 @@
 """What ties providers to their traits and aggregates: rows of two numbers, read by name and made what is wanted."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, select
+from sqlalchemy import Column, Connection, Select, select
 
 from placement_store import bulk
 
@@ -16,18 +17,22 @@ def held(
     :param link: the column that ties a number to a provider.
     :param label: the column of that number's own table that names it.
     """
-    # SELECT l.resource_provider_id, l.trait_id, t.name FROM provider_traits l JOIN traits t ON t.id = l.trait_id ...
-    provider_id = link.table.c.resource_provider_id
-    query = select(provider_id, link, label).select_from(link.table.join(label.table, label.table.c.id == link))
-    rows: Iterable[Any] = (
-        connection.execute(query) if ids is None else bulk.select_in(connection, query, provider_id, sorted(ids))
-    )
+    query, lookup = _queries(link, label)
+    rows: Iterable[Any] = connection.execute(query) if ids is None else lookup.rows(connection, sorted(ids))
     found: dict[int, dict[str, int]] = {}
     # One string for each name, however many providers have it.
     names: dict[int, str] = {}
     for id_, number, name in rows:
         found.setdefault(id_, {})[names.setdefault(number, name)] = number
     return found
+
+
+@lru_cache
+def _queries(link: Column[int], label: Column[str]) -> tuple[Select[Any], bulk.Lookup]:
+    # SELECT l.resource_provider_id, l.trait_id, t.name FROM provider_traits l JOIN traits t ON t.id = l.trait_id ...
+    provider_id = link.table.c.resource_provider_id
+    query = select(provider_id, link, label).select_from(link.table.join(label.table, label.table.c.id == link))
+    return query, bulk.Lookup(query, provider_id)
 
 
 def rewrite(

@@ -6,6 +6,7 @@ makes use of it, with a lock that keeps it from being deleted meanwhile (:meth:`
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import ClassVar
 
 import os_resource_classes
@@ -80,11 +81,7 @@ class Names:
 
         :raises NotFound: one of them is not.
         """
-        # SELECT name, id FROM traits WHERE NOT deleted AND name IN (...) LOCK IN SHARE MODE
-        table = cls._table.c
-        query = select(table.name, table.id).where(table.deleted.is_(False))
-        query = query.with_for_update(read=True) if lock else query
-        found = {row.name: row.id for row in bulk.select_in(connection, query, table.name, sorted(names))}
+        found = {row.name: row.id for row in _those_there(cls._table, lock).rows(connection, sorted(names))}
         for name in sorted(set(names) - found.keys()):
             raise cls._missing(name)
         return found
@@ -220,6 +217,13 @@ class Names:
             connection.execute(cls._table.insert(), [dict(row) for row in rows])
         except exc.IntegrityError as fault:
             raise Moved from fault
+
+
+@lru_cache
+def _those_there(table: Table, lock: bool) -> bulk.Lookup:
+    # SELECT name, id FROM traits WHERE NOT deleted AND name IN (...) LOCK IN SHARE MODE
+    query = select(table.c.name, table.c.id).where(table.c.deleted.is_(False))
+    return bulk.Lookup(query.with_for_update(read=True) if lock else query, table.c.name)
 
 
 class TraitNames(Names):

@@ -65,6 +65,8 @@ _INVENTORY_COLUMNS = [
     inventories.c.resource_class_id,
     *(inventories.c[name] for name in InventoryRow._fields),
 ]
+_INVENTORIES = select(*_INVENTORY_COLUMNS)
+_INVENTORIES_BY_PROVIDER = bulk.Lookup(_INVENTORIES, inventories.c.resource_provider_id)
 _ALL_KEYS = select(resource_providers.c.uuid, resource_providers.c.id, resource_providers.c.root_provider_id)
 _KEYS = _ALL_KEYS.where(resource_providers.c.uuid.in_(bindparam("uuids", expanding=True)))
 
@@ -98,9 +100,13 @@ def pairs(connection: Connection) -> dict[int, int]:
 def inventories_of(connection: Connection, ids: Collection[int] | None) -> dict[int, dict[int, InventoryRow]]:
     """Return inventories by provider id and resource class id, of these providers or of all."""
     found: dict[int, dict[int, InventoryRow]] = {}
-    query = select(*_INVENTORY_COLUMNS)
-    for provider_id, class_id, *amounts in _select_by_id(connection, query, inventories.c.resource_provider_id, ids):
-        found.setdefault(provider_id, {})[class_id] = InventoryRow(*amounts)
+    rows: Iterable[Any] = (
+        connection.execute(_INVENTORIES).all()
+        if ids is None
+        else _INVENTORIES_BY_PROVIDER.rows(connection, sorted(ids))
+    )
+    for provider_id, class_id, *amounts in rows:
+        found.setdefault(provider_id, {})[class_id] = InventoryRow._make(amounts)
     return found
 
 

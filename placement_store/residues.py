@@ -1,13 +1,14 @@
 """Residues: what a guest that may still run goes on holding on its host, after its instance has been taken elsewhere.
 
 A residue is a consumer of its own, under the id of the attempt that has accepted the claim. It goes when it is deleted
-for good, which says that the host has nothing of that attempt any more.
+for good, which says that the host has nothing of that attempt any more. A migration that is left as a residue keeps its
+own uuid: it goes when that is deleted for good, or the attempt.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 
 from moorage import errors
 from placement_store import allocations, consumers, given_up
@@ -16,6 +17,7 @@ from placement_store.consumers import Holding, Pair
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import consumers as consumer_table
+from placement_store.schema import tombstones
 
 RESIDUE = "RESIDUE"
 
@@ -49,21 +51,96 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
 
 
 def write(
-    connection: Connection, change: Change, residue: Change | None, names: ResourceClassNames, **how: Any
+    connection: Connection, changes: Sequence[Change], residue: Change | None, names: ResourceClassNames, **how: Any
 ) -> str | None:
-    """Write a consumer's change together with the residue it leaves, if any; return the uuid of that.
+    """Write the changes of consumers together with the residue that one of them leaves, if any; return its uuid.
+
+    No other consumer may be created by it.
 
     :param how: see :func:`placement_store.allocations.write`, also for what is raised.
     """
     if residue is None:
-        allocations.write(connection, [change], names, **how)
+        allocations.write(connection, changes, names, **how)
         return None
+    write_all(connection, [*changes, residue], names, **how)
+    return residue.uuid
+
+
+def write_all(connection: Connection, changes: Sequence[Change], names: ResourceClassNames, **how: Any) -> None:
+    """Write changes of which those that create a consumer leave a residue.
+
+    :param how: see :func:`placement_store.allocations.write`, also for what is raised.
+    """
     try:
-        allocations.write(connection, [change, residue], names, **how)
+        allocations.write(connection, changes, names, **how)
     except errors.ConsumerDeleted as fault:
         # At this moment the guest was reported gone: begin again without a residue.
         raise Moved from fault
-    return residue.uuid
+
+
+# --- Migrations that stay as residues -------------------------------------------------------------------------------
+
+
+def is_one(holding: Holding) -> bool:
+    """Tell whether a consumer is a residue: no claim places it, and yet a host has accepted what it holds.
+
+    The type does not tell: whoever puts allocations says which type it shall be.
+    """
+    return holding.claim_id is None and holding.accepted_by is not None
+
+
+def becoming(connection: Connection, migration: Holding) -> Change | None:
+    """Return what makes a residue of a migration, of all that it holds in the host's tree; as in :func:`left`.
+
+    Whoever writes it calls :func:`require_unreported` afterwards.
+    """
+    if migration.claim_id is None or migration.accepted_by is None:
+        return None
+    tree = given_up.on_host(connection, migration)
+    kept = {pair: amount for pair, amount in migration.amounts.items() if pair[0] in tree}
+    if not kept or consumers.buried(connection, [migration.accepted_by]):
+        return None
+    columns = {"claim_id": None, "owner": None, "claimed_at": None, "consumer_group_id": None, "consumer_type": RESIDUE}
+    return Change(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
+
+
+def require_unreported(connection: Connection, migration: Holding) -> None:
+    """Make sure, after a migration was made a residue, that its guest is not being reported gone at this moment.
+
+    Whoever reports it writes the attempt's tombstone first and then looks for residues of it, with a lock
+    (:func:`require_none_of`). Each waits for what the other has written, so one of the two sees the other, or the
+    database ends one of them as a deadlock.
+
+    :raises Moved: it was; a new transaction leaves no residue.
+    """
+    # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
+    query = select(tombstones.c.consumer_uuid).where(tombstones.c.consumer_uuid == migration.accepted_by)
+    if connection.execute(query.with_for_update(read=True)).first() is not None:
+        raise Moved
+
+
+def of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
+    """Return the residues that hold something for an attempt under a uuid of their own, by that uuid."""
+    return consumers.holdings(connection, list(connection.scalars(_of_attempt(attempt_id))))
+
+
+def require_none_of(connection: Connection, attempt_id: str) -> None:
+    """Make sure, after an attempt was buried with its residues, that it is not being given another one.
+
+    :raises Moved: it was; a new transaction finds it.
+    """
+    if connection.execute(_of_attempt(attempt_id).with_for_update(read=True)).first() is not None:
+        raise Moved
+
+
+def _of_attempt(attempt_id: str) -> Select[Any]:
+    # SELECT uuid FROM consumers WHERE accepted_by = :attempt AND claim_id IS NULL AND uuid <> :attempt
+    table = consumer_table.c
+    residue = (table.accepted_by == attempt_id, table.claim_id.is_(None), table.uuid != attempt_id)
+    return select(table.uuid).where(*residue)
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
 
 
 def _whose(connection: Connection, holding: Holding) -> dict[str, Any]:

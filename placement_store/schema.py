@@ -127,7 +127,11 @@ consumers = Table(
     Column("known_over_rpc", Boolean, nullable=False, default=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    # The instance that a migration moves: on one root provider the two are one member of their group.
+    Column("migration_of", uuid_type()),
     Index("ix_consumers_claim", "claim_id"),
+    Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),
+    Index("ix_consumers_migration_of", "migration_of"),
     Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
     Index("ix_consumers_project", "project_id", "user_id"),
     # SQLite would give the number of a deleted last row out again.
@@ -158,27 +162,24 @@ tombstones = Table(
 
 # --- Consumer groups ------------------------------------------------------------------------------------------------
 
+# How many members are where is counted from `consumers` by whoever adds one, with the group's row locked (ADR 0071).
 consumer_groups = Table(
     "consumer_groups",
     METADATA,
     _id(),
     Column("uuid", uuid_type(), nullable=False, unique=True),
-    # `spread`: at most max_per_root members on one root provider; `together`: all on the home.
-    Column("rule", name_type(), nullable=False),
+    # See moorage.model.GroupPolicy.
+    Column("policy", name_type(), nullable=False),
+    # How many members of an anti-affinity group one root provider may have.
     Column("max_per_root", Integer, nullable=False, default=1),
-    Column("home_root_provider_id", id_type()),
-    Column("home_count", Integer, nullable=False, default=0),
-    # While the only member of a group moves, nobody joins.
-    Column("home_moving", Boolean, nullable=False, default=False, server_default=false()),
+    # Moves whenever a member of a group with a hard rule comes to a root: that update is the lock.
+    Column("seq", id_type(), nullable=False, default=0, server_default="0"),
     Column("created_at", Double, nullable=False),
-)
-consumer_group_counts = Table(
-    "consumer_group_counts",
-    METADATA,
-    Column("consumer_group_id", id_type(), primary_key=True, autoincrement=False),
-    Column("root_provider_id", id_type(), primary_key=True, autoincrement=False),
-    Column("members", Integer, nullable=False),
-    CheckConstraint("members >= 0", name="ck_consumer_group_counts_members"),
+    # Null for a group that a claim has brought.
+    Column("name", name_type()),
+    Column("project_id", name_type()),
+    # SQLite would give the number of a deleted last row out again.
+    sqlite_autoincrement=True,
 )
 
 # --- Cells and hosts ------------------------------------------------------------------------------------------------

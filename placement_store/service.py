@@ -9,6 +9,7 @@ from moorage.retention import Retention
 from moorage.service import Periodic
 from placement_store.candidate_endpoint import CandidateEndpoint
 from placement_store.endpoint import PlacementEndpoint
+from placement_store.group_endpoint import GroupEndpoint
 from placement_store.inspection import InspectionEndpoint
 from placement_store.name_endpoint import NameEndpoint
 from placement_store.names import ResourceClassNames, sync
@@ -30,6 +31,7 @@ def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
         ProviderEndpoint(database, names),
         NameEndpoint(database, names),
         ReshapeEndpoint(database, names),
+        GroupEndpoint(database, names),
         CandidateEndpoint(database, names),
         InspectionEndpoint(database),
     ]

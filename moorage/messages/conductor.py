@@ -2,7 +2,7 @@
 
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import Done, InstanceUuids
-from moorage.model import Instance, Name, RequestSpec, Uuid, Value
+from moorage.model import Flavor, Image, Instance, Migration, Name, RequestSpec, Uuid, Value
 from moorage.wire import Message, Mutation
 
 
@@ -83,3 +83,133 @@ class ListStrangers(Message[list[StrangerGuest]], frozen=True, kw_only=True):
     topic = "conductor"
     method = "list_strangers"
     version = "1.1"
+
+
+# --- What is done with a server that has been built ------------------------------------------------------------------
+
+
+class Ordered(Value, frozen=True, kw_only=True):
+    """A move that is on record."""
+
+    migration_uuid: Uuid
+
+
+class MigrateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+    """Move a server to another host, stopped meanwhile; then it waits to be confirmed or reverted."""
+
+    topic = "conductor"
+    method = "migrate_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    #: The host to move to; null leaves the choice to the scheduler.
+    host: Name | None = None
+    drop_extras: bool = False
+
+
+class ResizeInstance(Mutation[Ordered], frozen=True, kw_only=True):
+    """Give a server another size, on its own or another host; then it waits to be confirmed or reverted."""
+
+    topic = "conductor"
+    method = "resize_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    flavor: Flavor
+    host: Name | None = None
+    drop_extras: bool = False
+
+
+class LiveMigrateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+    """Move a server to another host while it runs."""
+
+    topic = "conductor"
+    method = "live_migrate_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    host: Name | None = None
+    drop_extras: bool = False
+
+
+class EvacuateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+    """Start a server anew elsewhere, whose host has been declared down."""
+
+    topic = "conductor"
+    method = "evacuate_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    host: Name | None = None
+    drop_extras: bool = False
+
+
+class ConfirmMigration(Mutation[Done], frozen=True, kw_only=True):
+    """Let a moved server be where it is: what it left is destroyed and released."""
+
+    topic = "conductor"
+    method = "confirm_migration"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class RevertMigration(Mutation[Done], frozen=True, kw_only=True):
+    """Take a moved server back to where it came from."""
+
+    topic = "conductor"
+    method = "revert_migration"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class AbortMigration(Mutation[Done], frozen=True, kw_only=True):
+    """Break a live migration off that is under way."""
+
+    topic = "conductor"
+    method = "abort_migration"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class ShelveInstance(Mutation[Done], frozen=True, kw_only=True):
+    """Take a server off its host; it keeps its record and holds nothing."""
+
+    topic = "conductor"
+    method = "shelve_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class UnshelveInstance(Mutation[Done], frozen=True, kw_only=True):
+    """Place a shelved server again, in its cell."""
+
+    topic = "conductor"
+    method = "unshelve_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    host: Name | None = None
+
+
+class RebuildInstance(Mutation[Done], frozen=True, kw_only=True):
+    """Make a server anew where it is, from another image; what it holds stays as it is."""
+
+    topic = "conductor"
+    method = "rebuild_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    image: Image
+
+
+class ShowMigration(Message[Migration], frozen=True, kw_only=True):
+    """One migration."""
+
+    topic = "conductor"
+    method = "show_migration"
+    version = "1.3"
+    uuid: Uuid
+
+
+class ListMigrations(Message[list[Migration]], frozen=True, kw_only=True):
+    """The migrations, the oldest first; ended ones only on request."""
+
+    topic = "conductor"
+    method = "list_migrations"
+    version = "1.3"
+    instance_uuid: Uuid | None = None
+    ended: bool = False

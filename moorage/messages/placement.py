@@ -102,6 +102,8 @@ class Claimed(Value, frozen=True, kw_only=True):
     consumer_generation: Generation
     #: The residue that was left, if any.
     residue_uuid: Uuid | None = None
+    #: What others had put on the host that was left, and what has gone with it.
+    extras: Allocations = {}
 
 
 class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):

@@ -45,11 +45,13 @@ class ReportHosts(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ListHosts(Message[list[HostState]], frozen=True, kw_only=True):
-    """The hosts of the cloud, or of one cell, by name."""
+    """The hosts of the cloud, or of one cell or of one name, by name."""
 
     topic = "scheduler"
     method = "list_hosts"
+    since: ClassVar = {"service_host": "1.3"}
     cell_uuid: Uuid | None = None
+    service_host: Name | None = None
 
 
 class SetHost(Mutation[HostState], frozen=True, kw_only=True):

@@ -48,7 +48,7 @@ from moorage.model.held import (
     Usage,
 )
 from moorage.model.hosts import Cell, HostReport, HostState
-from moorage.model.instances import Attempt, EndedAttempt, Guest, Instance
+from moorage.model.instances import Attempt, EndedAttempt, Guest, Instance, Migration, Placement
 from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
 from moorage.model.reshapes import (
     ChildProvider,
@@ -94,11 +94,13 @@ __all__ = [
     "Inventories",
     "Inventory",
     "InventoryFields",
+    "Migration",
     "Miss",
     "Move",
     "MoveInstruction",
     "MoveKind",
     "Name",
+    "Placement",
     "ProviderAllocations",
     "ProviderAmounts",
     "ProviderReport",

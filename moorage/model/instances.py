@@ -1,8 +1,9 @@
 """Instances, the attempts at building them, and their guests."""
 
-from moorage.model.answers import Explanation
-from moorage.model.asked import Flavor
+from moorage.model.answers import Explanation, Selection
+from moorage.model.asked import Flavor, RequestSpec
 from moorage.model.basis import Name, Resources, Uuid, Value
+from moorage.model.moves import MoveKind
 
 
 class Attempt(Value, frozen=True, kw_only=True):
@@ -13,6 +14,8 @@ class Attempt(Value, frozen=True, kw_only=True):
     host: str
     #: One of ``starting``, ``building``, ``active``, ``failed``, ``skipped`` (refused the claim) and ``ended``.
     state: str
+    #: The migration that it was made for; null for an attempt to build.
+    migration_uuid: Uuid | None = None
     reason: str | None = None
     #: Its host may still have the guest.
     guest_left: bool = False
@@ -28,7 +31,8 @@ class Instance(Value, frozen=True, kw_only=True):
     project_id: Name
     user_id: Name
     flavor: Flavor
-    #: One of ``building``, ``active``, ``error``, ``deleting``, ``deleted``.
+    #: One of ``building``, ``active``, ``moving``, ``moved`` (to be confirmed or reverted), ``shelving``,
+    #: ``shelved``, ``unshelving``, ``rebuilding``, ``error``, ``deleting``, ``deleted``.
     state: str
     cell_uuid: Uuid | None = None
     cell: Name | None = None
@@ -37,6 +41,38 @@ class Instance(Value, frozen=True, kw_only=True):
     reason: str | None = None
     attempts: tuple[Attempt, ...] = ()
     explanation: Explanation | None = None
+    request_id: str | None = None
+    #: The migration that is under way, or waits to be confirmed or reverted.
+    migration_uuid: Uuid | None = None
+    created_at: float = 0.0
+    updated_at: float = 0.0
+
+
+class Placement(Value, frozen=True, kw_only=True):
+    """Where an instance is, as its cell knows it: what the next operation on it begins from."""
+
+    request_spec: RequestSpec
+    #: The host with the allocation request that it was claimed with.
+    selection: Selection
+    attempt_id: Uuid
+    claim_id: Uuid
+
+
+class Migration(Value, frozen=True, kw_only=True):
+    """A move of an instance as the conductor has it."""
+
+    uuid: Uuid
+    instance_uuid: Uuid
+    kind: MoveKind
+    #: One of ``placing``, ``moving``, ``moved`` (to be confirmed or reverted), ``confirming``, ``confirmed``,
+    #: ``reverting``, ``reverted``, ``failed`` (the server is as it was), ``ended`` (the instance was deleted).
+    state: str
+    source_host: Name | None = None
+    destination_host: Name | None = None
+    reason: str | None = None
+    explanation: Explanation | None = None
+    attempts: tuple[Attempt, ...] = ()
+    cell: Name | None = None
     request_id: str | None = None
     created_at: float = 0.0
     updated_at: float = 0.0

@@ -12,6 +12,22 @@ from placement_store import bulk
 from placement_store.candidates.tree import SHARES
 from placement_store.schema import provider_aggregates, provider_traits, resource_providers, traits
 
+# SELECT p.id, p.root_provider_id FROM traits t JOIN provider_traits l ON l.trait_id = t.id
+#   JOIN resource_providers p ON p.id = l.resource_provider_id WHERE t.name = :shares
+_POOLS = (
+    select(resource_providers.c.id, resource_providers.c.root_provider_id)
+    .join(provider_traits, provider_traits.c.resource_provider_id == resource_providers.c.id)
+    .join(traits, traits.c.id == provider_traits.c.trait_id)
+    .where(traits.c.name == SHARES)
+)
+_IDS_BY_ROOT = bulk.Lookup(
+    select(resource_providers.c.id, resource_providers.c.root_provider_id), resource_providers.c.root_provider_id
+)
+_AGGREGATES_BY_PROVIDER = bulk.Lookup(
+    select(provider_aggregates.c.resource_provider_id, provider_aggregates.c.aggregate_id),
+    provider_aggregates.c.resource_provider_id,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Pools:
@@ -27,15 +43,7 @@ class Pools:
     @classmethod
     def read(cls, connection: Connection) -> "Pools":
         """Return the pools that there are."""
-        # SELECT p.id, p.root_provider_id FROM traits t JOIN provider_traits l ON l.trait_id = t.id
-        #   JOIN resource_providers p ON p.id = l.resource_provider_id WHERE t.name = :shares
-        query = (
-            select(resource_providers.c.id, resource_providers.c.root_provider_id)
-            .join(provider_traits, provider_traits.c.resource_provider_id == resource_providers.c.id)
-            .join(traits, traits.c.id == provider_traits.c.trait_id)
-            .where(traits.c.name == SHARES)
-        )
-        root_of = {row.id: row.root_provider_id for row in connection.execute(query)}
+        root_of = {row.id: row.root_provider_id for row in connection.execute(_POOLS)}
         aggregates_of = _aggregates_of(connection, {*root_of, *root_of.values()})
         members: dict[int, set[int]] = {}
         for pool_id in root_of:
@@ -65,10 +73,8 @@ class Batch:
     @classmethod
     def of(cls, connection: Connection, pools: Pools, root_ids: Collection[int]) -> "Batch":
         """Return what belongs to these roots."""
-        columns = resource_providers.c
-        query = select(columns.id, columns.root_provider_id)
         providers: dict[int, list[int]] = {}
-        for id_, root_id in bulk.select_in(connection, query, columns.root_provider_id, sorted(root_ids)):
+        for id_, root_id in _IDS_BY_ROOT.rows(connection, sorted(root_ids)):
             providers.setdefault(root_id, []).append(id_)
         aggregates_of = _aggregates_of(connection, [id_ for ids in providers.values() for id_ in ids])
         reached = {
@@ -80,9 +86,7 @@ class Batch:
 
 
 def _aggregates_of(connection: Connection, provider_ids: Collection[int]) -> dict[int, frozenset[int]]:
-    columns = provider_aggregates.c
     found: dict[int, set[int]] = {}
-    query = select(columns.resource_provider_id, columns.aggregate_id)
-    for id_, number in bulk.select_in(connection, query, columns.resource_provider_id, sorted(provider_ids)):
+    for id_, number in _AGGREGATES_BY_PROVIDER.rows(connection, sorted(provider_ids)):
         found.setdefault(id_, set()).add(number)
     return {id_: frozenset(numbers) for id_, numbers in found.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from random import Random
 
 from msgspec import structs
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
 from moorage.model import (
@@ -148,11 +148,16 @@ def _trees(
     return found
 
 
+_ROOTS = select(resource_providers.c.id).where(resource_providers.c.parent_provider_id.is_(None))
+# SELECT id FROM resource_providers WHERE parent_provider_id IS NULL AND id > :last ORDER BY id LIMIT :size
+_NEXT_ROOTS = (
+    _ROOTS.where(resource_providers.c.id > bindparam("last")).order_by(resource_providers.c.id).limit(bindparam("size"))
+)
+
+
 def _drawn_batches(connection: Connection, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
     """Yield the same in any order. Only the numbers of all roots are read for it; of their trees, those looked at."""
-    columns = resource_providers.c
-    roots = select(columns.id).where(columns.parent_provider_id.is_(None))
-    ids = list(connection.scalars(roots)) if only is None else list(only)
+    ids = list(connection.scalars(_ROOTS)) if only is None else list(only)
     drawn.shuffle(ids)
     start, size = 0, _FIRST_BATCH
     while batch := ids[start : start + size]:
@@ -165,11 +170,8 @@ def _batches(connection: Connection, only: Collection[int] | None) -> Iterator[S
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
-    # SELECT id FROM resource_providers WHERE parent_provider_id IS NULL AND id > :last ORDER BY id LIMIT :batch
-    columns = resource_providers.c
-    roots = select(columns.id).where(columns.parent_provider_id.is_(None)).order_by(columns.id)
     last, size = 0, _FIRST_BATCH
-    while batch := connection.scalars(roots.where(columns.id > last).limit(size)).all():
+    while batch := connection.scalars(_NEXT_ROOTS, {"last": last, "size": size}).all():
         yield batch
         last, size = batch[-1], min(size * 2, _LARGEST_BATCH)
 

@@ -11,6 +11,12 @@ from placement_store.names import ResourceClassNames
 from placement_store.providers import inventories_of
 from placement_store.schema import resource_providers
 
+_COLUMNS = resource_providers.c
+_PROVIDERS_BY_ROOT = bulk.Lookup(
+    select(_COLUMNS.id, _COLUMNS.uuid, _COLUMNS.root_provider_id, _COLUMNS.parent_provider_id).order_by(_COLUMNS.id),
+    _COLUMNS.root_provider_id,
+)
+
 
 def trees(connection: Connection, names: ResourceClassNames, root_ids: Collection[int]) -> dict[int, HostTree]:
     """Return the trees of these roots by the root's id, with what shares with them; a root that is gone is left out."""
@@ -44,9 +50,7 @@ def providers_of(
     connection: Connection, names: ResourceClassNames, root_ids: Collection[int]
 ) -> dict[int, list[Provider]]:
     """Return the providers of these trees by the root's id, parents first; a root that is gone is left out."""
-    columns = resource_providers.c
-    query = select(columns.id, columns.uuid, columns.root_provider_id, columns.parent_provider_id).order_by(columns.id)
-    rows = list(bulk.select_in(connection, query, columns.root_provider_id, sorted(root_ids)))
+    rows = list(_PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)))
     ids = [row.id for row in rows]
     uuids = {row.id: row.uuid for row in rows}
     held = inventories_of(connection, ids)

@@ -6,9 +6,9 @@ serve nothing; one that does not meet them all serves nothing for certain.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
-from sqlalchemy import Connection, Select, and_, or_, select
+from sqlalchemy import Connection, and_, bindparam, or_, select
 
 from moorage.model import ResourceRequest
 from placement_store import bulk
@@ -75,35 +75,52 @@ def roots_that_meet(connection: Connection, needs: Needs, batch: Batch) -> list[
 
 def _met(connection: Connection, needs: Needs, batch: Batch, ids: Collection[int]) -> Iterator[tuple[int, object]]:
     """Yield pairs of a provider and a need that it meets; a need for room goes by the number of its class."""
-    # SELECT resource_provider_id, resource_class_id FROM inventories WHERE resource_provider_id IN (...)
-    #    AND (resource_class_id = :class AND max_unit >= :n
-    #         AND used + :n <= (total - reserved) * allocation_ratio OR ...)
-    row = inventories.c
-    roomy = or_(
-        *(
-            and_(
-                row.resource_class_id == class_id,
-                row.max_unit >= amount,
-                row.used + amount <= (row.total - row.reserved) * row.allocation_ratio,
-            )
-            for class_id, amount in needs.room.items()
-        )
-    )
-    having_room: Select[Any] = select(row.resource_provider_id, row.resource_class_id).where(roomy)
-    yield from bulk.select_in(connection, having_room, row.resource_provider_id, sorted(ids))
+    amounts: dict[str, int] = {}
+    for i, (class_id, amount) in enumerate(needs.room.items()):
+        amounts |= {f"c{i}": class_id, f"n{i}": amount}
+    yield from _having_room(len(needs.room)).rows(connection, sorted(ids), **amounts)
     if numbers := frozenset[int]().union(*needs.traits):
-        link = provider_traits.c
-        having: Select[Any] = select(link.resource_provider_id, link.trait_id).where(link.trait_id.in_(sorted(numbers)))
-        for id_, number in bulk.select_in(connection, having, link.resource_provider_id, sorted(ids)):
+        for id_, number in _HAVING_TRAITS.rows(connection, sorted(ids), numbers=sorted(numbers)):
             yield from ((id_, need) for need in needs.traits if number in need)
     for id_ in ids:
         present = batch.aggregates_of.get(id_, frozenset())
         yield from ((id_, need) for need in needs.aggregates if not need.isdisjoint(present))
 
 
+@lru_cache
+def _having_room(classes: int) -> bulk.Lookup:
+    """Return what finds, among providers, those with room for the amounts of so many classes, each with the class.
+
+    SELECT resource_provider_id, resource_class_id FROM inventories
+     WHERE (resource_class_id = :c0 AND max_unit >= :n0 AND used + :n0 <= (total - reserved) * allocation_ratio OR ...)
+       AND resource_provider_id IN (...)
+    """
+    row = inventories.c
+    amounts = [bindparam(f"n{i}", type_=row.used.type) for i in range(classes)]
+    roomy = or_(
+        *(
+            and_(
+                row.resource_class_id == bindparam(f"c{i}"),
+                row.max_unit >= amount,
+                row.used + amount <= (row.total - row.reserved) * row.allocation_ratio,
+            )
+            for i, amount in enumerate(amounts)
+        )
+    )
+    return bulk.Lookup(select(row.resource_provider_id, row.resource_class_id).where(roomy), row.resource_provider_id)
+
+
+_HAVING_TRAITS = bulk.Lookup(
+    select(provider_traits.c.resource_provider_id, provider_traits.c.trait_id).where(
+        provider_traits.c.trait_id.in_(bindparam("numbers", expanding=True))
+    ),
+    provider_traits.c.resource_provider_id,
+)
+_AGGREGATES_BY_UUID = bulk.Lookup(select(aggregates.c.uuid, aggregates.c.id), aggregates.c.uuid)
+
+
 def _aggregate_ids(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    query = select(aggregates.c.uuid, aggregates.c.id)
-    return {row.uuid: row.id for row in bulk.select_in(connection, query, aggregates.c.uuid, sorted(uuids))}
+    return {row.uuid: row.id for row in _AGGREGATES_BY_UUID.rows(connection, sorted(uuids))}
 
 
 def _numbered(wanted: Iterable[frozenset[str]], numbers: Mapping[str, int]) -> frozenset[frozenset[int]]:

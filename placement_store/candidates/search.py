@@ -4,9 +4,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from moorage import errors
-from moorage.model import AllocationRequest, ProviderAmounts, ResourceRequest
+from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
 from placement_store.candidates.bounds import hopeless, narrowed
 from placement_store.candidates.choices import Asked
+from placement_store.candidates.eligibility import Kin, serves_group
 from placement_store.candidates.masks import members
 from placement_store.candidates.puzzle import Puzzle, puzzle_of
 from placement_store.candidates.signature import signature
@@ -37,10 +38,20 @@ def search(
     root = tree.root
     if not root.traits.issuperset(request.root_required) or not root.traits.isdisjoint(request.root_forbidden):
         return
+    if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
+        yield from _of_flat_host(tree, request.groups[UNSUFFIXED])
+        return
     puzzle = puzzle_of(tree, Asked(request), seed)
     steps = _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps)
     for state in _solutions(puzzle, steps):
         yield _answer(puzzle, state)
+
+
+def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRequest]:
+    """Yield the one way there may be where there is one provider, without a search: most hosts are so."""
+    if serves_group(tree.root, group, Kin.of(tree)):
+        allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
+        yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
 
 
 class _Steps:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from moorage.model import Amount, Inventory, ResourceClassName, Resources, TraitName
+from moorage.model import Amount, Inventory, Name, ResourceClassName, Resources, ServerGroup, TraitName
 
 #: The fields of an inventory in the order of osc-placement's columns.
 INVENTORY_FIELDS = ("allocation_ratio", "min_unit", "max_unit", "reserved", "step_size", "total")
@@ -45,6 +45,19 @@ def trait(text: str) -> str:
     """Return the name of a trait, whether or not there is one."""
     name: str = _checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters")
     return name
+
+
+def name(text: str) -> str:
+    """Return a name of the usual length."""
+    name: str = _checked(text, Name, f"{text!r} is no name: it has 1 to 255 characters")
+    return name
+
+
+def members_on_host(text: str) -> int:
+    """Return how many members of a server group one host may have."""
+    kind = next(field.type for field in msgspec.structs.fields(ServerGroup) if field.name == "max_server_per_host")
+    most: int = _checked(text, kind, f"{text!r} is not a number from 1 to 1000", strict=False)
+    return most
 
 
 def field_value(field: str, text: str) -> float:

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.database import Database
 from placement_store.schema import MAIN, METADATA
 
@@ -51,3 +52,34 @@ def test_an_older_a_newer_and_a_missing_schema_are_refused(database: Database, r
     with pytest.raises(errors.SchemaMismatch) as caught:
         MAIN.check(database)
     assert (caught.value.found, caught.value.needed) == (revision or "none", MAIN.head())
+
+
+def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database) -> None:
+    config = MAIN._config()
+    config.attributes["schema"] = MAIN
+    with database.engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "main_0003")
+    groups = {rule: ids.derived(rule) for rule in ("spread", "together")}
+    member = ids.derived("member")
+    with database.engine.connect() as connection, connection.begin():
+        for number, (rule, uuid) in enumerate(groups.items(), 1):
+            connection.exec_driver_sql(
+                "INSERT INTO consumer_groups (uuid, rule, max_per_root, home_count, created_at)"
+                f" VALUES ('{uuid}', '{rule}', {number}, 1, 17.5)"
+            )
+        connection.exec_driver_sql(
+            "INSERT INTO consumers (uuid, project_id, user_id, generation, consumer_group_id, known_over_rpc,"
+            f" created_at, updated_at) VALUES ('{member}', 'p', 'u', 3, 1, 1, 17.5, 17.5)"
+        )
+
+    assert MAIN.upgrade(database) == ("main_0003", MAIN.head())
+
+    with database.engine.connect() as connection:
+        kept = connection.execute(text("SELECT id, uuid, policy, max_per_root, seq, created_at FROM consumer_groups"))
+        assert sorted(tuple(row) for row in kept) == [
+            (1, groups["spread"], "anti-affinity", 1, 0, 17.5),
+            (2, groups["together"], "affinity", 2, 0, 17.5),
+        ]
+        found = connection.execute(text("SELECT uuid, generation, consumer_group_id, migration_of FROM consumers"))
+        assert [tuple(row) for row in found] == [(member, 3, 1, None)]

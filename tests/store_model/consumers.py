@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from moorage import errors
 from moorage.messages import (
     AcceptClaim,
@@ -126,7 +128,7 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     released, claimed = (flat(request) for request in requests)
     faults = _absent(model, [message.claimed.allocations])
     faults += [*model.missing([message.root_provider_uuid]), *model.unknown(name for _, name in released)]
-    kept = _kept(model, holder, released, claimed, _root_of(model, message.root_provider_uuid))
+    kept, lost = _kept(model, holder, released, claimed, _root_of(model, message.root_provider_uuid))
     columns = {
         **UNCLAIMED,
         "owner": holder.owner,
@@ -138,11 +140,12 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     # What was claimed of may be gone by now.
     still = {u: part for u, part in message.released.allocations.items() if u in model.providers}
     write(model, changes, *_named([still, message.claimed.allocations]), faults=faults)
-    return _claimed(model, message.consumer_uuid, next(iter(residue), None))
+    answer = _claimed(model, message.consumer_uuid, next(iter(residue), None))
+    return structs.replace(answer, extras=_described(lost))
 
 
-def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> Held:
-    """Return what a consumer keeps between two hosts: what others have put on providers that it does not leave."""
+def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> tuple[Held, Held]:
+    """Return what others have put on providers: what a consumer keeps of it between two hosts, and what it leaves."""
     tree = model.tree(holder.root)
     left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
     given_up = Counter(holder.held) & Counter(released)
@@ -156,8 +159,11 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
             more = min(missing[name], holder.held.get((provider, name), 0) - given_up[provider, name])
             given_up[provider, name] += more
             missing[name] -= more
-    kept = Counter(holder.held) - given_up
-    return {pair: amount for pair, amount in kept.items() if pair[0] not in left}
+    extras = Counter(holder.held) - given_up
+    return (
+        {pair: amount for pair, amount in extras.items() if pair[0] not in left},
+        {pair: amount for pair, amount in extras.items() if pair[0] in left},
+    )
 
 
 @apply.register
@@ -189,7 +195,7 @@ def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
         return Released()
     residue = _residue(model, holder, {}) if message.leave_residue else {}
     write(model, {uuid: Change({}, UNCLAIMED, for_good=message.for_good), **residue}, moves_generations=False)
-    return Released(residue_uuid=next(iter(residue), None))
+    return Released(residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue))
 
 
 # --- The one way all of them write ----------------------------------------------------------------------------------
@@ -265,6 +271,14 @@ def _allows(inventory: Inventory | None, before: int, after: int, amounts: Itera
 def flat(allocations: Mapping[str, ProviderAmounts]) -> Held:
     """Return amounts by provider and resource class."""
     return {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
+
+
+def _described(amounts: Held) -> dict[str, ProviderAmounts]:
+    """Return amounts as a message has them."""
+    found: dict[str, dict[str, int]] = {}
+    for (uuid, name), amount in amounts.items():
+        found.setdefault(uuid, {})[name] = amount
+    return {uuid: ProviderAmounts(resources=resources) for uuid, resources in found.items()}
 
 
 def _named(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:

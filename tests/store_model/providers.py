@@ -101,7 +101,7 @@ def set_inventories(message: SetInventories, model: Model, _found: Any) -> Resou
 def set_inventory(message: SetInventory, model: Model, _found: Any) -> ResourceProvider:
     """Create or replace the inventory of one class."""
     name = message.resource_class
-    refuse(model.missing([message.uuid]))
+    _require(model, message.uuid, {name: message.inventory})
     present = model.providers[message.uuid].inventories
     faults: list[errors.MoorageError] = []
     if message.expected == "present" and name not in present:
@@ -115,7 +115,8 @@ def set_inventory(message: SetInventory, model: Model, _found: Any) -> ResourceP
 def delete_inventory(message: DeleteInventory, model: Model, _found: Any) -> ResourceProvider:
     """Take away the inventory of one class."""
     name = message.resource_class
-    refuse(model.missing([message.uuid]))
+    if missing := model.missing([message.uuid]):
+        refuse([*missing, *model.unknown([name])])
     present = model.providers[message.uuid].inventories
     faults: list[errors.MoorageError] = [*model.unknown([name])]
     if name not in present:
@@ -137,13 +138,19 @@ def _replace(
     wanted: Mapping[str, Inventory],
     faults: Iterable[errors.MoorageError] = (),
 ) -> ResourceProvider:
-    refuse(model.missing([uuid]))
+    _require(model, uuid, wanted)
     provider = model.providers[uuid]
     faults = [*faults, *model.moved({uuid: [generation]}), *model.unknown(wanted)]
     refuse([*faults, *invalid(uuid, wanted), *in_use(model, uuid, wanted)])
     provider.inventories = dict(wanted)
     provider.generation += 1
     return model.shown(uuid)
+
+
+def _require(model: Model, uuid: str, wanted: Mapping[str, Inventory]) -> None:
+    """Refuse where the provider is not there; what is wrong with the inventories themselves may be said instead."""
+    if missing := model.missing([uuid]):
+        refuse([*missing, *model.unknown(wanted), *invalid(uuid, wanted)])
 
 
 def invalid(uuid: str, inventories: Mapping[str, Inventory]) -> list[errors.MoorageError]:

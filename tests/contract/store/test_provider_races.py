@@ -1,8 +1,14 @@
 """Writers of providers at the same moment: one of them is first, and the trees stay trees."""
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 from placement_builders import Store, assert_trees, at_once
+from sqlalchemy import event
 
 from moorage import ids
+from moorage.database import Database
 from moorage.messages import (
     DeleteResourceProvider,
     DeleteTrait,
@@ -107,6 +113,62 @@ def test_the_same_tree_reported_by_several_at_once_is_there_once(store: Store) -
         assert outcome == ["done"] * 4
         assert (store.generation(root), store.generation(child)) == (1, 1)
     assert_trees(store)
+
+
+class Intruder:
+    """Does something once, when a database that is under way has executed so many more statements.
+
+    :param before: the statements that it lets pass; a number that is never reached only counts them.
+    """
+
+    def __init__(self, database: Database, before: int, act: Callable[[], object]) -> None:
+        self._database = database
+        self._before = before
+        self._act = act
+        self.passed = 0
+
+    def __enter__(self) -> "Intruder":
+        event.listen(self._database.engine, "after_cursor_execute", self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        event.remove(self._database.engine, "after_cursor_execute", self._note)
+
+    def _note(self, *_: Any) -> None:
+        self.passed += 1
+        if self.passed == self._before:
+            self._act()
+
+
+def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it_says(
+    store: Store, request: pytest.FixtureRequest
+) -> None:
+    if store.database.is_sqlite:
+        pytest.skip("on SQLite nobody else writes while a report is under way")
+    reported = ProviderReport(uuid=ids.derived("node"), name="node", inventories={"VCPU": Inventory(total=8)})
+    database = Database(store.database.url.render_as_string(hide_password=False), "main")
+    request.addfinalizer(database.close)
+    other = Store(database)
+
+    def report() -> int:
+        message = ReportProviders(request_id=ids.fresh(), providers=(reported,))
+        return store.endpoint.report_providers(message).generations[reported.uuid]
+
+    report()
+    with Intruder(store.database, -1, lambda: None) as counting:
+        report()
+
+    left_alone = []
+    for statement in range(1, counting.passed + 1):
+        before = store.generation(reported.uuid)
+        with Intruder(store.database, statement, lambda n=before: other.set_inventories(reported.uuid, n, VCPU=9)):
+            told = report()
+        is_as_told = store.get(reported.uuid).inventories == reported.inventories
+        # Either the report came to see the other's write, and undid it, or it saw nothing of it.
+        assert told == (before + 2 if is_as_told else before)
+        left_alone.append(not is_as_told)
+        report()
+    assert set(left_alone) == {True, False}
 
 
 def test_of_several_writers_at_one_generation_one_is_first(store: Store, host: str) -> None:

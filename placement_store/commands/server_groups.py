@@ -1,0 +1,122 @@
+"""The sub-commands `moorage server-group create`, `list`, `show` and `delete`."""
+
+import argparse
+from typing import Any, get_args
+
+from cliff.command import Command
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import ids
+from moorage.commands import ShownLines, shown
+from moorage.messages import (
+    CreateServerGroup,
+    DeleteServerGroup,
+    GetServerGroup,
+    ListServerGroups,
+    ServerGroupState,
+)
+from moorage.model import GroupPolicy, ServerGroup
+from placement_store.commands import typed
+from placement_store.commands.asking import Asking
+
+_COLUMNS = ("uuid", "name", "project_id", "policy", "max_server_per_host", "members")
+
+Shown = tuple[tuple[str, ...], tuple[Any, ...]]
+
+
+def _described(state: ServerGroupState) -> tuple[Any, ...]:
+    group = state.group
+    return shown((group.uuid, state.name, state.project_id, group.policy, group.max_server_per_host))
+
+
+def _shown(state: ServerGroupState) -> Shown:
+    lines = [f"{member} on {root or 'no host'}" for member, root in state.members.items()]
+    return _COLUMNS, (*_described(state), ShownLines(state.members, lines))
+
+
+class ServerGroupCreate(Asking, ShowOne):
+    """Create a server group: a rule for where the servers that name it may be.
+
+    `affinity` keeps them on one host, `anti-affinity` at most --max of them on each; of the soft ones the same is
+    wished. The rule of a group never changes.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("name", type=typed.name, help="what it is called; others may be called the same")
+        add("--policy", choices=get_args(GroupPolicy), required=True, help="its rule")
+        add("--project", type=typed.name, required=True, metavar="PROJECT", help="the project whose it is")
+        add("--uuid", type=typed.uuid, help="its uuid; default: a new one")
+        add(
+            "--max",
+            type=typed.members_on_host,
+            default=1,
+            metavar="N",
+            help="how many of it one host may have; default: 1",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Create the group and show it.
+
+        :raises AlreadyExists: the uuid is taken.
+        :raises InvalidRequest: the maximum is out of its range.
+        """
+        group = ServerGroup(
+            uuid=parsed_args.uuid or ids.fresh(), policy=parsed_args.policy, max_server_per_host=parsed_args.max
+        )
+        message = CreateServerGroup(
+            request_id=ids.fresh(), group=group, name=parsed_args.name, project_id=parsed_args.project
+        )
+        return _shown(self.change(message))
+
+
+class ServerGroupList(Asking, Lister):
+    """List the server groups by name; those that a build has brought have none."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--project", type=typed.name, metavar="PROJECT", help="only those of this project")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Return a row a group, with how many members it has."""
+        states = self.placement.call(ListServerGroups(project_id=parsed_args.project))
+        return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
+
+
+class _OfGroup(Asking):
+    """A command about one server group."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("group", type=typed.uuid, help="the group, by uuid")
+        return parser
+
+
+class ServerGroupShow(_OfGroup, ShowOne):
+    """Show a server group with its members, and the compute node that each is on; of one that moves, where it goes."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Show the group.
+
+        :raises ServerGroupNotFound: there is no such group.
+        """
+        return _shown(self.placement.call(GetServerGroup(uuid=parsed_args.group)))
+
+
+class ServerGroupDelete(_OfGroup, Command):
+    """Delete a server group. It is refused while it has members, shelved ones included."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete the group.
+
+        :raises ServerGroupNotFound: there is no such group.
+        :raises InvalidState: it has members.
+        """
+        self.change(DeleteServerGroup(request_id=ids.fresh(), uuid=parsed_args.group))

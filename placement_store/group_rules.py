@@ -1,0 +1,157 @@
+"""The rules of server groups, decided in the transaction of the write itself: who may come to which root provider.
+
+A write that lets a member come to a root locks the group's row, as the last thing of all that it locks, and then
+counts the members as they are now. Nothing is counted in advance, so nothing can be miscounted. Whatever only takes
+members away, or lets one stay where it is, locks no group and is never refused.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, select, true
+
+from moorage import errors
+from placement_store.groups import MEMBER, placed
+from placement_store.providers import uuids_of
+from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
+
+_HARD = ("affinity", "anti-affinity")
+
+
+class Standing(NamedTuple):
+    """That a member of a group is on a root provider, or, without one, on none."""
+
+    group_id: int
+    root_id: int | None
+    #: The uuid of the instance, be it that a migration stands for it.
+    member: str
+
+
+def verify(
+    connection: Connection, before: Collection[Standing], after: Collection[Standing], written: Collection[str]
+) -> None:
+    """Refuse a write that has brought a member to where the rule of its group does not let it be.
+
+    :param before: how those consumers stood that have been written and may stand otherwise now.
+    :param after: how they stand.
+    :param written: their uuids.
+    :raises GroupRuleRefused: the rule of a group does not allow it.
+    :raises ClaimContention: a group has been deleted at this very moment.
+    """
+    known = {(standing.group_id, standing.member) for standing in before}
+    come = {
+        standing
+        for standing in set(after).difference(before)
+        if standing.root_id is not None or (standing.group_id, standing.member) not in known
+    }
+    for group_id in sorted({standing.group_id for standing in come}):
+        gains = {(standing.root_id, standing.member) for standing in come if standing.group_id == group_id}
+        group = _lock(connection, group_id)
+        for root_id in sorted(root_id for root_id in {root for root, _ in gains} if root_id is not None):
+            members = {member for root, member in gains if root == root_id}
+            _Gained(connection, group, root_id, members, written).verify()
+
+
+def _lock(connection: Connection, group_id: int) -> Row[Any]:
+    """Lock a group against other writers who let a member gain a root, or, its rule being soft, against deletion.
+
+    :raises ClaimContention: it has been deleted, before it had a member; whoever names it again creates it anew.
+    """
+    query = select(consumer_groups).where(consumer_groups.c.id == group_id)
+    group = connection.execute(query).one_or_none()
+    if group is None:
+        raise errors.ClaimContention(tries=1)
+    if group.policy in _HARD:
+        # An update rather than a locking read: where several nodes of a Galera cluster are written to, they know of
+        # each other's updates, when they commit, and never of each other's locks.
+        #
+        # UPDATE consumer_groups SET seq = seq + 1 WHERE id = :id
+        statement = consumer_groups.update().where(consumer_groups.c.id == group_id)
+        locked = connection.execute(statement.values(seq=consumer_groups.c.seq + 1)).rowcount == 1
+    else:
+        # SELECT ... FROM consumer_groups WHERE id = :id LOCK IN SHARE MODE
+        locked = connection.execute(query.with_for_update(read=True)).one_or_none() is not None
+    if not locked:
+        raise errors.ClaimContention(tries=1)
+    return group
+
+
+class _Gained:
+    """The members of a group that a write has brought to one root provider; the group is locked."""
+
+    def __init__(
+        self, connection: Connection, group: Row[Any], root_id: int, members: Collection[str], written: Collection[str]
+    ) -> None:
+        self._connection = connection
+        self._group = group
+        self._root_id = root_id
+        self._members = members
+        self._written = written
+
+    def verify(self) -> None:
+        """Refuse what the group's rule does not allow.
+
+        :raises GroupRuleRefused: it does not.
+        """
+        if self._group.policy == "anti-affinity":
+            self._verify_apart()
+        elif self._group.policy == "affinity":
+            self._verify_together()
+
+    def _verify_apart(self) -> None:
+        here = {row.member for row in self._here()}
+        if len(here) <= self._group.max_per_root:
+            return
+        newcomers = self._newcomers()
+        for member in sorted(newcomers):
+            there = len(here - newcomers)
+            most = self._group.max_per_root
+            raise self._refused(member, f"{there} of its members are there already, and at most {most} may be")
+
+    def _verify_together(self) -> None:
+        """Let members come to a root only if all others are there and nowhere else, hosts forced down left out.
+
+        So the only member there is goes wherever it likes. As long as its migration holds the source, it is in two
+        places, and nobody else can be where it is.
+        """
+        elsewhere: dict[str, set[str]] = {}
+        not_here = (consumers.c.root_provider_id != self._root_id, hosts.c.forced_down.is_not(true()))
+        for row in self._rows(*not_here):
+            elsewhere.setdefault(row.member, set()).add(row.root_uuid)
+        if not elsewhere:
+            return
+        for member in sorted(self._members):
+            others = {other: roots for other, roots in elsewhere.items() if other != member}
+            if others and member in self._newcomers():
+                raise self._refused(member, self._why_apart(member in elsewhere, others))
+
+    def _why_apart(self, leaves: bool, others: Mapping[str, Collection[str]]) -> str:
+        roots = ", ".join(sorted({root for there in others.values() for root in there}))
+        if leaves:
+            return f"it would leave others behind on {roots}: only a member that is the only one moves"
+        here = {row.member for row in self._here()}
+        for other, there in sorted(others.items()):
+            if len(there) > 1 or other in here:
+                return f"its member {other} is moving, and nobody joins before that has ended"
+        return f"its members are on {roots}"
+
+    def _newcomers(self) -> set[str]:
+        """Return those of the members that nothing has stood for here which this write has left alone."""
+        return set(self._members).difference(row.member for row in self._here() if row.uuid not in self._written)
+
+    def _here(self) -> Sequence[Row[Any]]:
+        return self._rows(consumers.c.root_provider_id == self._root_id)
+
+    def _rows(self, *conditions: ColumnElement[bool]) -> Sequence[Row[Any]]:
+        columns = (consumers.c.uuid, MEMBER.label("member"), resource_providers.c.uuid.label("root_uuid"))
+        query = placed(*columns).where(consumers.c.consumer_group_id == self._group.id, *conditions)
+        return self._connection.execute(query).all()
+
+    def _refused(self, member: str, reason: str) -> errors.GroupRuleRefused:
+        return errors.GroupRuleRefused(
+            group_uuid=self._group.uuid,
+            policy=self._group.policy,
+            consumer_uuid=member,
+            provider_uuid=uuids_of(self._connection, [self._root_id])[self._root_id],
+            reason=reason,
+        )

@@ -1,0 +1,221 @@
+"""Server groups as rows: made known to the store, shown, deleted, and where their members are.
+
+A member is an instance. It is on the root provider where it is placed, and where a migration of it is: where that is
+the same one, the two are one member. A residue, which holds a host for a guest that nobody wants there any more, has no
+group. Whether a member may come to a root is decided in :mod:`placement_store.group_rules`.
+"""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, exc, func, select
+
+from moorage import errors
+from moorage.messages import CreateServerGroup, ServerGroupState
+from moorage.model import ServerGroup
+from placement_store import bulk
+from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
+
+#: The instance that a row of `consumers` stands for.
+MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
+
+
+# --- Making them known ----------------------------------------------------------------------------------------------
+
+
+def bind(connection: Connection, group: ServerGroup) -> int:
+    """Return the number of a group that a claim names, which is created if it is not known yet.
+
+    To be done before anything is locked: whoever names a group that somebody else creates at this moment waits here for
+    that one to end.
+
+    :raises InvalidRequest: the store knows the group with another policy or maximum; neither ever changes.
+    """
+    found = _find(connection, group.uuid)
+    if found is None:
+        found = _create_or_find(connection, group)
+    if (found.policy, found.max_per_root) != (group.policy, group.max_server_per_host):
+        raise errors.InvalidRequest(
+            path="$.request_spec.server_group",
+            reason=f"the group is known with policy {found.policy} and at most {found.max_per_root} on a host",
+        )
+    number: int = found.id
+    return number
+
+
+def create(connection: Connection, message: CreateServerGroup) -> ServerGroupState:
+    """Create a group.
+
+    :raises AlreadyExists: there is one of that uuid.
+    """
+    try:
+        _insert(connection, message.group, name=message.name, project_id=message.project_id)
+    except exc.IntegrityError as fault:
+        raise errors.AlreadyExists(kind="server group", name=message.group.uuid) from fault
+    return ServerGroupState(group=message.group, name=message.name, project_id=message.project_id)
+
+
+def _create_or_find(connection: Connection, group: ServerGroup) -> Row[Any]:
+    with suppress(exc.IntegrityError):  # waited for: somebody else has just created it
+        _insert(connection, group, name=None, project_id=None)
+    found = _find(connection, group.uuid)
+    if found is None:
+        raise errors.ClaimContention(tries=1)
+    return found
+
+
+def _find(connection: Connection, uuid: str) -> Row[Any] | None:
+    return connection.execute(select(consumer_groups).where(consumer_groups.c.uuid == uuid)).one_or_none()
+
+
+def _insert(connection: Connection, group: ServerGroup, *, name: str | None, project_id: str | None) -> None:
+    row = {
+        "uuid": group.uuid,
+        "policy": group.policy,
+        "max_per_root": group.max_server_per_host,
+        "name": name,
+        "project_id": project_id,
+    }
+    bulk.insert(connection, consumer_groups, [row], stamps=["created_at"])
+
+
+# --- Showing and deleting them --------------------------------------------------------------------------------------
+
+
+def get(connection: Connection, uuid: str) -> ServerGroupState:
+    """Return one group with its members.
+
+    :raises ServerGroupNotFound: there is none of that uuid.
+    """
+    found = _states(connection, _SHOWN.where(consumer_groups.c.uuid == uuid))
+    if not found:
+        raise not_found(uuid)
+    return found[0]
+
+
+def listed(connection: Connection, project_id: str | None) -> list[ServerGroupState]:
+    """Return the groups with their members by name and uuid, of all projects or of one; those without a name first."""
+    query = _SHOWN if project_id is None else _SHOWN.where(consumer_groups.c.project_id == project_id)
+    return sorted(_states(connection, query), key=lambda state: (state.name or "", state.group.uuid))
+
+
+def delete(connection: Connection, uuid: str) -> None:
+    """Delete a group that has no members.
+
+    :raises ServerGroupNotFound: there is none of that uuid.
+    :raises InvalidState: it has members, if only such that are on no host.
+    """
+    # By the uuid, whose index entry is locked first: whoever has waited for it in `bind` holds on to that.
+    #
+    # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE
+    group_id = connection.scalar(select(consumer_groups.c.id).where(consumer_groups.c.uuid == uuid).with_for_update())
+    if group_id is None:
+        raise not_found(uuid)
+    # A member that comes at this moment waits for the group's row, and then finds it gone.
+    count = connection.scalar(select(func.count(MEMBER.distinct())).where(consumers.c.consumer_group_id == group_id))
+    if count:
+        raise errors.InvalidState(reason=f"server group {uuid} has {count} members")
+    connection.execute(consumer_groups.delete().where(consumer_groups.c.id == group_id))
+
+
+# One statement, which sees one moment.
+_SHOWN = select(
+    consumer_groups.c.uuid,
+    consumer_groups.c.policy,
+    consumer_groups.c.max_per_root,
+    consumer_groups.c.name,
+    consumer_groups.c.project_id,
+    MEMBER.label("member"),
+    consumers.c.migration_of,
+    resource_providers.c.uuid.label("root_uuid"),
+).select_from(
+    consumer_groups.outerjoin(consumers, consumers.c.consumer_group_id == consumer_groups.c.id).outerjoin(
+        resource_providers, resource_providers.c.id == consumers.c.root_provider_id
+    )
+)
+
+
+def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState]:
+    described: dict[str, Row[Any]] = {}
+    members: dict[str, dict[str, str | None]] = {}
+    for row in connection.execute(query):
+        described[row.uuid] = row
+        placed = members.setdefault(row.uuid, {})
+        # Of an instance that is moving, its destination is shown.
+        if row.member is not None and (row.migration_of is None or row.member not in placed):
+            placed[row.member] = row.root_uuid
+    return [
+        ServerGroupState(
+            group=ServerGroup(uuid=uuid, policy=row.policy, max_server_per_host=row.max_per_root),
+            name=row.name,
+            project_id=row.project_id,
+            members=dict(sorted(members[uuid].items())),
+        )
+        for uuid, row in described.items()
+    ]
+
+
+def not_found(uuid: str) -> errors.ServerGroupNotFound:
+    """Return the error that says so."""
+    return errors.ServerGroupNotFound(name=uuid)
+
+
+# --- Where members are ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OccupiedRoot:
+    """What of a server group is on one root provider."""
+
+    #: How many instances; one that a migration of it stands for, too, counts once.
+    members: int
+    #: Whether the operator has forced its host down: what is there does not count for affinity.
+    forced_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Where the members of a server group are."""
+
+    #: By the uuid of the root provider.
+    roots: Mapping[str, OccupiedRoot] = field(default_factory=dict)
+    #: Whether one of them is on two roots, those of hosts forced down left out: it is moving. Until it has arrived,
+    #: nobody joins its group if the policy is affinity.
+    moving: bool = False
+
+
+def placed(*columns: Any) -> Select[Any]:
+    """Return the query of ``columns`` for consumers that are on a root provider; of which group, the caller adds.
+
+    It is of ``consumers``, of ``resource_providers``, where that root is, and of ``hosts``, if it is one's.
+    """
+    # SELECT ... FROM consumers c JOIN resource_providers p ON p.id = c.root_provider_id
+    #   LEFT JOIN hosts h ON h.compute_node_uuid = p.uuid
+    source = consumers.join(resource_providers, resource_providers.c.id == consumers.c.root_provider_id)
+    return select(*columns).select_from(source.outerjoin(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid))
+
+
+def occupancy(connection: Connection, group_uuid: str, besides: Collection[str]) -> Occupancy:
+    """Return where the members of a group are, as one statement sees them; nowhere, where there is no such group.
+
+    :param besides: the uuids of instances that are not counted: those about to be placed.
+    """
+    number = select(consumer_groups.c.id).where(consumer_groups.c.uuid == group_uuid).scalar_subquery()
+    query = placed(MEMBER.label("member"), resource_providers.c.uuid, hosts.c.forced_down)
+    members: dict[str, set[str]] = {}
+    down: set[str] = set()
+    live: dict[str, set[str]] = {}
+    for row in connection.execute(query.where(consumers.c.consumer_group_id == number)):
+        if row.member in besides:
+            continue
+        members.setdefault(row.uuid, set()).add(row.member)
+        if row.forced_down:
+            down.add(row.uuid)
+        else:
+            live.setdefault(row.member, set()).add(row.uuid)
+    return Occupancy(
+        roots={uuid: OccupiedRoot(len(there), uuid in down) for uuid, there in members.items()},
+        moving=any(len(roots) > 1 for roots in live.values()),
+    )

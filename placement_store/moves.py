@@ -1,0 +1,306 @@
+"""Moves: an instance goes to a destination while a migration holds its source, until that is confirmed or reverted.
+
+Each step is one write of both consumers, netted, so that nothing of it can be seen halfway and what changes hands needs
+no room. See :mod:`placement_store.shares` for whose is what.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from moorage import errors, ids
+from moorage.messages import Claimed, EndMove, MoveEnded
+from moorage.model import Move
+from placement_store import allocations, claims, consumers, given_up, providers, residues, shares
+from placement_store.allocations import Change
+from placement_store.claims import NewClaim
+from placement_store.consumers import UNCLAIMED, Holding, Pair
+from placement_store.names import ResourceClassNames
+from placement_store.races import Moved
+from placement_store.schema import consumers as consumer_table
+from placement_store.shares import Places
+
+MIGRATION = "MIGRATION"
+
+# --- Beginning ------------------------------------------------------------------------------------------------------
+
+
+def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
+    """Give an instance's source to the migration, with the claim that stands there, and claim the destination for it.
+
+    Whatever is raised, the transaction must be rolled back.
+
+    :raises ClaimReleased: the claim to be moved is not the instance's, or no longer.
+    :raises ConsumerGenerationConflict: the instance is not at the generation that was named.
+    :raises InvalidState: no host has accepted the claim, or another move of the instance has not ended.
+    :raises ConsumerDeleted: the instance or the migration has been deleted for good.
+    :raises AlreadyExists: the migration is there already.
+    :raises CannotCarryOver: others have put something on providers that are left.
+    :raises CapacityExceeded: the destination has not enough room; ``refusals`` names every provider that has refused.
+    :raises GroupRuleRefused: the rule of the instance's server group forbids the destination.
+    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
+    :raises ProviderNotFound: a provider that is to be claimed of does not exist.
+    :raises ResourceClassNotFound: a resource class that is named does not exist.
+    :raises ClaimContention: something else has changed at this very moment.
+    """
+    try:
+        return _begin(connection, new, move, names)
+    except Moved as fault:
+        raise _why(connection, new, move) from fault
+
+
+def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
+    group_ids = claims.bound(connection, [new])
+    instance = _require_movable(connection, new, move)
+    keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
+    held = shares.amounts_of(move.held)
+    keys |= providers.keys_found(connection, held)
+    root_id = keys[new.root_provider_uuid].root_id
+    places = Places.of(keys, instance.root_provider_id, root_id, held, new.allocations)
+    parts = shares.before_a_move(connection, instance, held, places, names)
+    leaving = shares.within(parts.extras, left(places, given_up.on_host(connection, instance)))
+    if leaving and not move.drop_extras:
+        raise _cannot_carry_over(connection, instance, leaving, names)
+    claimed = allocations.numbered(new.allocations, keys, names, connection)
+    mine, others = shares.divided(parts.kept_old, claimed, places.shared)
+    claim_id = ids.fresh()
+    changes = [
+        Change(
+            uuid=instance.uuid,
+            before=instance,
+            after=mine + (parts.extras - leaving),
+            named=frozenset(keys[uuid].id for uuid in new.allocations),
+            columns=claims.placement(new, claim_id, root_id, group_ids),
+            claimed=True,
+        ),
+        Change(
+            uuid=move.migration_uuid,
+            before=None,
+            after=others + leaving,
+            columns=_migration(instance, _row(connection, instance)),
+            inherited=True,
+        ),
+    ]
+    relied_on = allocations.generations_named([move.held.allocations], keys)
+    allocations.write(connection, changes, names, relied_on=relied_on, roots=dict(keys.values()))
+    return Claimed(claim_id=claim_id, consumer_generation=instance.generation + 1)
+
+
+def _require_movable(connection: Connection, new: NewClaim, move: Move) -> Holding:
+    uuid = new.consumer_uuid
+    found = consumers.holdings(connection, [uuid, move.migration_uuid])
+    instance = found.get(uuid)
+    consumers.require_unburied(connection, uuid, instance)
+    if instance is None or instance.claim_id != move.claim_id:
+        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id)
+    if instance.generation != new.consumer_generation:
+        raise errors.ConsumerGenerationConflict(
+            consumer_uuid=uuid, named=new.consumer_generation, found=instance.generation
+        )
+    if instance.accepted_by is None:
+        raise errors.InvalidState(reason=f"no host has accepted the claim of consumer {uuid}")
+    if move.migration_uuid in found:
+        raise errors.AlreadyExists(kind="consumer", name=move.migration_uuid)
+    table = consumer_table.c
+    query = select(table.uuid).where(table.migration_of == uuid, table.claim_id.is_not(None)).limit(1)
+    if (pending := connection.scalar(query)) is not None:
+        raise errors.InvalidState(reason=f"migration {pending} of consumer {uuid} has not ended")
+    return instance
+
+
+def left(places: Places, source_tree: Collection[int]) -> set[int]:
+    """Return the ids of the providers that an instance leaves which goes from the source."""
+    tree = set() if places.on_source else set(source_tree)
+    return (tree | places.pools) - places.used
+
+
+def _migration(instance: Holding, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a new migration: the claim on the source is its own from now on, as it stands."""
+    return {
+        **_carried(row),
+        "project_id": row["project_id"],
+        "user_id": row["user_id"],
+        "consumer_type": MIGRATION,
+        "migration_of": instance.uuid,
+        "consumer_group_id": instance.consumer_group_id,
+        "known_over_rpc": True,
+    }
+
+
+def _cannot_carry_over(
+    connection: Connection, instance: Holding, leaving: Mapping[Pair, int], names: ResourceClassNames
+) -> errors.CannotCarryOver:
+    amounts = [
+        {"provider_uuid": uuid, "resource_class": name, "amount": amount}
+        for uuid, part in shares.described(connection, leaving, names).items()
+        for name, amount in part.resources.items()
+    ]
+    return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)
+
+
+def _why(connection: Connection, new: NewClaim, move: Move) -> errors.MoorageError:
+    """Return what has become of what a move was to be made of since it was read."""
+    try:
+        _require_movable(connection, new, move)
+        providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
+    except errors.MoorageError as reason:
+        return reason
+    return errors.ClaimContention(tries=1)
+
+
+# --- Ending ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """What an outcome makes of the two consumers."""
+
+    instance: Change
+    migration: Change
+    residue: Change | None
+    claim_id: str
+    extras: Mapping[Pair, int]
+
+
+def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> MoveEnded:
+    """End a move: the instance keeps the destination, or takes back what the migration holds.
+
+    Nothing grows: of every inventory the instance holds afterwards at most what the two held together.
+
+    :raises ClaimReleased: the claim on the destination is not the instance's, or no longer.
+    :raises ConsumerGenerationConflict: the instance is not at the generation that was named.
+    :raises ConsumerNotFound: the move has ended.
+    :raises InvalidRequest: the migration is none of this instance.
+    :raises InvalidState: a host has accepted what is given up, its guest is not known to be gone, and no residue may be
+        left; or there is nothing to go back to, because somebody else has released what the migration held.
+    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
+    :raises Moved: something has changed since it was read; a new transaction may succeed.
+    """
+    uuid = message.consumer_uuid
+    instance = consumers.holdings(connection, [uuid]).get(uuid)
+    if instance is None or instance.claim_id != message.claim_id:
+        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
+    if message.consumer_generation not in (None, instance.generation):
+        raise errors.ConsumerGenerationConflict(
+            consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
+        )
+    migration = migration_of(connection, instance, message.migration_uuid)
+    leaver = migration if message.outcome == "confirm" else instance
+    if leaver.accepted_by is not None and not (message.guest_gone or message.leave_residue):
+        raise claims.accepted(leaver.uuid)
+    held, claimed = shares.amounts_of(message.held), shares.amounts_of(message.claimed)
+    keys = providers.keys_found(connection, {*held, *claimed})
+    places = Places.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
+    parts = shares.of_a_move(connection, instance, migration, held, claimed, places, names)
+    outcome = _confirmed if message.outcome == "confirm" else _reverted
+    ending = outcome(connection, message, instance, migration, places, parts)
+    changes = [ending.instance, ending.migration]
+    relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
+    residue_uuid = residues.write(
+        connection, changes, ending.residue, names, relied_on=relied_on, roots=dict(keys.values())
+    )
+    if not ending.migration.for_good:
+        residues.require_unreported(connection, migration)
+        residue_uuid = migration.uuid
+    return MoveEnded(
+        claim_id=ending.claim_id,
+        consumer_generation=instance.generation + 1,
+        residue_uuid=residue_uuid,
+        extras=shares.described(connection, ending.extras, names),
+    )
+
+
+def _confirmed(
+    connection: Connection,
+    message: EndMove,
+    instance: Holding,
+    migration: Holding,
+    _places: Places,
+    parts: shares.Parts,
+) -> _Ending:
+    """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue."""
+    may_be_used = message.leave_residue and not message.guest_gone
+    kept = residues.becoming(connection, migration) if may_be_used else None
+    return _Ending(
+        instance=Change(
+            uuid=instance.uuid,
+            before=instance,
+            after=Counter(instance.amounts) - parts.beyond_new,
+            inherited=True,
+        ),
+        migration=kept or _buried(migration),
+        residue=None,
+        claim_id=message.claim_id,
+        extras=parts.left_extras,
+    )
+
+
+def _reverted(
+    connection: Connection,
+    message: EndMove,
+    instance: Holding,
+    migration: Holding,
+    places: Places,
+    parts: shares.Parts,
+) -> _Ending:
+    """Give the instance all that the migration holds, and its claim; the destination's tree is given up."""
+    if migration.claim_id is None:
+        raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
+    tree = set() if places.on_source else given_up.on_host(connection, instance)
+    lost = shares.within(parts.extras, tree - places.pools)
+    kept = parts.kept_old + (parts.extras - lost)
+    may_be_used = message.leave_residue and not message.guest_gone
+    return _Ending(
+        instance=Change(
+            uuid=instance.uuid,
+            before=instance,
+            after=kept + Counter(migration.amounts),
+            columns=_carried(_row(connection, migration)),
+            # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
+            unaccepted=instance.accepted_by is None and not message.guest_gone,
+            inherited=True,
+        ),
+        migration=_buried(migration),
+        residue=residues.left(connection, instance, kept) if may_be_used else None,
+        claim_id=migration.claim_id,
+        extras=lost,
+    )
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holding:
+    """Return the migration of an instance whose move has not ended.
+
+    :raises ConsumerNotFound: there is none of that uuid, or it is a residue by now.
+    :raises InvalidRequest: it is another's.
+    """
+    migration = consumers.holdings(connection, [uuid]).get(uuid)
+    if migration is None or residues.is_one(migration):
+        raise consumers.not_found(uuid)
+    if migration.migration_of != instance.uuid:
+        raise errors.InvalidRequest(path="$.migration_uuid", reason=f"no migration of consumer {instance.uuid}")
+    return migration
+
+
+def _row(connection: Connection, holding: Holding) -> dict[str, Any]:
+    """Return the columns of a consumer; what they say is true at the generation that was read, or the write fails."""
+    table = consumer_table
+    query = select(*(table.c[name] for name in UNCLAIMED), table.c.project_id, table.c.user_id)
+    found = connection.execute(query.where(table.c.id == holding.id)).one_or_none()
+    if found is None:
+        raise Moved
+    return found._asdict()
+
+
+def _carried(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a claim, which changes hands as it stands."""
+    return {name: row[name] for name in UNCLAIMED}
+
+
+def _buried(migration: Holding) -> Change:
+    return Change(uuid=migration.uuid, before=migration, after={}, columns=UNCLAIMED, for_good=True)

@@ -1,0 +1,109 @@
+"""Claims that are added to what a consumer holds already, and claims that bring a server group."""
+
+from collections.abc import Sequence
+
+import pytest
+from placement_builders import Amounts, Store
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.messages import Claimed
+from moorage.model import ServerGroup
+from placement_store import bulk, claims
+from placement_store.claims import NewClaim
+from placement_store.schema import consumer_groups, consumers, hosts
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider("pool", DISK_GB=100)
+
+
+def add(store: Store, new: Sequence[NewClaim]) -> list[Claimed]:
+    return store.database.write(lambda connection: claims.claim(connection, new, store.names, keep_held=True))
+
+
+def add_one(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> Claimed:
+    return add(store, [store.new_claim(uuid, amounts, consumer_generation=generation)])[0]
+
+
+def make_a_host(store: Store, uuid: str) -> None:
+    """Let the scheduler know a host of which this is the compute node."""
+    row = {
+        "cell_uuid": ids.derived("test", "cell"),
+        "service_host": uuid,
+        "nodename": uuid,
+        "compute_node_uuid": uuid,
+        "agent": "agent",
+        "availability_zone": "zone",
+        "attributes": b"{}",
+        "up": True,
+    }
+    stamps = ["heartbeat_at", "created_at", "updated_at"]
+    store.database.write(lambda connection: bulk.insert(connection, hosts, [row], stamps=stamps))
+
+
+def test_a_claim_is_added_to_what_others_have_put_on_the_consumer(store: Store, host: str, pool: str) -> None:
+    uuid = ids.fresh()
+    store.put(uuid, {pool: {"DISK_GB": 5}, host: {"VCPU": 1}})
+    make_a_host(store, host)
+
+    answer = add_one(store, uuid, {host: SMALL, pool: {"DISK_GB": 50}}, 1)
+
+    assert store.held(uuid) == {host: {"VCPU": 3, "MEMORY_MB": 2048}, pool: {"DISK_GB": 55}}
+    found = store.consumer(uuid)
+    assert (found.claim_id, found.root_provider_uuid, found.generation) == (answer.claim_id, host, 2)
+    assert store.is_sound()
+
+
+def test_a_claim_is_not_added_where_the_consumer_has_a_placement_already(store: Store, host: str) -> None:
+    other, uuid, claimed = store.provider("other", VCPU=8), ids.fresh(), ids.fresh()
+    make_a_host(store, other)
+    child = store.provider("child", parent=other, CUSTOM_NIC=4)
+    store.put(uuid, {child: {"CUSTOM_NIC": 1}})
+    store.claim(claimed, {host: SMALL})
+    before = store.rows()
+
+    for consumer in (uuid, claimed):
+        with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+            add_one(store, consumer, {host: SMALL}, 1)
+        assert (caught.value.named, caught.value.found) == (1, 1)
+
+    assert store.rows() == before
+    add_one(store, uuid, {other: {"VCPU": 1}}, 1)
+    assert store.held(uuid) == {other: {"VCPU": 1}, child: {"CUSTOM_NIC": 1}}
+
+
+def test_what_exists_is_still_named_with_its_generation_and_what_is_new_is_claimed_as_ever(
+    store: Store, host: str, pool: str
+) -> None:
+    uuid, new = ids.fresh(), ids.fresh()
+    store.put(uuid, {pool: {"DISK_GB": 5}})
+    for named in (None, 2):
+        with pytest.raises(errors.ConsumerGenerationConflict):
+            add_one(store, uuid, {host: SMALL}, named)
+    add(store, [store.new_claim(new, {host: SMALL}), store.new_claim(uuid, {host: SMALL}, consumer_generation=1)])
+    assert store.held(new) == {host: SMALL}
+    assert store.held(uuid) == {host: SMALL, pool: {"DISK_GB": 5}}
+
+
+def test_the_unit_rules_and_the_room_are_asked_of_the_whole(store: Store, pool: str) -> None:
+    tiny, uuid = store.provider(VCPU=2), ids.fresh()
+    store.put(uuid, {tiny: {"VCPU": 1}})
+    with pytest.raises(errors.CapacityExceeded):
+        add_one(store, uuid, {tiny: {"VCPU": 2}}, 1)
+    add_one(store, uuid, {tiny: {"VCPU": 1}}, 1)
+    assert store.used(tiny) == {"VCPU": 2}
+
+
+def test_a_claim_brings_its_group_and_one_without_a_group_leaves_the_consumer_in_its_own(
+    store: Store, host: str
+) -> None:
+    uuid, group = ids.fresh(), ServerGroup(uuid=ids.fresh(), policy="soft-affinity")
+    store.claim(uuid, {host: SMALL}, group=group)
+    bound = select(consumer_groups.c.uuid).join(consumers, consumers.c.consumer_group_id == consumer_groups.c.id)
+    assert store.scalar(bound.where(consumers.c.uuid == uuid)) == group.uuid
+    store.claim(uuid, {host: SMALL}, consumer_generation=1)
+    assert store.scalar(bound.where(consumers.c.uuid == uuid)) == group.uuid

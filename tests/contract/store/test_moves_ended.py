@@ -1,0 +1,328 @@
+"""Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
+
+from typing import Any
+
+import pytest
+from move_builders import Moving
+from placement_builders import Store
+from reshape_builders import Reshaping, child
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.model import Inventory, ServerGroup
+from placement_store.schema import consumers, resource_providers
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
+FREE = {"VCPU": 0, "MEMORY_MB": 0}
+
+
+@pytest.fixture
+def source(store: Store) -> str:
+    return store.provider("source", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def destination(store: Store) -> str:
+    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def third(store: Store) -> str:
+    return store.provider("third", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider("pool", DISK_GB=100)
+
+
+@pytest.fixture
+def moving(store: Store, source: str) -> Moving:
+    """An instance that its source has accepted."""
+    return Moving(store, {source: SMALL}).build()
+
+
+@pytest.fixture
+def i1(store: Store, source: str, pool: str) -> Moving:
+    """The instance of the worked examples: small on its source, with 50 GB of a pool."""
+    return Moving(store, {source: SMALL, pool: {"DISK_GB": 50}}).build()
+
+
+def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
+    return {pool: {"DISK_GB": amount}}
+
+
+def row(store: Store, uuid: str) -> Any:
+    query = select(consumers).where(consumers.c.uuid == uuid)
+    return store.database.read(lambda connection: connection.execute(query).one())
+
+
+# --- What others have put there ---------------------------------------------------------------------------------------
+
+
+def with_extras(moving: Moving, source: str, pool: str, third: str) -> dict[str, dict[str, int]]:
+    """Have an operator put more of the pool, of the source and of a provider that the instance does not use."""
+    amounts = {source: {"VCPU": 3, "MEMORY_MB": 2048}, pool: {"DISK_GB": 60}, third: {"VCPU": 1}}
+    moving.generation = moving.store.put(moving.uuid, amounts, moving.generation)
+    return amounts
+
+
+def test_what_others_have_put_on_a_provider_that_is_left_refuses_the_move_by_name(
+    store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
+) -> None:
+    amounts = with_extras(i1, source, pool, third)
+    with pytest.raises(errors.CannotCarryOver) as caught:
+        i1.begin({destination: SMALL})
+    assert caught.value.count == 2
+    assert sorted(caught.value.amounts, key=lambda one: one["resource_class"]) == [
+        {"provider_uuid": pool, "resource_class": "DISK_GB", "amount": 10},
+        {"provider_uuid": source, "resource_class": "VCPU", "amount": 1},
+    ]
+    assert i1.amounts == amounts
+    assert i1.migrations == {}
+
+
+def test_what_others_have_put_goes_with_the_migration_where_that_was_said_and_comes_back_with_it(
+    store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
+) -> None:
+    amounts = with_extras(i1, source, pool, third)
+
+    i1.begin({destination: SMALL}, drop_extras=True)
+
+    assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}}
+    assert i1.migrations == {source: amounts[source], pool: amounts[pool]}
+    assert i1.revert().extras == {}
+    assert i1.amounts == amounts
+
+
+def test_what_others_have_put_on_a_pool_that_stays_stays_through_either_end(
+    store: Store, source: str, destination: str, pool: str
+) -> None:
+    for outcome, expected in (("confirm", 30), ("revert", 60)):
+        moving = Moving(store, {source: SMALL, **disk(pool, 50)}).build()
+        moving.generation = store.put(moving.uuid, {source: SMALL, **disk(pool, 60)}, 1)
+        moving.begin({destination: SMALL, **disk(pool, 20)})
+        assert moving.amounts == {destination: SMALL, **disk(pool, 60)}
+        store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+        assert moving.amounts[pool] == {"DISK_GB": expected}
+        store.delete(moving.uuid, for_good=True)
+    assert store.rows() == {}
+
+
+def test_a_confirmed_move_says_what_of_others_has_gone_with_the_source(
+    store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
+) -> None:
+    with_extras(i1, source, pool, third)
+    i1.begin({destination: SMALL}, drop_extras=True)
+
+    lost = i1.confirm().extras
+
+    assert {uuid: part.resources for uuid, part in lost.items()} == {source: {"VCPU": 1}, pool: {"DISK_GB": 10}}
+    assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}}
+
+
+def test_a_reverted_move_says_what_others_had_put_on_the_destination_meanwhile(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    store.put(moving.uuid, {destination: LARGE}, 2)
+
+    lost = moving.revert().extras
+
+    assert {uuid: part.resources for uuid, part in lost.items()} == {destination: {"VCPU": 2, "MEMORY_MB": 2048}}
+    assert moving.amounts == {source: SMALL}
+
+
+def test_less_of_a_pool_than_the_move_was_made_with_is_not_made_more_again(
+    store: Store, source: str, destination: str, pool: str, i1: Moving
+) -> None:
+    i1.begin({destination: SMALL, **disk(pool, 20)})
+    store.put(i1.uuid, {destination: SMALL, **disk(pool, 30)}, 2)
+    store.put(ids.fresh(), disk(pool, 70))
+
+    i1.revert()
+
+    assert i1.amounts == {source: SMALL, **disk(pool, 30)}
+    assert store.is_sound()
+
+
+# --- Ending -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_confirmed_move_buries_the_migration_and_leaves_the_claim_as_it_stands(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    moving.accept()
+
+    answer = moving.confirm(consumer_generation=2)
+
+    found = store.consumer(moving.uuid)
+    assert (found.claim_id, found.accepted_by, found.root_provider_uuid) == (
+        moving.claim_id,
+        moving.next_attempt,
+        destination,
+    )
+    assert (answer.claim_id, answer.consumer_generation, answer.residue_uuid) == (moving.claim_id, 3, None)
+    assert moving.is_buried()
+    assert store.used(source) == FREE
+    assert store.is_sound()
+
+
+def test_a_reverted_move_brings_the_claim_back_as_it_stood(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    before = row(store, moving.uuid)
+    moving.begin({destination: SMALL})
+
+    moving.revert(consumer_generation=2)
+
+    after = row(store, moving.uuid)
+    assert after.generation == 3
+    for column in (
+        "claim_id",
+        "root_provider_id",
+        "accepted_by",
+        "accepted_host",
+        "accepted_at",
+        "owner",
+        "claimed_at",
+    ):
+        assert getattr(after, column) == getattr(before, column)
+    assert moving.is_buried()
+    assert (store.used(destination), store.used(source)) == (FREE, SMALL)
+    store.accept(moving.uuid, moving.source_claim, moving.attempt, "source")
+
+
+def test_a_revert_needs_no_room_and_keeps_no_unit_rules_on_a_host_that_has_filled_up_and_shrunk(
+    store: Store, source: str, destination: str, pool: str, i1: Moving
+) -> None:
+    i1.begin({destination: SMALL, **disk(pool, 20)})
+    store.put(ids.fresh(), {source: {"VCPU": 6, "MEMORY_MB": 6144}, **disk(pool, 50)})
+    store.set_inventories(source, store.generation(source), VCPU=1, MEMORY_MB=Inventory(total=64, max_unit=1))
+    store.set_inventories(pool, store.generation(pool), DISK_GB=Inventory(total=60, step_size=7))
+
+    i1.revert()
+
+    assert i1.amounts == {source: SMALL, **disk(pool, 50)}
+    assert not store.audit().drifted
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_move_is_ended_once_and_only_as_it_stands(
+    store: Store, source: str, destination: str, moving: Moving, outcome: str
+) -> None:
+    moving.begin({destination: SMALL})
+    end = store.endpoint.end_move
+    with pytest.raises(errors.ClaimReleased):
+        end(moving.ending(outcome, guest_gone=True, claim_id=moving.source_claim))
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        end(moving.ending(outcome, guest_gone=True, consumer_generation=1))
+    assert (caught.value.named, caught.value.found) == (1, 2)
+    with pytest.raises(errors.ConsumerNotFound):
+        end(moving.ending(outcome, guest_gone=True, migration_uuid=ids.fresh()))
+    with pytest.raises(errors.InvalidRequest) as other:
+        end(moving.ending(outcome, guest_gone=True, migration_uuid=moving.uuid))
+    assert other.value.path == "$.migration_uuid"
+    message = moving.ending(outcome, guest_gone=True)
+
+    answer = end(message)
+
+    assert end(message) == answer
+    again = errors.ConsumerNotFound if outcome == "confirm" else errors.ClaimReleased
+    for later in ("confirm", "revert"):
+        with pytest.raises(again):
+            end(moving.ending(later, guest_gone=True))
+    assert store.is_sound()
+
+
+def test_a_deleted_instance_gets_nothing_back(store: Store, source: str, destination: str, moving: Moving) -> None:
+    moving.begin({destination: SMALL})
+    store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,))
+    for outcome in ("confirm", "revert"):
+        with pytest.raises(errors.ClaimReleased):
+            store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+    assert store.rows() == {}
+
+
+def test_what_a_host_has_accepted_is_given_up_only_if_its_guest_is_gone_or_a_residue_may_be_left(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    moving.accept()
+    for outcome in ("confirm", "revert"):
+        with pytest.raises(errors.InvalidState):
+            store.endpoint.end_move(moving.ending(outcome))
+    assert (moving.amounts, moving.migrations) == ({destination: SMALL}, {source: SMALL})
+
+
+def test_a_migration_that_somebody_has_released_leaves_nothing_to_go_back_to(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    store.put(moving.migration, {}, 1)
+    with pytest.raises(errors.InvalidState):
+        moving.revert()
+    moving.confirm()
+    assert moving.amounts == {destination: SMALL}
+    assert moving.is_buried()
+
+
+# --- Reshaped in the middle -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+@pytest.mark.parametrize("same_host", [False, True])
+def test_a_reshape_in_the_middle_takes_nothing_from_either_end(store: Store, outcome: str, same_host: bool) -> None:
+    node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
+    moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
+    moving.begin({node if same_host else after: {"VCPU": 3, "VGPU": 2}})
+    reshaping = Reshaping(store)
+    reshaping.move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
+    gpu = store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+    assert moving.migrations == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+
+    store.endpoint.end_move(moving.ending(outcome, guest_gone=True))
+
+    new = {node: {"VCPU": 3}, gpu: {"VGPU": 2}} if same_host else {after: {"VCPU": 3, "VGPU": 2}}
+    assert moving.amounts == (new if outcome == "confirm" else {node: {"VCPU": 2}, gpu: {"VGPU": 1}})
+    assert store.is_sound()
+    store.delete(moving.uuid, for_good=True)
+    assert store.rows() == {}
+
+
+def test_a_move_after_a_reshape_finds_what_was_claimed_before_it(store: Store) -> None:
+    node, after = (store.provider(name, VCPU=8, VGPU=4) for name in ("node", "after"))
+    moving = Moving(store, {node: {"VCPU": 2, "VGPU": 1}}).build()
+    Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
+    gpu = store.scalar(select(resource_providers.c.uuid).where(resource_providers.c.name == "gpu"))
+    moving.generation = store.consumer(moving.uuid).generation
+
+    moving.begin({after: {"VCPU": 2, "VGPU": 1}})
+
+    assert moving.migrations == {node: {"VCPU": 2}, gpu: {"VGPU": 1}}
+
+
+# --- Server groups ----------------------------------------------------------------------------------------------------
+
+
+def test_the_migration_is_in_the_instances_group_until_the_move_ends_and_a_residue_is_in_none(
+    store: Store, source: str, destination: str
+) -> None:
+    group = ServerGroup(uuid=ids.fresh(), policy="anti-affinity")
+    first, second = (Moving(store, {source: {"VCPU": 1}}) for _ in range(2))
+    first.build(group=group)
+    first.begin({destination: {"VCPU": 1}}, new={"group": group})
+    assert row(store, first.migration).consumer_group_id == row(store, first.uuid).consumer_group_id is not None
+    for host in (source, destination):
+        with pytest.raises(errors.GroupRuleRefused):
+            store.claim(second.uuid, {host: {"VCPU": 1}}, group=group)
+
+    first.confirm(guest_gone=False, leave_residue=True)
+
+    assert row(store, first.migration).consumer_group_id is None
+    second.build(group=group)
+    with pytest.raises(errors.GroupRuleRefused):
+        second.begin({destination: {"VCPU": 1}})
+    assert second.amounts == {source: {"VCPU": 1}}

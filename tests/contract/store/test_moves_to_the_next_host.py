@@ -1,0 +1,181 @@
+"""Moves whose destination changes: pools are still counted once, and the source can still be gone back to."""
+
+import pytest
+from move_builders import Moving
+from placement_builders import Store, request
+
+from moorage import errors, ids
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
+FREE = {"VCPU": 0, "MEMORY_MB": 0}
+
+
+@pytest.fixture
+def hosts(store: Store) -> list[str]:
+    """A source and two destinations."""
+    return [store.provider(name, VCPU=8, MEMORY_MB=8192) for name in ("source", "first", "second")]
+
+
+@pytest.fixture
+def pools(store: Store) -> list[str]:
+    return [store.provider(name, DISK_GB=100) for name in ("pool", "other pool")]
+
+
+def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
+    return {pool: {"DISK_GB": amount}}
+
+
+@pytest.fixture
+def i1(store: Store, hosts: list[str], pools: list[str]) -> Moving:
+    return Moving(store, {hosts[0]: SMALL, **disk(pools[0], 50)}).build()
+
+
+def test_a_failed_destination_is_swapped_for_the_next_one_and_the_source_stays_with_the_migration(
+    store: Store, hosts: list[str], pools: list[str], i1: Moving
+) -> None:
+    source, first, second = hosts
+    before = i1.begin({first: SMALL, **disk(pools[0], 50)})
+
+    swapped = i1.swap({second: SMALL, **disk(pools[0], 50)})
+
+    assert (i1.amounts, i1.migrations) == ({second: SMALL, **disk(pools[0], 50)}, {source: SMALL})
+    assert swapped.claim_id != before.claim_id
+    assert store.consumer(i1.uuid).root_provider_uuid == second
+    assert (store.used(first), store.used(pools[0])) == (FREE, {"DISK_GB": 50})
+    i1.revert()
+    assert i1.amounts == i1.held
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+@pytest.mark.parametrize("news", [(20, 70), (70, 20), (0, 30), (30, 0), (0, 0)])
+def test_through_any_sizes_of_a_pool_the_larger_of_old_and_new_is_held_and_each_end_is_exact(
+    store: Store, hosts: list[str], pools: list[str], i1: Moving, news: tuple[int, int], outcome: str
+) -> None:
+    """A new size of 0 stands for a destination that uses another pool."""
+    source, *destinations = hosts
+    pool, other = pools
+    for number, new in enumerate(news):
+        claimed = {destinations[number]: LARGE, **(disk(pool, new) if new else disk(other, 5))}
+        (i1.swap if number else i1.begin)(claimed)
+        assert i1.amounts == {destinations[number]: LARGE, **(disk(pool, max(50, new)) if new else disk(other, 5))}
+        assert i1.migrations == ({source: SMALL} if new else {source: SMALL, **disk(pool, 50)})
+
+    store.endpoint.end_move(i1.ending(outcome, guest_gone=True))
+
+    assert i1.amounts == (i1.claimed if outcome == "confirm" else i1.held)
+    assert store.is_sound()
+    store.delete(i1.uuid, for_good=True)
+    assert store.rows() == {}
+
+
+def test_what_others_have_put_on_pools_goes_with_the_migration_when_they_are_left_and_comes_back_when_used_again(
+    store: Store, hosts: list[str], pools: list[str], i1: Moving
+) -> None:
+    source, first, second = hosts
+    pool, other = pools
+    i1.begin({first: SMALL, **disk(pool, 50)})
+    i1.generation = store.put(i1.uuid, {first: {"VCPU": 3, "MEMORY_MB": 2048}, **disk(pool, 60)}, i1.generation)
+
+    swapped = i1.swap({second: SMALL, **disk(other, 50)})
+
+    assert {uuid: part.resources for uuid, part in swapped.extras.items()} == {first: {"VCPU": 1}}
+    assert (i1.amounts, i1.migrations) == (
+        {second: SMALL, **disk(other, 50)},
+        {source: SMALL, **disk(pool, 60)},
+    )
+    store.put(i1.uuid, {second: SMALL, **disk(other, 55)}, i1.generation)
+    i1.swap({first: SMALL, **disk(pool, 30)})
+    assert i1.amounts == {first: SMALL, **disk(pool, 60)}
+    assert i1.migrations == {source: SMALL, **disk(other, 5)}
+    i1.confirm()
+    assert i1.amounts == {first: SMALL, **disk(pool, 40)}
+
+
+def test_a_swap_from_the_source_itself_leaves_the_old_size_with_the_migration(
+    store: Store, hosts: list[str], i1: Moving, pools: list[str]
+) -> None:
+    source, first, _ = hosts
+    more = {source: {"VCPU": 3, "MEMORY_MB": 2048}, **disk(pools[0], 50)}
+    i1.generation = store.put(i1.uuid, more, 1)
+    i1.begin({source: LARGE, **disk(pools[0], 50)}, kind="resize")
+    assert i1.amounts[source] == {"VCPU": 5, "MEMORY_MB": 4096}
+
+    i1.swap({first: LARGE, **disk(pools[0], 50)})
+
+    assert (i1.amounts, i1.migrations) == ({first: LARGE, **disk(pools[0], 50)}, {source: more[source]})
+    i1.swap({source: LARGE, **disk(pools[0], 50)})
+    assert i1.amounts[source] == {"VCPU": 5, "MEMORY_MB": 4096}
+    assert i1.migrations == {source: SMALL}
+    i1.revert()
+    assert i1.amounts == more
+
+
+def test_an_accepted_destination_is_swapped_with_a_residue_and_the_migration_keeps_its_own(
+    store: Store, hosts: list[str], i1: Moving, pools: list[str]
+) -> None:
+    source, first, second = hosts
+    i1.begin({first: LARGE, **disk(pools[0], 20)})
+    i1.accept()
+    with pytest.raises(errors.InvalidState):
+        i1.swap({second: LARGE, **disk(pools[0], 20)})
+
+    swapped = i1.swap({second: LARGE, **disk(pools[0], 20)}, leave_residue=True)
+
+    assert swapped.residue_uuid == i1.next_attempt
+    assert store.held(i1.next_attempt) == {first: LARGE}
+    assert (i1.amounts, i1.migrations) == ({second: LARGE, **disk(pools[0], 50)}, {source: SMALL})
+    i1.revert()
+    assert i1.amounts == i1.held
+    assert (store.used(first), store.used(second)) == (LARGE, FREE)
+
+
+def test_on_the_source_a_residue_takes_what_is_new_and_the_migration_what_others_have_put_there(
+    store: Store, hosts: list[str], i1: Moving, pools: list[str]
+) -> None:
+    source, first, _ = hosts
+    i1.generation = store.put(i1.uuid, {source: {"VCPU": 3, "MEMORY_MB": 2048}, **disk(pools[0], 50)}, 1)
+    i1.begin({source: LARGE, **disk(pools[0], 50)}, kind="resize")
+    i1.accept()
+
+    i1.swap({first: LARGE, **disk(pools[0], 50)}, leave_residue=True)
+
+    assert store.held(i1.next_attempt) == {source: LARGE}
+    assert i1.migrations == {source: {"VCPU": 3, "MEMORY_MB": 2048}}
+    assert store.used(source) == {"VCPU": 7, "MEMORY_MB": 6144}
+    assert store.is_sound()
+
+
+def test_a_refused_swap_changes_neither_and_may_be_repeated(
+    store: Store, hosts: list[str], i1: Moving, pools: list[str]
+) -> None:
+    _, first, second = hosts
+    i1.begin({first: SMALL, **disk(pools[0], 50)})
+    before = store.rows()
+    message = store.swap_message(
+        i1.uuid,
+        i1.claim_id,
+        i1.claimed,
+        {second: {"VCPU": 9}},
+        migration_uuid=i1.migration,
+        held=request(i1.held),
+    )
+    with pytest.raises(errors.CapacityExceeded):
+        store.endpoint.swap_claim(message)
+    assert store.rows() == before
+    for wrong in ({"held": None}, {"migration_uuid": None}):
+        with pytest.raises(errors.InvalidRequest):
+            i1.swap({second: SMALL}, **wrong)
+    with pytest.raises(errors.ConsumerNotFound):
+        i1.swap({second: SMALL}, migration_uuid=ids.fresh())
+    with pytest.raises(errors.InvalidRequest):
+        i1.swap({second: SMALL}, migration_uuid=i1.uuid)
+    assert store.rows() == before
+
+    store.set_inventories(second, store.generation(second), VCPU=16, MEMORY_MB=8192)
+    answer = store.endpoint.swap_claim(message)
+
+    assert store.endpoint.swap_claim(message) == answer
+    assert i1.amounts == {second: {"VCPU": 9}}
+    assert i1.migrations == i1.held

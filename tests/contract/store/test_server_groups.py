@@ -1,0 +1,356 @@
+"""Server groups: which member may come to which host, whoever comes, moves and goes."""
+
+import pytest
+from group_builders import ONE, Groups
+from placement_builders import Store
+
+from moorage import errors, ids
+from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups
+from moorage.model import GroupPolicy, ServerGroup
+from placement_store.groups import OccupiedRoot, bind
+
+REFUSED = errors.GroupRuleRefused
+
+
+@pytest.fixture
+def groups(store: Store) -> Groups:
+    return Groups(store)
+
+
+@pytest.fixture
+def hosts(groups: Groups) -> tuple[str, str, str]:
+    one, two, three = (groups.host() for _ in range(3))
+    return one, two, three
+
+
+def reason(caught: pytest.ExceptionInfo[errors.GroupRuleRefused]) -> str:
+    return caught.value.reason
+
+
+# --- Groups themselves ------------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_a_claim_names_is_there_from_then_on_without_a_name(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("anti-affinity", 2)
+
+    member = groups.claim(group, hosts[0])
+
+    shown = groups.shown(group)
+    assert (shown.group, shown.name, shown.project_id) == (group, None, None)
+    assert shown.members == {member.uuid: hosts[0]}
+
+
+def test_a_group_keeps_its_rule(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("anti-affinity", 2)
+    groups.claim(group, hosts[0])
+
+    for policy, most in (("affinity", 2), ("anti-affinity", 3)):
+        other = ServerGroup(uuid=group.uuid, policy=policy, max_server_per_host=most)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidRequest) as caught:
+            groups.claim(other, hosts[1])
+        assert caught.value.path == "$.request_spec.server_group"
+    assert len(groups.shown(group).members) == 1
+
+
+def test_a_bound_group_has_one_number(groups: Groups) -> None:
+    group = groups.group()
+    numbers = {groups.store.database.write(lambda connection: bind(connection, group)) for _ in range(3)}
+    assert len(numbers) == 1
+
+
+def test_a_group_is_created_listed_by_project_and_deleted_once_it_has_no_members(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group, other = groups.group("affinity"), groups.group("soft-affinity")
+    create = CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p")
+    created = groups.endpoint.create_server_group(create)
+    assert (created.group, created.name, created.project_id, created.members) == (group, "db", "p", {})
+    assert groups.endpoint.create_server_group(create) == created
+    again = CreateServerGroup(request_id=ids.fresh(), group=group, name="db", project_id="p")
+    with pytest.raises(errors.AlreadyExists):
+        groups.endpoint.create_server_group(again)
+    member = groups.claim(other, hosts[0])
+
+    listed = groups.endpoint.list_server_groups(ListServerGroups())
+    assert [state.group for state in listed] == [other, group]
+    assert listed[0].members == {member.uuid: hosts[0]}
+    assert groups.endpoint.list_server_groups(ListServerGroups(project_id="p")) == [created]
+    with pytest.raises(errors.InvalidState, match="1 members"):
+        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=other.uuid))
+    groups.delete(member)
+    for uuid in (group.uuid, other.uuid):
+        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
+        with pytest.raises(errors.ServerGroupNotFound):
+            groups.endpoint.get_server_group(GetServerGroup(uuid=uuid))
+        with pytest.raises(errors.ServerGroupNotFound):
+            groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=uuid))
+
+
+# --- Apart ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_host_takes_so_many_of_an_anti_affinity_group_and_no_more(
+    groups: Groups, hosts: list[str], most: int
+) -> None:
+    group = groups.group("anti-affinity", most)
+    first, *_ = [groups.claim(group, hosts[0]) for _ in range(most)]
+
+    with pytest.raises(REFUSED) as caught:
+        groups.claim(group, hosts[0])
+
+    refused = caught.value
+    assert (refused.group_uuid, refused.policy, refused.provider_uuid) == (group.uuid, "anti-affinity", hosts[0])
+    assert reason(caught) == f"{most} of its members are there already, and at most {most} may be"
+    groups.claim(groups.group("anti-affinity"), hosts[0])
+    groups.claim(group, hosts[1])
+    groups.delete(first)
+    groups.claim(group, hosts[0])
+    assert groups.store.is_sound()
+
+
+def test_members_that_are_claimed_in_one_write_see_each_other(groups: Groups, hosts: list[str]) -> None:
+    apart, near = groups.group("anti-affinity", 2), groups.group("affinity")
+
+    for group, where in ((apart, [hosts[0]] * 3), (near, hosts)):
+        with pytest.raises(REFUSED):
+            groups.claim_all(group, where)
+    assert groups.store.rows() == {}
+    groups.claim_all(apart, [hosts[0], hosts[1], hosts[0]])
+    groups.claim_all(near, [hosts[1]] * 3)
+    assert sorted(len(there) for there in groups.on_hosts().values()) == [2, 4]
+
+
+def test_a_swap_to_a_host_that_the_rule_forbids_is_refused_and_the_claim_stands(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("anti-affinity")
+    groups.claim(group, hosts[0])
+    member = groups.claim(group, hosts[1])
+
+    with pytest.raises(REFUSED):
+        groups.swap(member, hosts[0])
+
+    found = groups.store.consumer(member.uuid)
+    assert (found.claim_id, found.root_provider_uuid) == (member.claim_id, hosts[1])
+    groups.swap(member, hosts[2])
+    groups.claim(group, hosts[1])
+
+
+def test_until_a_move_has_ended_a_member_of_an_anti_affinity_group_counts_at_both_ends(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("anti-affinity")
+    member = groups.claim(group, hosts[0])
+
+    groups.move(member, hosts[1])
+
+    for host in hosts[:2]:
+        with pytest.raises(REFUSED):
+            groups.claim(group, host)
+    assert groups.shown(group).members == {member.uuid: hosts[1]}
+    groups.revert(member)
+    groups.claim(group, hosts[1])
+    groups.move(member, hosts[2])
+    groups.confirm(member)
+    groups.claim(group, hosts[0])
+
+
+def test_a_member_that_falls_back_to_its_source_in_a_move_is_no_more_than_one_there(
+    groups: Groups, hosts: list[str]
+) -> None:
+    for policy in ("anti-affinity", "affinity"):
+        member = groups.claim(groups.group(policy), hosts[0])
+        groups.move(member, hosts[1])
+        groups.swap(member, hosts[0])
+        assert groups.places()[member.uuid] == {hosts[0]}
+        groups.confirm(member)
+
+
+@pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
+def test_an_instance_and_its_migration_on_one_host_are_one_member(
+    groups: Groups, hosts: list[str], policy: GroupPolicy
+) -> None:
+    group = groups.group(policy, 2)
+    member, other = groups.claim(group, hosts[0]), groups.claim(group, hosts[0])
+
+    groups.move(member, hosts[0])
+    groups.move(other, hosts[0])
+
+    assert groups.occupancy(group).roots == {hosts[0]: OccupiedRoot(2, forced_down=False)}
+    assert not groups.occupancy(group).moving
+    groups.revert(member)
+    groups.confirm(other)
+    assert groups.store.held(member.uuid) == groups.store.held(other.uuid) == {hosts[0]: ONE}
+
+
+def test_members_on_a_host_that_is_forced_down_keep_others_of_an_anti_affinity_group_away(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("anti-affinity")
+    groups.claim(group, hosts[0])
+    groups.force_down(hosts[0])
+    with pytest.raises(REFUSED):
+        groups.claim(group, hosts[0])
+
+
+# --- Together ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_joins_an_affinity_group_goes_where_its_members_are(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("affinity")
+    first = groups.claim(group, hosts[0])
+    second = groups.claim(group, hosts[0])
+
+    with pytest.raises(REFUSED) as caught:
+        groups.claim(group, hosts[1])
+
+    assert reason(caught) == f"its members are on {hosts[0]}"
+    groups.delete(first)
+    with pytest.raises(REFUSED):
+        groups.claim(group, hosts[1])
+    groups.delete(second)
+    groups.claim(group, hosts[1])
+
+
+def test_the_only_member_of_an_affinity_group_takes_the_groups_home_with_it_and_nobody_joins_meanwhile(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("affinity")
+    member = groups.claim(group, hosts[0])
+
+    groups.move(member, hosts[1])
+
+    assert groups.occupancy(group).moving
+    for host in hosts:
+        with pytest.raises(REFUSED) as caught:
+            groups.claim(group, host)
+        assert reason(caught) == f"its member {member.uuid} is moving, and nobody joins before that has ended"
+    groups.swap(member, hosts[2])
+    groups.confirm(member)
+    groups.claim(group, hosts[2])
+    with pytest.raises(REFUSED):
+        groups.claim(group, hosts[0])
+
+
+def test_a_member_of_a_larger_affinity_group_stays(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("affinity")
+    member = groups.claim(group, hosts[0])
+    groups.claim(group, hosts[0])
+
+    with pytest.raises(REFUSED) as caught:
+        groups.move(member, hosts[1])
+
+    assert reason(caught) == f"it would leave others behind on {hosts[0]}: only a member that is the only one moves"
+    with pytest.raises(REFUSED):
+        groups.swap(member, hosts[1], guest_gone=True)
+    groups.move(member, hosts[0])
+
+
+def test_members_leave_a_host_that_is_forced_down_one_by_one_for_the_same_other_host(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("affinity")
+    members = [groups.claim(group, hosts[0]) for _ in range(3)]
+    groups.force_down(hosts[0])
+
+    groups.move(members[0], hosts[1])
+    with pytest.raises(REFUSED) as caught:
+        groups.move(members[1], hosts[2])
+
+    assert reason(caught) == f"its members are on {hosts[1]}"
+    groups.move(members[1], hosts[1])
+    occupied = groups.occupancy(group)
+    assert occupied.roots == {hosts[0]: OccupiedRoot(3, forced_down=True), hosts[1]: OccupiedRoot(2, forced_down=False)}
+    assert not occupied.moving
+    groups.confirm(members[0], guest_gone=False, leave_residue=True)
+    groups.move(members[2], hosts[1])
+    groups.claim(group, hosts[1])
+
+
+def test_what_only_shrinks_is_not_refused_where_the_rule_is_broken_already(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("affinity")
+    members = [groups.claim(group, hosts[0]) for _ in range(3)]
+    groups.force_down(hosts[0])
+    groups.move(members[0], hosts[1])
+    groups.move(members[1], hosts[1])
+    groups.force_down(hosts[0], down=False)
+
+    groups.confirm(members[0])
+    groups.revert(members[1])
+    groups.move(members[2], hosts[0])
+    groups.release(members[0])
+    groups.delete(members[1])
+    groups.revert(members[2])
+    assert {uuid: there for uuid, there in groups.places().items() if there} == {members[2].uuid: {hosts[0]}}
+
+
+# --- Who is no member, and who is one nowhere -------------------------------------------------------------------------
+
+
+def test_a_residue_is_nobodys_member(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("anti-affinity")
+    member = groups.claim(group, hosts[0])
+    groups.accept(member)
+
+    assert groups.swap(member, hosts[1], leave_residue=True) is not None
+    groups.claim(group, hosts[0])
+    groups.move(member, hosts[2])
+    residue = groups.confirm(member, guest_gone=False, leave_residue=True).residue_uuid
+
+    assert groups.store.held(str(residue)) == {hosts[1]: ONE}
+    groups.claim(group, hosts[1])
+    assert set(groups.shown(group).members) == set(groups.members)
+
+
+def test_a_member_that_is_on_no_host_stays_one_and_comes_back_under_the_rule(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("affinity")
+    member, other = groups.claim(group, hosts[0]), groups.claim(group, hosts[0])
+    groups.release(member)
+
+    assert groups.shown(group).members == {member.uuid: None, other.uuid: hosts[0]}
+    for named in (group, None):
+        with pytest.raises(REFUSED):
+            groups.claim(named, hosts[1], member.uuid)
+    groups.delete(other)
+    with pytest.raises(errors.InvalidState):
+        groups.endpoint.delete_server_group(DeleteServerGroup(request_id=ids.fresh(), uuid=group.uuid))
+    groups.claim(None, hosts[1], member.uuid)
+    assert groups.shown(group).members == {member.uuid: hosts[1]}
+
+
+def test_a_raw_write_that_leaves_nothing_on_the_host_leaves_room_for_another_member(
+    groups: Groups, hosts: list[str]
+) -> None:
+    group = groups.group("anti-affinity")
+    member = groups.claim(group, hosts[0])
+    groups.store.put(member.uuid, {}, 1)
+    groups.claim(group, hosts[0])
+
+
+@pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
+def test_a_soft_rule_refuses_nothing_and_its_members_are_known(
+    groups: Groups, hosts: list[str], policy: GroupPolicy
+) -> None:
+    group = groups.group(policy)
+    for host in (hosts[0], hosts[0], hosts[1]):
+        groups.claim(group, host)
+    for member in list(groups.members.values()):
+        groups.move(member, hosts[2])
+    assert {host: root.members for host, root in groups.occupancy(group).roots.items()} == {
+        hosts[0]: 2,
+        hosts[1]: 1,
+        hosts[2]: 3,
+    }
+
+
+def test_occupancy_leaves_out_those_who_are_about_to_be_placed(groups: Groups, hosts: list[str]) -> None:
+    group = groups.group("anti-affinity")
+    first, second = groups.claim(group, hosts[0]), groups.claim(group, hosts[1])
+    groups.move(first, hosts[2])
+
+    assert set(groups.occupancy(group).roots) == set(hosts)
+    found = groups.occupancy(group, first)
+    assert (set(found.roots), found.moving) == ({hosts[1]}, False)
+    assert not groups.occupancy(group, first, second).roots
+    assert not groups.occupancy(groups.group()).roots

@@ -1,0 +1,244 @@
+"""Moves on MariaDB with others at the same moment: one of them is first, and no sum is ever wrong."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from move_builders import Moving
+from placement_builders import Store, at_once
+
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import MoveEnded
+from placement_store.schema import MAIN
+
+ROUNDS = 25
+ONE = {"VCPU": 1, "MEMORY_MB": 512}
+
+pytestmark = pytest.mark.servers
+
+Said = dict[str, MoveEnded]
+
+
+@pytest.fixture(scope="module")
+def database(mariadb: Any) -> Iterator[Database]:
+    database = Database(mariadb.create_database("move_races"), "main", pool_size=8)
+    MAIN.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> Store:
+    """An empty store."""
+    store = Store(database)
+    store.empty()
+    store.names.sync()
+    return store
+
+
+@pytest.fixture
+def hosts(store: Store) -> list[str]:
+    return [store.provider(VCPU=1000, MEMORY_MB=512_000) for _ in range(3)]
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider(DISK_GB=100_000)
+
+
+def ending(moving: Moving, outcome: str, said: Said, **more: Any) -> Callable[[], None]:
+    message = moving.ending(outcome, **{"guest_gone": True} | more)
+
+    def end() -> None:
+        said[outcome] = moving.store.endpoint.end_move(message)
+
+    return end
+
+
+def begun(store: Store, source: str, destination: str, pool: str) -> Moving:
+    moving = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build()
+    moving.begin({destination: ONE, pool: {"DISK_GB": 2}})
+    return moving
+
+
+def test_of_two_moves_of_one_instance_at_once_exactly_one_wins(store: Store, hosts: list[str], pool: str) -> None:
+    source, *destinations = hosts
+    for _ in range(ROUNDS):
+        first = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build()
+        second = Moving(store, first.held, first.uuid, source_claim=first.source_claim, generation=first.generation)
+        new = [{destination: ONE, pool: {"DISK_GB": 7}} for destination in destinations]
+
+        outcome = at_once(
+            lambda first=first, new=new: first.begin(new[0]), lambda second=second, new=new: second.begin(new[1])
+        )
+
+        won = outcome.index("done")
+        # The loser sees what has become of the claim, or that something changes at this very moment.
+        assert outcome[1 - won] in ("ClaimReleased", "ClaimContention")
+        winner, loser = (first, second) if won == 0 else (second, first)
+        assert (winner.amounts, winner.migrations) == (new[won], {source: ONE})
+        assert loser.migrations == {}
+    assert store.is_sound()
+    assert store.used(pool) == {"DISK_GB": 7 * ROUNDS}
+
+
+def test_of_a_confirm_and_a_revert_at_once_exactly_one_wins(store: Store, hosts: list[str], pool: str) -> None:
+    source, destination, _ = hosts
+    won: Counter[str] = Counter()
+    for _ in range(ROUNDS):
+        moving, said = begun(store, source, destination, pool), {}
+        outcome = at_once(ending(moving, "confirm", said), ending(moving, "revert", said))
+        assert sorted(outcome) in (["ClaimReleased", "done"], ["ConsumerNotFound", "done"])
+        [which] = said
+        won[which] += 1
+        assert moving.amounts == (moving.claimed if which == "confirm" else moving.held)
+        assert moving.is_buried()
+    assert store.is_sound()
+    assert store.used(pool) == {"DISK_GB": 2 * won["confirm"] + 5 * won["revert"]}
+    assert store.used(source)["VCPU"] == won["revert"]
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_what_others_put_at_the_moment_of_an_end_is_there_afterwards_or_was_named_or_refused(
+    store: Store, hosts: list[str], pool: str, outcome: str
+) -> None:
+    source, destination, _ = hosts
+    seen: Counter[str] = Counter()
+    for _ in range(ROUNDS):
+        moving, said = begun(store, source, destination, pool), {}
+        more = {destination: {**ONE, "VCPU": 3}, pool: {"DISK_GB": 9}}
+
+        ended, put = at_once(
+            ending(moving, outcome, said),
+            lambda moving=moving, more=more: store.put(moving.uuid, more, moving.generation),
+        )
+
+        assert ended == "done"
+        assert put in ("done", "ConsumerGenerationConflict", "ClaimContention")
+        seen[put] += 1
+        added = put == "done"
+        expected = moving.claimed if outcome == "confirm" else moving.held
+        vcpus = moving.amounts[next(iter(expected))]["VCPU"]
+        lost = said[outcome].extras
+        assert moving.amounts[pool]["DISK_GB"] == expected[pool]["DISK_GB"] + 4 * added
+        if outcome == "confirm":
+            assert (vcpus, lost) == (3 if added else 1, {})
+        else:
+            assert vcpus == 1
+            assert {uuid: part.resources for uuid, part in lost.items()} == (
+                {destination: {"VCPU": 2}} if added else {}
+            )
+    assert store.is_sound()
+
+
+def test_moves_and_claims_for_the_last_room_never_take_more_than_there_is(store: Store, hosts: list[str]) -> None:
+    source, *_ = hosts
+    won: Counter[str] = Counter()
+    for _ in range(ROUNDS):
+        last = store.provider(VCPU=2, MEMORY_MB=1024)
+        movings = [Moving(store, {source: ONE}).build() for _ in range(3)]
+        new = [ids.fresh() for _ in range(3)]
+
+        outcome = at_once(
+            *[lambda moving=moving, last=last: moving.begin({last: ONE}) for moving in movings],
+            *[lambda uuid=uuid, last=last: store.claim(uuid, {last: ONE}) for uuid in new],
+        )
+
+        assert Counter(outcome) == {"done": 2, "CapacityExceeded": 4}
+        won["moves"] += outcome[:3].count("done")
+        assert store.used(last) == {"VCPU": 2, "MEMORY_MB": 1024}
+        for moving, came in zip(movings, outcome, strict=False):
+            assert moving.amounts == ({last: ONE} if came == "done" else {source: ONE})
+            assert moving.migrations == ({source: ONE} if came == "done" else {})
+    assert store.is_sound()
+    assert store.used(source)["VCPU"] == 3 * ROUNDS
+
+
+def test_a_revert_takes_back_what_it_had_while_others_claim_whatever_is_free(store: Store, hosts: list[str]) -> None:
+    _, destination, _ = hosts
+    for _ in range(ROUNDS):
+        source = store.provider(VCPU=3, MEMORY_MB=1536)
+        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving.begin({destination: ONE})
+        outcome = at_once(
+            ending(moving, "revert", said),
+            *[lambda source=source: store.claim(ids.fresh(), {source: ONE}) for _ in range(4)],
+        )
+        assert outcome[0] == "done"
+        assert outcome[1:].count("done") == 2
+        assert moving.amounts == {source: ONE}
+    assert store.is_sound()
+
+
+def test_an_instance_deleted_while_its_move_begins_changes_or_ends_holds_nothing_and_neither_does_its_migration(
+    store: Store, hosts: list[str], pool: str
+) -> None:
+    source, destination, third = hosts
+    new = {third: ONE, pool: {"DISK_GB": 9}}
+    for number in range(ROUNDS):
+        moving, said = Moving(store, {source: ONE, pool: {"DISK_GB": 5}}).build(), {}
+        steps: list[Callable[[], object]] = [lambda moving=moving: moving.begin(new)]
+        if number % 4:
+            moving.begin({destination: ONE, pool: {"DISK_GB": 2}})
+            steps = [[lambda moving=moving: moving.swap(new)], *[[ending(moving, o, said)] for o in OUTCOMES]][
+                number % 4 - 1
+            ]
+
+        step, deleted = at_once(
+            *steps,
+            lambda moving=moving: store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,)),
+        )
+
+        assert deleted == "done"
+        assert step in ("done", "ClaimReleased", "ConsumerDeleted", "ConsumerNotFound", "ClaimContention")
+        assert moving.is_buried()
+    assert store.rows() == {}
+    assert store.is_sound()
+
+
+OUTCOMES = ("confirm", "revert")
+
+
+def test_an_evacuated_source_that_is_cleaned_up_at_the_moment_of_the_confirm_is_held_by_nobody(
+    store: Store, hosts: list[str]
+) -> None:
+    source, destination, _ = hosts
+    left: Counter[bool] = Counter()
+    for _ in range(ROUNDS):
+        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving.begin({destination: ONE}, kind="evacuation")
+
+        outcome = at_once(
+            ending(moving, "confirm", said, guest_gone=False, leave_residue=True),
+            lambda moving=moving: store.delete(moving.attempt, for_good=True),
+        )
+
+        assert outcome == ["done", "done"]
+        left[said["confirm"].residue_uuid is not None] += 1
+        assert moving.is_buried()
+    assert set(store.used(source).values()) == {0}
+    assert store.is_sound()
+
+
+def test_a_destination_that_is_accepted_at_the_moment_of_the_revert_leaves_a_residue_or_is_not_accepted(
+    store: Store, hosts: list[str]
+) -> None:
+    source, destination, _ = hosts
+    for _ in range(ROUNDS):
+        moving, said = Moving(store, {source: ONE}).build(), {}
+        moving.begin({destination: ONE})
+
+        reverted, accepted = at_once(
+            ending(moving, "revert", said, guest_gone=False, leave_residue=True),
+            moving.accept,
+        )
+
+        assert reverted == "done"
+        residue = said["revert"].residue_uuid
+        assert (accepted, residue) in (("done", moving.next_attempt), ("ClaimReleased", None))
+        assert moving.amounts == {source: ONE}
+        with pytest.raises(errors.ClaimReleased):
+            moving.accept()
+    assert store.is_sound()

@@ -1,0 +1,118 @@
+"""What the tests of moves build: an instance on its source, and short words for moving it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from placement_builders import Amounts, Store, request
+
+from moorage import errors, ids
+from moorage.messages import Claimed, EndMove, MoveEnded
+from moorage.model import Move
+from placement_store import moves
+from placement_store.claims import NewClaim
+
+
+@dataclass
+class Moving:
+    """An instance that is moved, and what its conductor would have on record of that."""
+
+    store: Store
+    #: What the source holds for its request, and what the present destination was claimed with.
+    held: Amounts
+    uuid: str = field(default_factory=ids.fresh)
+    migration: str = field(default_factory=ids.fresh)
+    #: The attempts of source and destination.
+    attempt: str = field(default_factory=ids.fresh)
+    next_attempt: str = field(default_factory=ids.fresh)
+    claimed: Amounts = field(default_factory=dict)
+    source_claim: str = ""
+    claim_id: str = ""
+    generation: int = 0
+
+    def build(self, **more: Any) -> "Moving":
+        """Claim the source, and let its host accept it; the first provider is the host's."""
+        claimed = self.store.claim(self.uuid, self.held, **more)
+        self.source_claim, self.generation = claimed.claim_id, claimed.consumer_generation
+        self.store.accept(self.uuid, self.source_claim, self.attempt, "source")
+        return self
+
+    # --- Messages -------------------------------------------------------------------------------------------------
+
+    def new(self, claimed: Amounts, **more: Any) -> NewClaim:
+        return self.store.new_claim(
+            self.uuid, claimed, **{"consumer_generation": self.generation, "owner": "mover"} | more
+        )
+
+    def move(self, **more: Any) -> Move:
+        said: dict[str, Any] = {
+            "migration_uuid": self.migration,
+            "kind": "cold-migration",
+            "claim_id": self.source_claim,
+            "held": request(self.held),
+        }
+        return Move(**said | more)
+
+    def ending(self, outcome: str, **more: Any) -> EndMove:
+        said: dict[str, Any] = {
+            "request_id": ids.fresh(),
+            "consumer_uuid": self.uuid,
+            "migration_uuid": self.migration,
+            "claim_id": self.claim_id,
+            "outcome": outcome,
+            "held": request(self.held),
+            "claimed": request(self.claimed),
+        }
+        return EndMove(**said | more)
+
+    # --- Steps ----------------------------------------------------------------------------------------------------
+
+    def begin(self, claimed: Amounts, *, root: str | None = None, new: Any = None, **more: Any) -> Claimed:
+        """Begin the move; the first provider is the destination's unless ``root`` is."""
+        rooted = {} if root is None else {"root": root}
+        wanted, move = self.new(claimed, **rooted, **(new or {})), self.move(**more)
+        answer = self.store.database.write(lambda connection: moves.begin(connection, wanted, move, self.store.names))
+        self.claimed, self.claim_id, self.generation = claimed, answer.claim_id, answer.consumer_generation
+        return answer
+
+    def swap(self, claimed: Amounts, **more: Any) -> Claimed:
+        """Swap the destination for the next one."""
+        said = {"migration_uuid": self.migration, "held": request(self.held)} | more
+        answer = self.store.swap(self.uuid, self.claim_id, self.claimed, claimed, **said)
+        self.claimed, self.claim_id, self.generation = claimed, answer.claim_id, answer.consumer_generation
+        return answer
+
+    def accept(self) -> None:
+        """Let the destination's host accept its claim."""
+        self.store.accept(self.uuid, self.claim_id, self.next_attempt, "destination")
+
+    def confirm(self, **more: Any) -> MoveEnded:
+        return self.store.endpoint.end_move(self.ending("confirm", **{"guest_gone": True} | more))
+
+    def revert(self, **more: Any) -> MoveEnded:
+        return self.store.endpoint.end_move(self.ending("revert", **more))
+
+    # --- Looking --------------------------------------------------------------------------------------------------
+
+    @property
+    def amounts(self) -> dict[str, dict[str, int]]:
+        """What the instance holds."""
+        return self.store.held(self.uuid)
+
+    @property
+    def migrations(self) -> dict[str, dict[str, int]]:
+        """What the migration holds; nothing, if there is none."""
+        try:
+            return self.store.held(self.migration)
+        except errors.ConsumerNotFound:
+            return {}
+
+    def is_buried(self) -> bool:
+        """Whether the migration is gone for good."""
+        try:
+            self.store.put(self.migration, {})
+        except errors.ConsumerDeleted:
+            return True
+        except errors.ConsumerGenerationConflict:
+            return False
+        self.store.delete(self.migration)
+        return False
