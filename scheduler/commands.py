@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 
 from moorage import errors, ids, logs, service
 from moorage.commands import Configured
-from moorage.messages import ListCells, ListHosts, SetHost
+from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
 from scheduler.service import SchedulerService
 
@@ -117,6 +117,38 @@ class HostSet(_WithCells, ShowOne):
             )
         )
         return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
+
+
+class HostDelete(_WithCells, ShowOne):
+    """Delete a host that will not come back, with its resource providers and what residues hold there.
+
+    It must be down, or forced down, and nothing but residues may hold anything of it. A host that comes back after all
+    is a new one.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="NAME", help="the host")
+        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        parser.add_argument("--dry-run", action="store_true", help="only say whether it may be deleted")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
+        """Delete the host.
+
+        :raises HostNotFound: there is no such host.
+        :raises InvalidRequest: several cells have one of that name.
+        :raises InvalidState: it may be up, or is still in use.
+        """
+        message = DeleteHost(
+            request_id=ids.fresh(),
+            service_host=parsed_args.host,
+            cell_uuid=self.cell_uuid(parsed_args.cell),
+            dry_run=parsed_args.dry_run,
+        )
+        self.client("scheduler").call(message)
+        return ("host", "deleted"), (parsed_args.host, not parsed_args.dry_run)
 
 
 def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:

@@ -13,27 +13,29 @@ from sqlalchemy import Connection
 
 from moorage import errors, wire
 from moorage.database import Database
-from moorage.messages import Claimed, SelectDestinations
-from moorage.model import ResourceRequest, Selection
+from moorage.messages import SelectDestinations
+from moorage.model import ResourceRequest
 from moorage.requests import StoredRequests
-from placement_store import candidates, cells, claims
+from placement_store import candidates, cells, claims, groups, moves
 from placement_store.claims import NewClaim
 from placement_store.names import ResourceClassNames, TraitNames
+from scheduler import circumstances
+from scheduler.answers import Answer, answer_of
+from scheduler.circumstances import Circumstances
 from scheduler.explanation import explain, summarise
 from scheduler.follow import Follower
 from scheduler.picture import Picture
-from scheduler.planning import Choice, Plan, Planner, Shortfall
+from scheduler.planning import Plan, Planner, Shortfall
 from scheduler.serving import Refusals
-from scheduler.view import Snapshot
 
 LOG = logging.getLogger(__name__)
 
 #: An answer is stored as one document of at most 16 MiB; a selection is about 600 bytes.
 MAX_SELECTIONS = 10_000
+#: An instance that is to move is not placed as the caller believes it to be.
+MOVED_AWAY = (errors.ClaimReleased, errors.ConsumerGenerationConflict, errors.ConsumerDeleted, errors.InvalidState)
 #: A log line names no more hosts than this.
 _NAMED = 5
-
-Answer = list[list[Selection]]
 
 
 class Destinations:
@@ -69,15 +71,19 @@ class Destinations:
 
         :raises NoValidHost: there is nowhere to put all of them.
         :raises ClaimContention: others were faster, too often.
-        :raises InvalidRequest: an instance is named twice, more selections are asked for than one answer may have, or
-            the resource groups contradict each other.
+        :raises InvalidRequest: an instance is named twice, more selections are asked for than one answer may have, the
+            resource groups contradict each other, the server group is known with another rule, or several instances
+            are to move, or one whose generation is not named.
         :raises ResourceClassNotFound: a resource class does not exist.
         :raises TraitNotFound: a trait does not exist.
         :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
         :raises CellNotFound: the requested cell does not exist.
-        :raises ConsumerGenerationConflict: an instance holds something already.
+        :raises ConsumerGenerationConflict: an instance holds something already, or is not at the generation named.
         :raises ConsumerDeleted: an instance has been deleted for good.
-        :raises ClaimReleased: the request is a repeated one, and nothing of what it claimed stands any more.
+        :raises ClaimReleased: the request is a repeated one, and nothing of what it claimed stands any more; or the
+            instance that is to move is placed by another claim by now.
+        :raises InvalidState: no host has accepted the claim of the instance that is to move.
+        :raises CannotCarryOver: it holds what others have put on providers that it would leave.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
         asked_at = self._follower.now()
@@ -86,15 +92,13 @@ class Destinations:
         self._check_cell(message)
         refusals = Refusals()
         for _ in range(self._max_tries):
-            plan = self._planner.plan(self._picture.snapshot(), message, refusals)
+            try:
+                known, plan = self._plan(message, asked_at, refusals)
+            except MOVED_AWAY as fault:
+                return self._refuse(message, fault)
             if isinstance(plan, Shortfall):
-                self._follower.catch_up(asked_at)
-                # Hosts that have refused this request may have room again: left out, they would make it untrue.
-                refusals.try_all_again()
-                plan = self._planner.plan(self._picture.snapshot(), message, refusals)
-            if isinstance(plan, Shortfall):
-                return self._refuse(message, plan, refusals)
-            outcome = self._attempt(message, plan)
+                return self._refuse(message, self._no_valid_host(message, plan, refusals))
+            outcome = self._attempt(message, plan, known)
             if isinstance(outcome, list):
                 return outcome
             LOG.debug("The claim was refused by %s", outcome or "nobody in particular")
@@ -103,10 +107,30 @@ class Destinations:
                 refusals.add(plan.node(choice), choice.allocation_request)
         raise errors.ClaimContention(tries=self._max_tries)
 
-    def _attempt(self, message: SelectDestinations, plan: Plan) -> Answer | set[str]:
+    def _plan(
+        self, message: SelectDestinations, asked_at: float, refusals: Refusals
+    ) -> tuple[Circumstances, Plan | Shortfall]:
+        """Plan on what is known, and, should that fall short, once more on what the store has now."""
+        known = self._circumstances(message)
+        plan = self._planner.plan(self._picture.snapshot(), message, refusals, known)
+        if isinstance(plan, Shortfall):
+            self._follower.catch_up(asked_at)
+            # Hosts that have refused this request may have room again: left out, they would make it untrue.
+            refusals.try_all_again()
+            known = self._circumstances(message)
+            plan = self._planner.plan(self._picture.snapshot(), message, refusals, known)
+        return known, plan
+
+    def _circumstances(self, message: SelectDestinations) -> Circumstances:
+        """Read anew what the request depends on beside the hosts, if anything."""
+        if message.request_spec.server_group is None and message.move is None:
+            return circumstances.NONE
+        return self._database.read(lambda connection: circumstances.read(connection, message, self._names))
+
+    def _attempt(self, message: SelectDestinations, plan: Plan, known: Circumstances) -> Answer | set[str]:
         """Claim a plan and return the answer, or else the providers that have refused."""
         claims_made = [
-            (uuid, part.resources)
+            (uuid, known.growth(uuid, part.resources))
             for choice in plan.chosen
             for uuid, part in choice.allocation_request.allocations.items()
         ]
@@ -117,6 +141,8 @@ class Destinations:
             return {miss["provider_uuid"] for miss in refusal.refusals}
         except errors.ProviderNotFound as missing:
             return {missing.name}
+        except errors.GroupRuleRefused as refusal:
+            return {refusal.provider_uuid}
         except errors.ClaimContention:
             # Something has changed between two statements of the claim; nobody has refused it.
             return set()
@@ -128,18 +154,28 @@ class Destinations:
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
         return answer.result
 
-    def _refuse(self, message: SelectDestinations, shortfall: Shortfall, refusals: Refusals) -> Answer:
-        """Say that there is no valid host, unless this very request has already been answered."""
+    def _no_valid_host(
+        self, message: SelectDestinations, shortfall: Shortfall, refusals: Refusals
+    ) -> errors.MoorageError:
+        """Return what is to be said where no plan was found."""
+        for fault in shortfall.serving.given_up.values():
+            # It is not known that there is none.
+            return fault
         instances = len(message.instance_uuids)
         explanation = explain(shortfall, message.request_spec, refusals.nodes)
         summary = summarise(explanation, shortfall.placed, instances)
+        return errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
 
-        def say(_connection: Connection) -> Answer:
-            for fault in shortfall.serving.given_up.values():
-                # It is not known that there is none.
-                raise fault
-            LOG.info("No valid host for %s instance(s): %s", instances, summary)
-            raise errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+    def _refuse(self, message: SelectDestinations, fault: errors.MoorageError) -> Answer:
+        """Refuse a request, unless this very request has already been answered."""
+
+        def say(connection: Connection) -> Answer:
+            if isinstance(fault, errors.NoValidHost):
+                if (group := message.request_spec.server_group) is not None:
+                    # Decided by another rule than the group's own, it would not be the truth.
+                    groups.bind(connection, group)
+                LOG.info("No valid host for %s instance(s): %s", fault.instances, fault.summary)
+            raise fault
 
         # Said where the answer would be stored: a forerunner with the same id, which may have taken the last room
         # just now, is waited for there, and its answer is this one's.
@@ -148,6 +184,7 @@ class Destinations:
     def _check(self, message: SelectDestinations) -> None:
         """Refuse what is wrong with a request, whatever hosts there are."""
         _check_size(message)
+        _check_move(message)
         asked = message.request_spec.resource_request
         candidates.check(asked, path="$.request_spec")
         for name in {name for group in asked.groups.values() for name in group.resources}:
@@ -174,10 +211,15 @@ class Destinations:
                 allocations={uuid: part.resources for uuid, part in choice.allocation_request.allocations.items()},
                 owner=message.owner,
                 consumer_generation=message.consumer_generations.get(instance_uuid),
+                group=spec.server_group,
             )
             for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]
-        return _answer(plan, claims.claim(connection, wanted, self._names))
+        if message.move is not None:
+            claimed = [moves.begin(connection, wanted[0], message.move, self._names)]
+        else:
+            claimed = claims.claim(connection, wanted, self._names, keep_held=message.keep_held)
+        return answer_of(plan, claimed, spec.server_group)
 
     def _replayed(self, message: SelectDestinations, stored: Answer) -> Answer:
         """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
@@ -207,43 +249,25 @@ def _check_size(message: SelectDestinations) -> None:
         )
 
 
+def _check_move(message: SelectDestinations) -> None:
+    move = message.move
+    if move is None:
+        return
+    if len(message.instance_uuids) > 1:
+        raise errors.InvalidRequest(path="$.instance_uuids", reason="one instance moves at a time")
+    [instance_uuid] = message.instance_uuids
+    if instance_uuid not in message.consumer_generations:
+        raise errors.InvalidRequest(
+            path="$.consumer_generations", reason="the generation of the instance that is to move is not named"
+        )
+    if move.migration_uuid == instance_uuid:
+        raise errors.InvalidRequest(path="$.move.migration_uuid", reason="it is the instance itself")
+    if message.keep_held:
+        raise errors.InvalidRequest(path="$.keep_held", reason="a move says itself what is kept")
+
+
 def _traits_named(asked: ResourceRequest) -> set[str]:
     named = {*asked.root_required, *asked.root_forbidden}
     for group in asked.groups.values():
         named.update(group.required, group.forbidden, *group.any_of)
     return named
-
-
-def _answer(plan: Plan, claimed: list[Claimed]) -> Answer:
-    # Many instances share their alternates: each host is written down once.
-    selections: dict[Choice, Selection] = {}
-
-    def selection(choice: Choice) -> Selection:
-        if choice not in selections:
-            selections[choice] = _selection(plan.view, choice)
-        return selections[choice]
-
-    return [
-        [
-            structs.replace(selection(chosen), claim_id=claim.claim_id, consumer_generation=claim.consumer_generation),
-            *map(selection, alternates),
-        ]
-        for chosen, alternates, claim in zip(plan.chosen, plan.alternates, claimed, strict=True)
-    ]
-
-
-def _selection(view: Snapshot, choice: Choice) -> Selection:
-    host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
-    pools = {member.uuid for member in tree.sharing} if tree else set()
-    return Selection(
-        service_host=host.service_host,
-        nodename=host.nodename,
-        compute_node_uuid=host.compute_node_uuid,
-        cell_uuid=host.cell_uuid,
-        agent=host.agent,
-        availability_zone=host.availability_zone,
-        allocation_request=request,
-        shared_providers=tuple(sorted(pools & request.allocations.keys())),
-        limits=view.limits(choice.row, {name for part in request.allocations.values() for name in part.resources}),
-        weight=choice.weight,
-    )

@@ -102,6 +102,8 @@ class Funnel:
         stages: list[Stage] = []
         left = entering
         for name, plugin in self._filters:
+            if not _concerns(Filter, name, plugin, request):
+                continue
             if not left.any():
                 break
             left = left & self._mask(name, plugin, view, request, left)
@@ -119,6 +121,8 @@ class Funnel:
         weights = np.zeros(len(rows))
         if len(rows) > 1:
             for name, plugin, multiplier in self._weighers:
+                if not _concerns(Weigher, name, plugin, request):
+                    continue
                 scores = self._scores(name, plugin, view, request, rows)
                 low, high = scores.min(), scores.max()
                 if high > low:
@@ -152,14 +156,29 @@ class Funnel:
             return scores
 
 
+def _concerns(kind: type[Filter | Weigher], name: str, plugin: Filter | Weigher, request: RequestSpec) -> bool:
+    """Tell whether a plug-in has anything to say about a request; most do not say, and then it has."""
+    if type(plugin).concerns is kind.concerns:
+        return True
+    try:
+        return plugin.concerns(request)
+    except Exception as fault:
+        raise _broken("filter" if kind is Filter else "weigher", name, fault) from fault
+
+
 @contextmanager
 def _watched(what: str, name: str) -> Iterator[None]:
     """Turn whatever a plug-in raises into an error that names it."""
     try:
         yield
     except Exception as fault:
-        LOG.exception("The %s %s is broken", what, name)
-        raise errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__) from fault
+        raise _broken(what, name, fault) from fault
+
+
+def _broken(what: str, name: str, fault: Exception) -> errors.BrokenPlugin:
+    """Log the fault that is being handled, and return the error that names its plug-in."""
+    LOG.error("The %s %s is broken", what, name, exc_info=fault)
+    return errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__)
 
 
 # --- Seeds ----------------------------------------------------------------------------------------------------------

@@ -66,6 +66,20 @@ def states(connection: Connection, cell_uuid: str | None = None, service_host: s
     return [_host_state(row) for row in found]
 
 
+def of_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:
+    """Return the nodes of one service host.
+
+    :raises HostNotFound: there is none of that name, or not in that cell.
+    :raises InvalidRequest: several cells have one of that name and none of them was named.
+    """
+    found = states(connection, cell_uuid, service_host)
+    if not found:
+        raise errors.HostNotFound(kind="host", name=service_host)
+    if len({host.cell_uuid for host in found}) > 1:
+        raise errors.InvalidRequest(path="$.cell_uuid", reason="several cells have a host of this name: name one")
+    return found
+
+
 # --- What changes a host --------------------------------------------------------------------------------------------
 
 
@@ -78,11 +92,7 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     :raises InvalidRequest: several cells have one of that name and none of them was named, or a reason is given for a
         host that is not disabled.
     """
-    found = states(connection, message.cell_uuid, message.service_host)
-    if not found:
-        raise errors.HostNotFound(kind="host", name=message.service_host)
-    if len({host.cell_uuid for host in found}) > 1:
-        raise errors.InvalidRequest(path="$.cell_uuid", reason="several cells have a host of this name: name one")
+    found = of_name(connection, message.service_host, message.cell_uuid)
     changed = [host for host in found if _wanted(message, host) != _settings(host)]
     for host in changed:
         row_id = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid)).one()

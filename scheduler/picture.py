@@ -18,8 +18,9 @@ from scheduler.bits import BitColumns
 from scheduler.columns import Column
 from scheduler.forest import Forest, Member, Tree
 from scheduler.hosts import HostRow
+from scheduler.indexes import NameIndex, ProviderIndex
 from scheduler.inventories import Inventories
-from scheduler.view import NameIndex, ProviderIndex, Snapshot
+from scheduler.view import Snapshot
 
 #: The ``seq`` of a row that is known not to be as the store has it; no row of the store has it.
 UNSURE = -1
@@ -113,6 +114,7 @@ class Picture:
             root_traits=self._root_traits.frozen(),
             aggregates=self._aggregates.frozen(),
             classes=self._inventories.frozen(),
+            members=None,
         )
 
     # --- What followers compare and change --------------------------------------------------------------------------
@@ -211,7 +213,7 @@ class Picture:
             before = self._hosts[row]
             self._hosts[row] = host
             del self._row_of_node[before.compute_node_uuid]
-            if (before.service_host, before.nodename) != (host.service_host, host.nodename):
+            if _names_of(before) != _names_of(host):
                 self._names = None
         self._describe(row)
 
@@ -320,6 +322,11 @@ def tie_of(host: HostRow) -> int:
     """Return the number by which a host's ties are broken: the same in every scheduler, whatever was read first."""
     names = f"{host.service_host}\0{host.nodename}".encode()
     return int.from_bytes(hashlib.blake2b(names, digest_size=8).digest())
+
+
+def _names_of(host: HostRow) -> tuple[str, str, str]:
+    """Return that by which a host is found."""
+    return host.service_host, host.nodename, host.compute_node_uuid
 
 
 def _code(codes: dict[str, int], name: str) -> int:

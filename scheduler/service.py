@@ -8,15 +8,16 @@ from sqlalchemy import Connection, exc
 
 from moorage.bus import Bus, serves
 from moorage.database import Database
-from moorage.messages import Done, ListHosts, ReportHosts, SelectDestinations, SetHost
+from moorage.messages import DeleteHost, Done, ListHosts, ReportHosts, SelectDestinations, SetHost
 from moorage.model import HostState, Selection
 from moorage.presence import Presence
 from moorage.requests import StoredRequests
 from moorage.service import Periodic, Service, until_available
 from placement_store import cells, feed, schema
 from placement_store.names import ResourceClassNames
+from placement_store.races import until_settled
 from placement_store.service import PlacementRole
-from scheduler import hosts, reports
+from scheduler import host_deletion, hosts, reports
 from scheduler.comparison import ViewComparison
 from scheduler.destinations import Destinations
 from scheduler.follow import Follower
@@ -39,10 +40,13 @@ _SWEEPS_PER_TIMEOUT = 6
 class SchedulerEndpoint:
     """The methods of topic ``scheduler``."""
 
-    def __init__(self, database: Database, destinations: Destinations, requests: StoredRequests) -> None:
+    def __init__(
+        self, database: Database, destinations: Destinations, requests: StoredRequests, names: ResourceClassNames
+    ) -> None:
         self._database = database
         self._destinations = destinations
         self._requests = requests
+        self._names = names
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
@@ -79,7 +83,7 @@ class SchedulerEndpoint:
         def work(connection: Connection) -> list[HostState]:
             if message.cell_uuid is not None:
                 cells.by_uuid(connection, message.cell_uuid)
-            return hosts.states(connection, message.cell_uuid)
+            return hosts.states(connection, message.cell_uuid, message.service_host)
 
         return self._database.read(work)
 
@@ -87,6 +91,22 @@ class SchedulerEndpoint:
     def set_host(self, message: SetHost) -> HostState:
         """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.hosts.set_host` for its errors."""
         return self._requests.once(message, lambda connection: hosts.set_host(connection, message)).result
+
+    @serves(DeleteHost)
+    def delete_host(self, message: DeleteHost) -> Done:
+        """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.host_deletion.found` for its errors.
+
+        :raises ClaimContention: others kept changing what the host has.
+        """
+        if message.dry_run:
+            self._database.read(lambda connection: host_deletion.found(connection, message))
+            return Done()
+
+        def work(connection: Connection) -> Done:
+            host_deletion.delete(connection, message, self._names)
+            return Done()
+
+        return until_settled(lambda: self._requests.once(message, work).result)
 
 
 class SchedulerService:
@@ -135,7 +155,10 @@ class SchedulerService:
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )
-        endpoints = [SchedulerEndpoint(database, destinations, requests), ViewComparison(database, follower, picture)]
+        endpoints = [
+            SchedulerEndpoint(database, destinations, requests, names),
+            ViewComparison(database, follower, picture),
+        ]
         self._serve(endpoints, database, names)
         self._begin_rounds(database, follower)
 

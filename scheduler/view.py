@@ -12,61 +12,24 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage.model import AllocationRequest
+from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from placement_store.candidates import HostTree
 from placement_store.candidates import Provider as CandidateProvider
+from placement_store.groups import OccupiedRoot
 from placement_store.providers import InventoryRow
 from scheduler.amounts import ClassAmounts
 from scheduler.bits import Bits
 from scheduler.forest import Member, Tree
 from scheduler.hosts import HostRow
+from scheduler.indexes import NameIndex, ProviderIndex
+from scheduler.members import GroupMembers
 
 S = TypeVar("S", bound=np.generic)
 
 CodeArray = NDArray[np.int32]
 #: A number for each host that depends on its names alone: ties are broken by it and the request's seed.
 TieArray = NDArray[np.uint64]
-
-
-class NameIndex:
-    """Where hosts and nodes are found by name, upper and lower case alike; built when the first request names one."""
-
-    def __init__(self, hosts: Sequence[HostRow]) -> None:
-        self._hosts = hosts
-
-    @cached_property
-    def by_host(self) -> Mapping[str, list[int]]:
-        """The rows of each service host."""
-        return _rows_by_name(host.service_host for host in self._hosts)
-
-    @cached_property
-    def by_node(self) -> Mapping[str, list[int]]:
-        """The rows of each node."""
-        return _rows_by_name(host.nodename for host in self._hosts)
-
-
-def _rows_by_name(names: Iterable[str]) -> Mapping[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name.casefold(), []).append(row)
-    return rows
-
-
-class ProviderIndex:
-    """Which hosts a provider serves, or stands in the tree of one that does; built when a request first names one."""
-
-    def __init__(self, trees: Sequence[Tree | None]) -> None:
-        self._trees = trees
-
-    @cached_property
-    def by_uuid(self) -> Mapping[str, list[int]]:
-        """The rows of each provider."""
-        rows: dict[str, list[int]] = {}
-        for row, tree in enumerate(self._trees):
-            for member in tree.known if tree else ():
-                rows.setdefault(member.uuid, []).append(row)
-        return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +53,8 @@ class Snapshot(HostView):
     root_traits: Bits
     aggregates: Bits
     classes: Mapping[str, ClassAmounts]
+    #: Of the server group that one request names; for that request alone.
+    members: GroupMembers | None
 
     def __len__(self) -> int:
         """Return the number of hosts."""
@@ -114,6 +79,8 @@ class Snapshot(HostView):
             aggregates=tree.aggregates() if tree else frozenset(),
             providers=frozenset(member.uuid for member in tree.known) if tree else frozenset(),
             flat=tree is not None and tree.is_flat,
+            group_members_here=self.members.here_at(row) if self.members else 0,
+            group_members_elsewhere=self.members.elsewhere_at(row) if self.members else 0,
         )
 
     def host_tree(self, row: int) -> HostTree | None:
@@ -151,6 +118,16 @@ class Snapshot(HostView):
     def enabled(self) -> BoolArray:
         """Which hosts take new servers."""
         return _frozen(~self.disabled)
+
+    @property
+    def group_members_here(self) -> IntArray:
+        """How many members of the request's server group are on each host; none, where it has no group."""
+        return self.members.here if self.members else np.zeros(len(self), dtype=np.int64)
+
+    @property
+    def group_members_elsewhere(self) -> IntArray:
+        """How many of them are on other hosts than this one."""
+        return self.members.elsewhere if self.members else np.zeros(len(self), dtype=np.int64)
 
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
@@ -209,6 +186,10 @@ class Snapshot(HostView):
         """Which hosts have a node of one of these names, upper and lower case alike."""
         return self._indexed(self.names.by_node, nodenames)
 
+    def with_members(self, roots: Mapping[str, OccupiedRoot]) -> "Snapshot":
+        """Return the same hosts for a request that names a server group, whose members are on these root providers."""
+        return replace(self, members=GroupMembers(len(self), self.names.by_compute_node, roots))
+
     def planned(self, resource_classes: Collection[str]) -> "PlannedView":
         """Return a view of one's own in which these classes may be claimed."""
         known = {name: self.classes[name] for name in resource_classes if name in self.classes}
@@ -257,12 +238,37 @@ class PlannedView(Snapshot):
     planned_use: Mapping[str, FloatArray]
 
     def claim(self, row: int, request: AllocationRequest) -> None:
-        """Count what serves a host's part of a request as used."""
+        """Count what serves a host's part of a request as used, and one member more on that host."""
         tree = self.trees[row]
         for member in tree.serving if tree else ():
             if member.uuid in request.allocations:
                 for name, amount in request.allocations[member.uuid].resources.items():
                     self.planned_use[name][member.slots[name]] += amount
+        if self.members:
+            self.members.add(row, forced_down=bool(self.forced_down[row]))
+
+    def credit(self, provider_uuid: str, resources: Resources) -> None:
+        """Count so much of one provider as free for this decision: who asks holds it already.
+
+        As much as that may be claimed there even if the provider is over-full.
+        """
+        member = self._serving(provider_uuid)
+        if member is None:
+            return
+        for name, amount in resources.items():
+            slot = member.slots.get(name)
+            if slot is not None and name in self.planned_use:
+                capacity = self.classes[name].slots.capacity[slot]
+                self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
+
+    def _serving(self, provider_uuid: str) -> Member | None:
+        """Return a provider, if it serves any host."""
+        for row in self.index.by_uuid.get(provider_uuid, []):
+            tree = self.trees[row]
+            for member in tree.serving if tree else ():
+                if member.uuid == provider_uuid:
+                    return member
+        return None
 
 
 def _frozen(array: NDArray[S]) -> NDArray[S]:

@@ -8,6 +8,8 @@ from filters.availability_zone import AvailabilityZoneFilter
 from filters.compute import ComputeFilter
 from filters.destination import DestinationFilter
 from filters.resources import ResourcesFilter
+from filters.server_group_affinity import ServerGroupAffinityFilter
+from filters.server_group_anti_affinity import ServerGroupAntiAffinityFilter
 from filters.traits import TraitsFilter
 from moorage.ids import derived
 from moorage.messages import SelectDestinations
@@ -20,6 +22,8 @@ from scheduler.plugins import Named, Weighted
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.ram import RamWeigher
+from weighers.server_group_soft_affinity import ServerGroupSoftAffinityWeigher
+from weighers.server_group_soft_anti_affinity import ServerGroupSoftAntiAffinityWeigher
 
 CELLS = (derived("tests", "cell", 1), derived("tests", "cell", 2))
 
@@ -78,12 +82,16 @@ def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
             Named("destination", DestinationFilter({})),
             Named("traits", TraitsFilter({})),
             Named("aggregates", AggregatesFilter({})),
+            Named("server_group_affinity", ServerGroupAffinityFilter({})),
+            Named("server_group_anti_affinity", ServerGroupAntiAffinityFilter({})),
             Named("resources", ResourcesFilter({})),
         ],
         [
             Weighted("ram", RamWeigher({}), multipliers[0]),
             Weighted("cpu", CpuWeigher({}), multipliers[1]),
             Weighted("disk", DiskWeigher({}), multipliers[2]),
+            Weighted("server_group_soft_affinity", ServerGroupSoftAffinityWeigher({}), 1.0),
+            Weighted("server_group_soft_anti_affinity", ServerGroupSoftAntiAffinityWeigher({}), 1.0),
         ],
     )
 

@@ -65,7 +65,7 @@ class OneScheduler:
             max_age=max_age,
             max_tries=max_tries,
         )
-        self.endpoint = SchedulerEndpoint(self.database, destinations, stored)
+        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names)
         self.select = self.endpoint.select_destinations
         self.follower.catch_up(self.follower.now())
 

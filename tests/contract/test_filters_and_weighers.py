@@ -12,14 +12,17 @@ from scheduler_trees import granular_requests, providers_of_hosts
 from stevedore import ExtensionManager
 
 from moorage import errors, options
-from moorage.model import Destination, RequestSpec
+from moorage.ids import derived
+from moorage.model import Destination, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Weigher
+from placement_store.groups import OccupiedRoot
 from scheduler.plugins import list_opts, load_filters, load_weighers
 from scheduler.view import Snapshot
 
 FILTERS = ExtensionManager[Any]("moorage.filters").names()
 WEIGHERS = ExtensionManager[Any]("moorage.weighers").names()
 
+GROUP = derived("tests", "group", 1)
 NAMES = ["host0", "HOST1", "Host2", "elsewhere", "node0", "NODE1"]
 names = st.sampled_from(NAMES)
 several_names = st.lists(names, max_size=3).map(tuple)
@@ -35,12 +38,25 @@ described = st.fixed_dictionaries(
 )
 
 
+occupied = st.builds(OccupiedRoot, members=st.integers(1, 3), forced_down=st.booleans())
+#: Of hosts that are there, and of one that is not.
+occupied_roots = st.dictionaries(st.integers(0, 4).map(lambda n: host_row(n).compute_node_uuid), occupied, max_size=3)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     hosts = [host_row(number, **values) for number, values in enumerate(draw(st.lists(described, max_size=4)))]
-    return picture(hosts, draw(providers_of_hosts(len(hosts)))).snapshot()
+    view = picture(hosts, draw(providers_of_hosts(len(hosts)))).snapshot()
+    roots = draw(st.none() | occupied_roots)
+    return view if roots is None else view.with_members(roots)
 
 
+server_groups = st.builds(
+    ServerGroup,
+    uuid=st.just(GROUP),
+    policy=st.sampled_from(["affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"]),
+    max_server_per_host=st.integers(1, 3),
+)
 requests = st.builds(
     spec,
     vcpus=st.integers(1, 8),
@@ -57,6 +73,7 @@ requests = st.builds(
         node=st.none() | names,
         cell=st.none() | st.sampled_from([*CELLS, "00000000-0000-0000-0000-000000000000"]),
     ),
+    server_group=st.none() | server_groups,
 )
 
 
@@ -92,6 +109,28 @@ def test_a_weighers_scores_say_of_each_host_what_it_says_of_that_host_alone(
     scores = plugin.scores(view, request)
     assert scores.dtype == np.float64
     assert scores.tolist() == [plugin.weigh(view.host(row), request) for row in range(len(view))]
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@settings(deadline=None)
+@given(view=snapshots(), request=requests)
+def test_a_filter_that_a_request_does_not_concern_would_pass_all_hosts(
+    name: str, view: Snapshot, request: RequestSpec
+) -> None:
+    plugin = a_filter(name)
+    if not plugin.concerns(request):
+        assert plugin.mask(view, request).all()
+
+
+@pytest.mark.parametrize("name", WEIGHERS)
+@settings(deadline=None)
+@given(view=snapshots(), request=requests)
+def test_to_a_weigher_that_a_request_does_not_concern_all_hosts_weigh_the_same(
+    name: str, view: Snapshot, request: RequestSpec
+) -> None:
+    plugin = a_weigher(name)
+    if not plugin.concerns(request):
+        assert len(set(plugin.scores(view, request).tolist())) <= 1
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -148,6 +187,61 @@ def test_resources_keeps_to_capacity_units_and_steps() -> None:
     assert left("resources", view, vcpus=2, root_gb=0) == ["host0", "host2"]
     assert left("resources", view, vcpus=3, root_gb=0) == ["host4"]
     assert left("resources", view, vcpus=2, root_gb=1) == []
+
+
+def in_group(policy: Any, most: int = 1) -> ServerGroup:
+    return ServerGroup(uuid=GROUP, policy=policy, max_server_per_host=most)
+
+
+def members_on(view: Snapshot, **members: int) -> Snapshot:
+    """The view of a request whose group has so many members on these hosts; `_down` marks one that is forced down."""
+    nodes = {host.service_host: host.compute_node_uuid for host in view.hosts}
+    return view.with_members(
+        {
+            nodes.get(name.removesuffix("_down"), name): OccupiedRoot(count, forced_down=name.endswith("_down"))
+            for name, count in members.items()
+        }
+    )
+
+
+def test_affinity_goes_where_all_other_members_are() -> None:
+    view, group = picture([host_row(number) for number in range(3)]).snapshot(), in_group("affinity")
+
+    def hosts_left(**members: int) -> list[str]:
+        return left("server_group_affinity", members_on(view, **members), server_group=group)
+
+    assert hosts_left() == ["host0", "host1", "host2"]
+    assert hosts_left(host1=2) == ["host1"]
+    # One of them moves: for as long as it does, nobody joins.
+    assert hosts_left(host1=1, host2=1) == []
+    assert hosts_left(nowhere_known=1) == []
+    # What is left on a host that is forced down does not bind.
+    assert hosts_left(host1_down=2) == ["host0", "host1", "host2"]
+    assert hosts_left(host1_down=2, host2=1) == ["host2"]
+    assert left("server_group_affinity", members_on(view, host1=1), server_group=in_group("soft-affinity")) == [
+        "host0",
+        "host1",
+        "host2",
+    ]
+
+
+def test_anti_affinity_goes_where_fewer_members_are_than_one_host_may_have() -> None:
+    view = picture([host_row(number) for number in range(3)]).snapshot()
+    occupied_view = members_on(view, host0=1, host1_down=2)
+    name, group = "server_group_anti_affinity", in_group("anti-affinity")
+    assert left(name, occupied_view, server_group=group) == ["host2"]
+    assert left(name, occupied_view, server_group=in_group("anti-affinity", 2)) == ["host0", "host2"]
+    assert left(name, view, server_group=group) == ["host0", "host1", "host2"]
+    assert left(name, occupied_view, server_group=in_group("affinity")) == ["host0", "host1", "host2"]
+
+
+def test_the_soft_weighers_count_members_for_their_own_policy_alone() -> None:
+    view = members_on(picture([host_row(number) for number in range(3)]).snapshot(), host0=1, host2=3)
+    near, apart = spec(server_group=in_group("soft-affinity")), spec(server_group=in_group("soft-anti-affinity"))
+    assert a_weigher("server_group_soft_affinity").scores(view, near).tolist() == [1.0, 0.0, 3.0]
+    assert a_weigher("server_group_soft_affinity").scores(view, apart).tolist() == [0.0, 0.0, 0.0]
+    assert a_weigher("server_group_soft_anti_affinity").scores(view, apart).tolist() == [-1.0, 0.0, -3.0]
+    assert a_weigher("server_group_soft_anti_affinity").scores(view, near).tolist() == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("name", "resource_class"), [("ram", "MEMORY_MB"), ("cpu", "VCPU"), ("disk", "DISK_GB")])

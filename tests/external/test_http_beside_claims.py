@@ -1,4 +1,4 @@
-"""Eight clients write allocations over HTTP while two schedulers claim of the same hosts.
+"""Eight clients write allocations over HTTP while two scheduler processes claim of the same hosts over RabbitMQ.
 
 `make test` lets them for some seconds; with DRILLS=long in the environment it is a minute.
 """
@@ -17,28 +17,47 @@ from typing import Any
 import pytest
 from http_api import Api, served
 from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig, node_uuid
+from scheduler_rig import Rig, node_uuid
 
+from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer
 from moorage import errors, ids
+from moorage.messages import DeleteAllocations
 
-pytestmark = pytest.mark.servers
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
 
 SECONDS = 60 if os.environ.get("DRILLS") == "long" else 6
-CLIENTS, SCHEDULERS = 8, 2
+CLIENTS, CLAIMERS = 8, 4
+SCHEDULERS = ("scheduler 1", "scheduler 2")
 #: On these everybody always fits. On the last, a few do; the schedulers see it too.
 ROOMY, TIGHT = [1, 2], 3
-MOST = 4
+#: What a client writes at most, and what is claimed for an instance.
+MOST, CLAIMED = 4, 2
+#: Hosts that nobody sends heartbeats of; a machine too busy to answer within seconds is no fault of the schedulers.
+SETTINGS = {"scheduler": {"host_down_after": 3600.0}, "rpc": {"call_timeout": 60.0}}
 
 
 @pytest.fixture
 def rig(mariadb: MariaDBServer) -> Iterator[Rig]:
     started = Rig(mariadb.create_database("beside_claims"))
-    started.add_hosts(ROOMY, vcpus=CLIENTS * MOST + SCHEDULERS * 2)
+    started.add_hosts(ROOMY, vcpus=CLIENTS * MOST + CLAIMERS * CLAIMED)
     started.add_hosts([TIGHT], vcpus=5)
     yield started
     started.close()
     mariadb.drop_database("beside_claims")
+
+
+@pytest.fixture
+def cloud(rig: Rig, rabbitmq_url: str) -> Iterator[ProcessCloud]:
+    with ProcessCloud(rabbitmq_url, rig.url, SETTINGS) as started:
+        for name in SCHEDULERS:
+            started.start(name, "scheduler")
+        started.wait_for_hosts(len([*ROOMY, TIGHT]))
+        yield started
 
 
 class Client:
@@ -79,53 +98,55 @@ class Client:
         self.seen[f"{whose}: {reply.status_code} {code}"] += 1
 
 
-def claim(scheduler: OneScheduler, rig: Rig, name: str, until: Callable[[], bool]) -> Counter[str]:
+def claim(cloud: ProcessCloud, name: str, until: Callable[[], bool]) -> Counter[str]:
+    """Claim for one instance after another and release what was claimed; return how that was answered."""
+    scheduler, placement = cloud.client("scheduler"), cloud.client("placement")
     seen: Counter[str] = Counter()
     for number in itertools.count():
         if until():
             return seen
+        wanted = select(ids.derived(name, number), vcpus=CLAIMED)
         try:
-            answer = scheduler.select(select(f"{name}-{number}"))
+            [[selection]] = scheduler.call(wanted)
         except errors.MoorageError as fault:
             seen[type(fault).__name__] += 1
         else:
             seen["claimed"] += 1
-            assert answer[0][0].claim_id is not None
-            rig.release(select(f"{name}-{number}").instance_uuids[0])
+            assert selection.claim_id is not None
+            [uuid] = wanted.instance_uuids
+            placement.call(DeleteAllocations(request_id=ids.derived(uuid, "delete"), consumer_uuid=uuid))
     raise AssertionError
 
 
 def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
-    rig: Rig, tmp_path: Path, record_property: Callable[[str, object], None]
+    rig: Rig, cloud: ProcessCloud, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    schedulers = [rig.scheduler(max_age=0.1) for _ in range(SCHEDULERS)]
     with served(rig.url, tmp_path / "log", "--workers", "2", "--threads", "4") as api:
         clients = [Client(api.url, number) for number in range(CLIENTS)]
         ended = threading.Event()
-        with ThreadPoolExecutor(CLIENTS + SCHEDULERS) as threads:
+        with ThreadPoolExecutor(CLIENTS + CLAIMERS) as threads:
             writing = [threads.submit(client.work, ended.is_set) for client in clients]
-            claiming = [
-                threads.submit(claim, scheduler, rig, f"s{number}", ended.is_set)
-                for number, scheduler in enumerate(schedulers)
-            ]
-            deadline = time.monotonic() + SECONDS
-            while time.monotonic() < deadline:
-                found = rig.audit()
-                assert not found.overcommitted
-                time.sleep(0.5)
-            ended.set()
+            claiming = [threads.submit(claim, cloud, f"claimer {n}", ended.is_set) for n in range(CLAIMERS)]
+            try:
+                looks = look_on(rig)
+            finally:
+                ended.set()
             for one in writing:
                 one.result()
             claimed = sum((one.result() for one in claiming), Counter[str]())
         written = sum((client.seen for client in clients), Counter[str]())
+        shares = {name: cloud.log(name).count("Claimed for 1 instance(s)") for name in SCHEDULERS}
         record_property(
-            "measured", f"beside claims, in {SECONDS} s: over HTTP {dict(written)}, schedulers {dict(claimed)}"
+            "measured",
+            f"beside claims, in {SECONDS} s: over HTTP {dict(written)}, over RPC {dict(claimed)} by {shares}, "
+            f"{looks} audits",
         )
 
         # Where both fit, both succeed; where they do not, nobody is told that somebody else was faster.
         assert set(written) <= {"written", "tight: 409 placement.undefined_code"}
         assert set(claimed) == {"claimed"}
         assert written["written"] > SECONDS
+        assert all(shares.values())
         for client in clients:
             for consumer, (held, generation) in client.known.items():
                 shown = api.get(f"/allocations/{consumer}")
@@ -134,3 +155,14 @@ def test_nothing_is_lost_over_committed_or_refused_where_it_fits(
     report = rig.audit()
     assert not report.overcommitted
     assert not report.drifted
+
+
+def look_on(rig: Rig) -> int:
+    """Look for over-committed hosts until the time is over; return how often."""
+    deadline = time.monotonic() + SECONDS
+    for looks in itertools.count(1):
+        assert not rig.audit().overcommitted
+        if time.monotonic() > deadline:
+            return looks
+        time.sleep(0.5)
+    raise AssertionError

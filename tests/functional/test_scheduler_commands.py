@@ -1,4 +1,4 @@
-"""`moorage host list` and `moorage host set`, against a scheduler on an in-process bus."""
+"""`moorage host list`, `moorage host set` and `moorage host delete`, against a scheduler on an in-process bus."""
 
 import json
 from collections.abc import Iterator
@@ -61,6 +61,15 @@ def test_a_host_is_disabled_enabled_and_forced_down(operator: Operator) -> None:
     down = operator.types("host", "set", "host1", "--cell", "cell0", "--enable", "--forced-down")
     assert (down["disabled"], down["reason"], down["forced_down"]) == (False, None, True)
     assert operator.types("host", "set", "host1", "--not-forced-down")["forced_down"] is False
+
+
+def test_a_host_is_deleted_once_it_is_down_and_nobody_holds_anything_of_it(operator: Operator) -> None:
+    assert "host1 is up" in operator.is_refused("host", "delete", "host1")
+    operator.types("host", "set", "host1", "--forced-down")
+    assert operator.types("host", "delete", "host1", "--dry-run") == {"host": "host1", "deleted": False}
+    assert operator.types("host", "delete", "host1", "--cell", "cell0") == {"host": "host1", "deleted": True}
+    assert [host["host"] for host in operator.types("host", "list")] == ["host2", "host3"]
+    assert "There is no host host1" in operator.is_refused("host", "delete", "host1")
 
 
 def test_what_does_not_exist_is_said_to_be_so(operator: Operator) -> None:

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 from compute_builders import guest_spec, settings, tree_of, wait_until
+from driver_rigs import order
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compute.driver import GuestSpec
 from compute.fake import FakeDriver
 from compute.fake_behaviour import Behaviour, chance
 from compute.guest_file import GuestFile
 from moorage import errors, ids
+from moorage.messages import MovingGuest
+from moorage.model import Image, MoveKind
 
 
 @contextmanager
@@ -120,6 +124,65 @@ def test_each_misbehaviour_is_chosen_by_its_option_and_for_its_hosts_alone(tmp_p
     assert third == Behaviour(seconds=2.0, dead_seconds=9.0)
 
 
+def test_moved_guests_have_misbehaviour_of_their_own(tmp_path: Path) -> None:
+    chosen = {
+        "refusing_moves_hosts": ["host-0001"],
+        "failing_moves_hosts": ["host-0002"],
+        "live_migration_seconds": 5.0,
+        "spawn_seconds": 2.0,
+    }
+
+    def moved(kind: MoveKind) -> GuestSpec:
+        names = {name: ids.fresh() for name in ("migration_uuid", "source_attempt_id")}
+        return guest_spec(moving=MovingGuest(kind=kind, source_host="host-0003", **names))
+
+    with started(tmp_path, **chosen) as driver:
+        new = [driver.behaviour(host, guest_spec()) for host in driver.alive()]
+        live = [driver.behaviour(host, moved("live-migration")) for host in driver.alive()]
+        cold = driver.behaviour("host-0003", moved("cold-migration"))
+
+    assert new == [Behaviour(seconds=2.0)] * 3
+    assert [behaviour.refusal is not None for behaviour in live] == [True, False, False]
+    assert [behaviour.fault is not None for behaviour in live] == [False, True, False]
+    assert [behaviour.seconds for behaviour in live] == [5.0] * 3
+    assert cold == Behaviour(seconds=2.0)
+
+
+def test_a_rebuild_takes_its_time_as_a_spawn_does_and_stuck_hosts_do_nothing(tmp_path: Path) -> None:
+    chosen = {
+        "hanging_hosts": ["host-0001"],
+        "late_hosts": ["host-0002"],
+        "stuck_hosts": ["host-0002"],
+        "late_seconds": 7.0,
+        "dying_hosts": ["host-0003"],
+        "failing_hosts": ["host-0003"],
+        "dead_seconds": 9.0,
+        "spawn_seconds": 2.0,
+    }
+    told = order(guest_spec())
+    with started(tmp_path, **chosen) as driver:
+        stops = [driver.order_behaviour(host, told, "stop") for host in driver.alive()]
+        first, second, third = (driver.order_behaviour(host, told, "rebuild") for host in driver.alive())
+
+    assert stops == [Behaviour(), Behaviour(fault=stops[1].fault), Behaviour()]
+    assert stops[1].fault is not None
+    assert first == Behaviour(seconds=math.inf)
+    assert second == Behaviour(seconds=7.0, stubborn=True, fault=stops[1].fault)
+    assert third == Behaviour(seconds=2.0, dead_seconds=9.0, fault="every spawn fails here")
+
+
+def test_a_rebuild_does_not_survive_the_death_of_its_host_and_leaves_a_stopped_guest(tmp_path: Path) -> None:
+    asked = guest_spec()
+    with started(tmp_path) as driver:
+        driver.spawn("host-0001", asked)
+    with started(tmp_path, dying_hosts=["host-0001"], dead_seconds=0.3) as driver:
+        with pytest.raises(errors.GuestActionFailed, match="died"):
+            driver.rebuild_guest("host-0001", order(asked), Image())
+
+        assert list(driver.stopped("host-0001")) == [asked.attempt_id]
+        assert list(driver.unfinished("host-0001")) == []
+
+
 def test_a_dead_host_does_nothing_and_keeps_its_guests(tmp_path: Path) -> None:
     with started(tmp_path) as driver:
         asked = guest_spec()
@@ -132,6 +195,8 @@ def test_a_dead_host_does_nothing_and_keeps_its_guests(tmp_path: Path) -> None:
             driver.spawn("host-0001", guest_spec())
         with pytest.raises(errors.NoReply):
             driver.destroy("host-0001", asked.instance_uuid, asked.attempt_id, asked.claim_id)
+        with pytest.raises(errors.NoReply):
+            driver.stop_guest("host-0001", order(asked))
         wait_until(lambda: driver.is_alive("host-0001"))
         assert [guest.attempt_id for guest in driver.guests("host-0001")] == [asked.attempt_id]
 

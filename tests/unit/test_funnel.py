@@ -73,6 +73,50 @@ def test_a_filter_that_answers_for_one_host_is_asked_only_about_those_still_in()
     assert even.asked == ["host0", "host1", "host2"]
 
 
+class OfZoneA(EvenHosts):
+    """An operator's filter for requests of one zone alone."""
+
+    def concerns(self, request: RequestSpec) -> bool:
+        return request.availability_zone == "a"
+
+
+class ByNumberInZoneA(ByNumber):
+    def concerns(self, request: RequestSpec) -> bool:
+        return request.availability_zone == "a"
+
+
+def test_a_plugin_is_not_asked_about_a_request_that_is_not_its_business() -> None:
+    snapshot = picture([host_row(number) for number in range(3)]).snapshot()
+    even = OfZoneA({})
+    some = Funnel([Named("even", even)], [Weighted("number", ByNumberInZoneA({}), 1.0)])
+    filtered = some.filter(snapshot, spec(), everyone(snapshot))
+    assert (filtered.left.tolist(), filtered.counts(), even.asked) == ([True] * 3, (), [])
+    assert some.rank(snapshot, spec(), filtered.left, 1).weights.tolist() == [0.0] * 3
+    its_own = spec(availability_zone="a")
+    assert some.filter(snapshot, its_own, everyone(snapshot)).left.tolist() == [True, False, True]
+    assert some.rank(snapshot, its_own, everyone(snapshot), 1).weights.tolist() == [0.0, 0.5, 1.0]
+
+
+class UnsureFilter(EvenHosts):
+    def concerns(self, request: RequestSpec) -> bool:
+        raise LookupError
+
+
+class UnsureWeigher(ByNumber):
+    def concerns(self, request: RequestSpec) -> bool:
+        raise LookupError
+
+
+def test_a_plugin_that_breaks_over_whether_a_request_is_its_business_is_named() -> None:
+    snapshot = picture([host_row(0), host_row(1)]).snapshot()
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        Funnel([Named("unsure", UnsureFilter({}))], []).filter(snapshot, spec(), everyone(snapshot))
+    assert (caught.value.plugin, caught.value.name, caught.value.kind) == ("filter", "unsure", "LookupError")
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        Funnel([], [Weighted("unsure", UnsureWeigher({}), 1.0)]).rank(snapshot, spec(), everyone(snapshot), 1)
+    assert (caught.value.plugin, caught.value.name, caught.value.kind) == ("weigher", "unsure", "LookupError")
+
+
 def test_weights_are_normalised_over_the_feasible_hosts_and_multiplied() -> None:
     hosts = [host_row(number) for number in range(4)]
     providers = [

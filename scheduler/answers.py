@@ -1,0 +1,49 @@
+"""Answers: what was planned and claimed, as it is told to whoever asked."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from moorage.messages import Claimed
+from moorage.model import Selection, ServerGroup
+from scheduler.planning import Choice, Plan
+from scheduler.view import Snapshot
+
+Answer = list[list[Selection]]
+
+
+def answer_of(plan: Plan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Answer:
+    """Return the answer for a plan that has been claimed: for each instance its host and the alternates."""
+    # Many instances share their alternates: each host is written down once.
+    selections: dict[Choice, Selection] = {}
+
+    def selection(choice: Choice) -> Selection:
+        if choice not in selections:
+            selections[choice] = _selection(plan.view, choice, group)
+        return selections[choice]
+
+    return [
+        [
+            structs.replace(selection(chosen), claim_id=claim.claim_id, consumer_generation=claim.consumer_generation),
+            *map(selection, alternates),
+        ]
+        for chosen, alternates, claim in zip(plan.chosen, plan.alternates, claimed, strict=True)
+    ]
+
+
+def _selection(view: Snapshot, choice: Choice, group: ServerGroup | None) -> Selection:
+    host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
+    pools = {member.uuid for member in tree.sharing} if tree else set()
+    return Selection(
+        service_host=host.service_host,
+        nodename=host.nodename,
+        compute_node_uuid=host.compute_node_uuid,
+        cell_uuid=host.cell_uuid,
+        agent=host.agent,
+        availability_zone=host.availability_zone,
+        allocation_request=request,
+        shared_providers=tuple(sorted(pools & request.allocations.keys())),
+        limits=view.limits(choice.row, {name for part in request.allocations.values() for name in part.resources}),
+        weight=choice.weight,
+        group=None if group is None else group.uuid,
+    )

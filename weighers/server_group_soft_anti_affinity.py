@@ -1,0 +1,23 @@
+"""The members of a server group of soft anti-affinity stay apart, as far as there is room."""
+
+import numpy as np
+
+from moorage.model import RequestSpec
+from moorage.plugin import FloatArray, Host, HostView, Weigher
+
+
+class ServerGroupSoftAntiAffinityWeigher(Weigher):
+    """Weighs a host by how many other members of a soft-anti-affinity group it has: the fewer the better."""
+
+    def concerns(self, request: RequestSpec) -> bool:
+        """Tell whether the request names a soft-anti-affinity group."""
+        return request.server_group is not None and request.server_group.policy == "soft-anti-affinity"
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        """Return how many other members are on ``host``, as a negative number."""
+        return 0.0 - host.group_members_here if self.concerns(request) else 0.0
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        """Return the same of all hosts."""
+        members = view.group_members_here if self.concerns(request) else np.zeros(len(view), dtype=np.int64)
+        return 0.0 - members.astype(np.float64)
