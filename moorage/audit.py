@@ -11,8 +11,10 @@ from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGue
 from moorage.model import HostState, Instance
 
 RESIDUE = "RESIDUE"
-#: Instances of these states hold nothing any more.
-_ENDED = frozenset({"error", "deleted"})
+#: Instances of these states hold nothing any more; one in error does as long as it has a guest that is wanted.
+_ENDED = frozenset({"error", "deleted", "shelved"})
+#: Of these it is said that their guest runs on their host.
+_RUNNING = frozenset({"active", "moved"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ def judge(sight: Sight) -> list[Finding]:
 def unexplained_residues(store: StoreAudit, instances: Sequence[Instance]) -> set[str]:
     """Return the residues that belong to no attempt of these instances."""
     attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
-    residues = {holder.uuid for holder in store.holders if holder.consumer_type == RESIDUE and holder.uuid is not None}
-    return residues - attempts
+    residues = [holder for holder in store.holders if holder.consumer_type == RESIDUE]
+    return {holder.uuid for holder in residues if holder.uuid is not None and not _is_of(holder, attempts)}
 
 
 def unanswered(instances: Sequence[Instance]) -> set[str]:
@@ -98,25 +100,42 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
 
 def _leaked(holders: Sequence[Holder], instances: Sequence[Instance]) -> Iterator[Finding]:
     """Find what is held by nobody who lives, is a residue, or was written by hand."""
-    state = {instance.uuid: instance.state for instance in instances}
+    known = {instance.uuid: instance for instance in instances}
     attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
     for holder in holders:
-        reason = _why_leaked(holder, state, attempts, complete=not unanswered(instances))
+        reason = _why_leaked(holder, known, attempts, complete=not unanswered(instances))
         if reason:
             detail = f"{reason}; {holder.allocations} allocations"
             yield Finding("leaked", holder.uuid or "(no consumer)", detail, holder.claim_id or "")
 
 
-def _why_leaked(holder: Holder, state: Mapping[str, str], attempts: Collection[str], *, complete: bool) -> str | None:
+def _why_leaked(
+    holder: Holder, known: Mapping[str, Instance], attempts: Collection[str], *, complete: bool
+) -> str | None:
     """Return why a holder should hold nothing; ``complete`` says that all attempts are known."""
     if holder.uuid is None:
         return "the consumer is gone"
     if holder.consumer_type == RESIDUE:
-        return "a residue of no known attempt" if complete and holder.uuid not in attempts else None
-    if holder.uuid in state:
-        return f"the instance is in state {state[holder.uuid]}" if state[holder.uuid] in _ENDED else None
-    # Without a claim it was written through the placement API, and is the writer's business.
-    return "no such instance" if holder.claim_id is not None else None
+        return "a residue of no known attempt" if complete and not _is_of(holder, attempts) else None
+    instance = known.get(holder.migration_of or holder.uuid)
+    if instance is None:
+        # Without a claim it was written through the placement API, and is the writer's business.
+        return "no such instance" if holder.claim_id is not None else None
+    if _holds_nothing(instance):
+        return f"the instance is in state {instance.state}"
+    if holder.migration_of is not None and complete and instance.migration_uuid != holder.uuid:
+        return f"a migration of instance {instance.uuid} that has ended"
+    return None
+
+
+def _is_of(residue: Holder, attempts: Collection[str]) -> bool:
+    """Tell whether a residue belongs to one of these attempts; one that was a migration has another uuid."""
+    return residue.uuid in attempts or residue.accepted_by in attempts
+
+
+def _holds_nothing(instance: Instance) -> bool:
+    wanted = any(attempt.state == "active" for attempt in instance.attempts)
+    return instance.state in _ENDED and not (instance.state == "error" and wanted)
 
 
 def _claimed_twice(holders: Sequence[Holder], hosts: Sequence[HostState]) -> Iterator[Finding]:
@@ -142,11 +161,11 @@ def _unheld(holders: Sequence[Holder], instances: Sequence[Instance], hosts: Seq
     for host in hosts:
         nodes.setdefault((host.cell_uuid, host.service_host), set()).add(host.compute_node_uuid)
     for instance in instances:
-        if instance.state != "active" or instance.cell_uuid is None or instance.host is None:
+        if instance.state not in _RUNNING or instance.cell_uuid is None or instance.host is None:
             continue
         of_host = nodes.get((instance.cell_uuid, instance.host), set())
         if not of_host & roots.get(instance.uuid, set()):
-            yield Finding("unheld", instance.uuid, f"is active on {instance.host} and holds nothing there")
+            yield Finding("unheld", instance.uuid, f"is {instance.state} on {instance.host} and holds nothing there")
 
 
 def _stranger(stranger: StrangerGuest) -> Finding:

@@ -104,6 +104,10 @@ class Holder(Value, frozen=True, kw_only=True):
     uuid: Uuid | None = None
     consumer_type: str | None = None
     claim_id: Uuid | None = None
+    #: The instance that it moves, if it is a migration.
+    migration_of: Uuid | None = None
+    #: The attempt whose host has accepted what it holds.
+    accepted_by: Uuid | None = None
     #: How many allocations, and the root providers that they are on.
     allocations: int
     root_provider_uuids: tuple[Uuid, ...] = ()

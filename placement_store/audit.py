@@ -89,6 +89,8 @@ def _holders(connection: Connection) -> list[Holder]:
             consumers.c.uuid,
             consumers.c.consumer_type,
             consumers.c.claim_id,
+            consumers.c.migration_of,
+            consumers.c.accepted_by,
             host.c.uuid.label("root_uuid"),
             func.count().label("rows"),
         )
@@ -98,7 +100,13 @@ def _holders(connection: Connection) -> list[Holder]:
             .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
         )
         .group_by(
-            allocations.c.consumer_id, consumers.c.uuid, consumers.c.consumer_type, consumers.c.claim_id, host.c.uuid
+            allocations.c.consumer_id,
+            consumers.c.uuid,
+            consumers.c.consumer_type,
+            consumers.c.claim_id,
+            consumers.c.migration_of,
+            consumers.c.accepted_by,
+            host.c.uuid,
         )
         .order_by(allocations.c.consumer_id, host.c.uuid)
     )
@@ -110,6 +118,8 @@ def _holders(connection: Connection) -> list[Holder]:
             uuid=rows[0].uuid,
             consumer_type=rows[0].consumer_type,
             claim_id=rows[0].claim_id,
+            migration_of=rows[0].migration_of,
+            accepted_by=rows[0].accepted_by,
             allocations=sum(row.rows for row in rows),
             root_provider_uuids=tuple(row.root_uuid for row in rows if row.root_uuid is not None),
         )

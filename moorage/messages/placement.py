@@ -67,8 +67,6 @@ class Released(Value, frozen=True, kw_only=True):
     residue_uuid: Uuid | None = None
     #: All residues that were left, where migrations went too.
     residue_uuids: tuple[Uuid, ...] = ()
-    #: What others had put on the consumer, and what has gone with it, where the caller has said what was its own.
-    extras: Allocations = {}
 
 
 class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):

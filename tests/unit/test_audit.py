@@ -72,6 +72,34 @@ def test_a_claim_of_an_instance_that_is_in_error_deleted_or_unknown_is_leaked() 
     assert kinds(seen(HOLDS)) == [("leaked", ONE)]
 
 
+def test_a_migration_holds_for_its_instance_for_as_long_as_the_move_lasts() -> None:
+    migration = Holder(uuid=TWO, consumer_type="MIGRATION", claim_id=CLAIM, migration_of=ONE, allocations=1)
+
+    for state in ("moving", "moved"):
+        assert kinds(seen(HOLDS, migration, instances=[instance(state, migration_uuid=TWO)])) == []
+    for known in ([instance()], [instance("moved", migration_uuid=OTHER)], [instance("deleted", migration_uuid=TWO)]):
+        assert ("leaked", TWO) in kinds(seen(HOLDS, migration, instances=known))
+    assert ("leaked", TWO) in kinds(seen(migration))
+
+
+def test_a_migration_that_is_a_residue_belongs_to_the_attempt_that_it_was_left_by() -> None:
+    left = Holder(
+        uuid=TWO, consumer_type="RESIDUE", accepted_by=attempt("one").attempt_id, migration_of=ONE, allocations=1
+    )
+
+    assert kinds(seen(HOLDS, left, instances=[instance(attempts=(attempt("one"),))])) == []
+    assert kinds(seen(HOLDS, left, instances=[instance(attempts=(attempt("two"),))])) == [("leaked", TWO)]
+
+
+def test_a_moved_instance_that_holds_nothing_on_its_host_is_unheld() -> None:
+    assert ("unheld", ONE) in kinds(seen(instances=[instance("moved")]))
+
+
+def test_a_shelved_instance_holds_nothing_and_one_in_error_does_with_a_guest_that_is_wanted() -> None:
+    assert ("leaked", ONE) in kinds(seen(HOLDS, instances=[instance("shelved")]))
+    assert kinds(seen(HOLDS, instances=[instance("error", attempts=(attempt("one"),))])) == []
+
+
 def test_allocations_whose_consumer_is_gone_are_leaked() -> None:
     assert kinds(seen(Holder(allocations=3))) == [("leaked", "(no consumer)")]
 
