@@ -86,14 +86,16 @@ class Api:
 
 
 @contextmanager
-def served(url: str, log: Path, *more: str) -> Iterator[Api]:
-    """Run ``moorage placement-api`` on a database whose tables are made for it."""
+def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> Iterator[Api]:
+    """Run ``moorage placement-api`` on a database whose tables are made for it; a file says who is believed, if any."""
     database = Database(url, MAIN.name)
     MAIN.upgrade(database)
     names.sync(database)
     port = _free_port()
-    command = [sys.executable, "-m", "moorage.shell", "placement-api", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--auth-strategy", "noauth2", "--database-url", url, *more]
+    command = [sys.executable, "-m", "moorage.shell"]
+    command += ["--config-file", str(config_file)] if config_file else []
+    command += ["placement-api", "--host", "127.0.0.1", "--port", str(port), "--database-url", url, *more]
+    command += [] if config_file else ["--auth-strategy", "noauth2"]
     with log.open("w") as output:
         server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_environment())
     try:

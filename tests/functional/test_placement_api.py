@@ -14,6 +14,7 @@ from typing import Any
 import falcon.testing
 import pytest
 import webob
+from fake_keystone import require_middleware
 from http_api import Api, served
 
 from harness.cloud import wait_until
@@ -76,6 +77,40 @@ def test_a_policy_file_changes_who_may_do_what(database: Database, tmp_path: Pat
     assert api.simulate_get("/traits", headers=ADMIN).status_code == 200
 
 
+def test_a_policy_file_that_changes_is_heard_of_while_the_server_runs(database: Database, tmp_path: Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text('"placement:resource_providers:list": "role:looker"\n')
+    api = client(database, tmp_path, f"{NOAUTH}[oslo_policy]\npolicy_file = {rules}\n")
+
+    def status(**headers: str) -> int:
+        return api.simulate_get("/resource_providers", headers={**ADMIN, **headers}).status_code
+
+    assert (status(), status(**{"X-Roles": "looker"})) == (403, 200)
+    rules.write_text('"placement:resource_providers:list": "role:admin"\n')
+    # A file is taken for changed when its time has.
+    os.utime(rules, (time.time() + 10, time.time() + 10))
+
+    wait_until(lambda: status() == 200, "the new rules")
+    assert status(**{"X-Roles": "looker"}) == 403
+
+
+def test_decisions_tell_callers_and_what_they_ask_for_apart(database: Database, tmp_path: Path) -> None:
+    api = client(database, tmp_path)
+
+    def status(project: str, roles: str, asked: str, **more: str) -> int:
+        headers = {**ADMIN, "X-Auth-Token": f"u:{project}", "X-Roles": roles, **more}
+        return api.simulate_get(f"/usages?project_id={asked}", headers=headers).status_code
+
+    for _ in range(2):
+        assert status("mine", "reader", "mine") == 200
+        assert status("mine", "reader", "yours") == 403
+        assert status("yours", "reader", "mine") == 403
+        assert status("yours", "reader", "yours") == 200
+        assert status("mine", "member", "mine") == 403
+        assert status("mine", "member,admin", "yours") == 200
+        assert status("mine", "admin", "mine", **{"OpenStack-System-Scope": "all"}) == 403
+
+
 @pytest.mark.parametrize(("new_defaults", "administrator"), [("true", 403), ("false", 400)])
 def test_the_legacy_defaults_let_the_administrator_in_everywhere(
     database: Database, tmp_path: Path, new_defaults: str, administrator: int
@@ -92,6 +127,7 @@ def test_the_legacy_defaults_let_the_administrator_in_everywhere(
 def test_with_keystone_nobody_is_believed_but_keystone_and_the_root_stays_open(
     database: Database, tmp_path: Path
 ) -> None:
+    require_middleware()
     auth = "[keystone_authtoken]\nwww_authenticate_uri = http://127.0.0.1:1\nauth_type = none\n"
     api = client(database, tmp_path, f"[placement_api]\nauth_strategy = keystone\n{auth}")
     said = {"X-User-Id": "me", "X-Project-Id": "mine", "X-Roles": "admin", "X-Identity-Status": "Confirmed"}

@@ -102,3 +102,47 @@ def test_what_may_not_be_changes_nothing(
     assert api.refused(status, "POST", "/reshaper", sent, **SERVICE) == code
 
     assert (api.store.get(host), api.store.get(card), api.store.consumer(consumer)) == before
+
+
+def test_an_amount_that_stays_is_not_measured_by_rules_that_came_later(
+    api: Api, host: str, card: str, consumer: str
+) -> None:
+    path = f"/resource_providers/{host}/inventories/VCPU"
+    tight = {"total": 8, "max_unit": 1}
+    api.does("PUT", path, {"resource_provider_generation": api.store.generation(host), **tight})
+    sent = moved(api, host, card, consumer)
+    sent["inventories"][host]["inventories"]["VCPU"] = tight
+
+    # Placement would refuse both of these.
+    api.does("POST", "/reshaper", sent, **SERVICE)
+    held = sent["allocations"][consumer] | {"consumer_generation": 2}
+    api.does("PUT", f"/allocations/{consumer}", held)
+
+    assert api.store.held(consumer) == {host: {"VCPU": 2}, card: {"VGPU": 1}}
+    for amount in (3, 4):
+        other = {"allocations": {host: {"resources": {"VCPU": amount}}}, "consumer_generation": 3, **OWNER}
+        assert api.refused(409, "PUT", f"/allocations/{consumer}", other) == "undefined_code"
+
+
+def test_an_amount_that_shrinks_is_measured_by_rules_that_came_later(api: Api, host: str) -> None:
+    uuid, path = ids.fresh(), f"/resource_providers/{host}/inventories/VCPU"
+
+    def wanted(amount: int, generation: int | None) -> dict[str, Any]:
+        return {"allocations": {host: {"resources": {"VCPU": amount}}}, "consumer_generation": generation, **OWNER}
+
+    api.does("PUT", f"/allocations/{uuid}", wanted(6, None))
+    generation = api.store.generation(host)
+    api.does("PUT", path, {"resource_provider_generation": generation, "total": 8, "max_unit": 4})
+
+    assert api.refused(409, "PUT", f"/allocations/{uuid}", wanted(5, 1)) == "undefined_code"
+    sent = {
+        "inventories": {
+            host: {
+                "resource_provider_generation": generation + 1,
+                "inventories": {"VCPU": {"total": 8, "max_unit": 4}, "VGPU": {"total": 2}},
+            }
+        },
+        "allocations": {uuid: wanted(5, 1)},
+    }
+    assert api.refused(409, "POST", "/reshaper", sent, **SERVICE) == "undefined_code"
+    api.does("PUT", f"/allocations/{uuid}", wanted(4, 1))

@@ -140,11 +140,13 @@ class Intruder:
             self._act()
 
 
+# On SQLite nobody else writes while a report is under way.
+@pytest.mark.parametrize(
+    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
+)
 def test_a_report_is_never_told_a_generation_at_which_the_provider_was_not_as_it_says(
     store: Store, request: pytest.FixtureRequest
 ) -> None:
-    if store.database.is_sqlite:
-        pytest.skip("on SQLite nobody else writes while a report is under way")
     reported = ProviderReport(uuid=ids.derived("node"), name="node", inventories={"VCPU": Inventory(total=8)})
     database = Database(store.database.url.render_as_string(hide_password=False), "main")
     request.addfinalizer(database.close)

@@ -1,0 +1,121 @@
+"""Who asks is what Keystone says: a server process behind the real middleware, which asks a Keystone over HTTP."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+import requests
+from fake_keystone import Keystone, Token, require_middleware, running
+from http_api import Api, served
+
+PROVIDERS = "/resource_providers"
+TOKENS = {
+    "administrator": Token(["admin", "reader"], "admins"),
+    "service": Token(["service"], "service"),
+    "reader": Token(["reader"], "tenant"),
+    "nobody": Token([], "tenant"),
+    "system": Token(["admin"], None),
+    # Keystone answers for a token until it has expired; while its answer is on its way, that may happen.
+    "just expired": Token(["admin"], "admins", valid_for=timedelta(seconds=-1)),
+    "known before": Token(["admin"], "admins"),
+}
+
+
+class Site:
+    """A Keystone that can go away and come back, and the API that asks it."""
+
+    def __init__(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        self.keystone = Keystone(dict(TOKENS))
+        self._running, self._closing = ExitStack(), ExitStack()
+        self.come_back()
+        folder = tmp_path_factory.mktemp("keystone")
+        config = folder / "moorage.conf"
+        config.write_text(f"[placement_api]\nauth_strategy = keystone\n{self.keystone.options}")
+        words = ["--workers", "1", "--threads", "4"]
+        self.api: Api = self._closing.enter_context(
+            served(f"sqlite:///{folder}/main.sqlite", folder / "log", *words, config_file=config)
+        )
+
+    def go_away(self) -> None:
+        self._running.close()
+
+    def come_back(self) -> None:
+        self._running.enter_context(running(self.keystone))
+
+    def close(self) -> None:
+        self._closing.close()
+        self._running.close()
+
+    def ask(self, path: str, token: str | None, method: str = "GET", **headers: str) -> requests.Response:
+        # A header of null is not sent.
+        return self.api.ask(method, path, {} if method == "POST" else None, X_Auth_Token=token, **headers)  # type: ignore[arg-type]
+
+    def status(self, path: str, token: str | None, method: str = "GET", **headers: str) -> int:
+        return self.ask(path, token, method, **headers).status_code
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    require_middleware()
+    made = Site(tmp_path_factory)
+    yield made
+    made.close()
+
+
+def test_what_the_roles_of_a_token_allow_its_bearer_may_do(site: Site) -> None:
+    assert site.status(PROVIDERS, "administrator") == 200
+    assert site.status(PROVIDERS, "service") == 200
+    assert site.status(PROVIDERS, "reader") == 403
+    assert site.status(PROVIDERS, "nobody") == 403
+    # What is wrong is the body, of which a caller who may not do this at all is told nothing.
+    assert site.status("/reshaper", "service", "POST") == 400
+    assert site.status("/reshaper", "administrator", "POST") == 403
+
+
+def test_a_reader_sees_what_its_own_project_uses(site: Site) -> None:
+    assert site.status("/usages?project_id=tenant", "reader") == 200
+    assert site.status("/usages?project_id=other", "reader") == 403
+    assert site.status("/usages?project_id=tenant", "nobody") == 403
+
+
+def test_a_token_of_the_whole_system_is_refused(site: Site) -> None:
+    assert site.status(PROVIDERS, "system") == 403
+
+
+@pytest.mark.parametrize("token", [None, "unknown", "just expired"])
+def test_who_has_no_token_that_is_good_now_is_told_where_there_are_some(site: Site, token: str | None) -> None:
+    refused = site.ask(PROVIDERS, token)
+
+    assert refused.status_code == 401
+    assert site.keystone.url in refused.headers["WWW-Authenticate"]
+    assert (token in site.keystone.asked_about) == (token is not None)
+
+
+def test_nobody_is_believed_who_says_of_himself_what_keystone_says(site: Site) -> None:
+    said = {"X_Roles": "admin", "X_User_Id": "admin", "X_Project_Id": "admins", "X_Identity_Status": "Confirmed"}
+
+    assert site.status(PROVIDERS, "nobody", **said) == 403
+    assert site.status("/usages?project_id=other", "reader", X_Project_Id="other") == 403
+    assert site.status(PROVIDERS, None, **said) == 401
+
+
+def test_the_root_is_open_and_asks_nobody(site: Site) -> None:
+    before = len(site.keystone.asked_about)
+
+    assert site.status("/", None) == 200
+    assert site.status("/", "unknown") == 200
+
+    assert len(site.keystone.asked_about) == before
+
+
+def test_while_keystone_is_away_who_it_does_not_know_yet_is_503_and_all_is_well_when_it_is_back(site: Site) -> None:
+    assert site.status(PROVIDERS, "known before") == 200
+    site.keystone.tokens["came while away"] = Token(["admin"], "admins")
+    site.go_away()
+
+    assert site.status(PROVIDERS, "came while away") == 503
+    assert site.status("/", None) == 200
+
+    site.come_back()
+    assert site.status(PROVIDERS, "came while away") == 200
