@@ -126,11 +126,11 @@ class Ledger:
         self.put: Sums = Counter()
         self.lost: Sums = Counter()
 
-    def others_write(self, step: int) -> None:
+    def others_write(self, step: int, *, begun: bool) -> None:
         for when, to_instance, (name, resource_class), amount in self.wanted:
             if when != step:
                 continue
-            uuid = self.moving.uuid if to_instance or step == 0 else self.moving.migration
+            uuid = self.moving.uuid if to_instance or not begun else self.moving.migration
             more: Sums = Counter({(UUIDS[name], resource_class): amount})
             try:
                 add(self.store, uuid, more)
@@ -160,7 +160,7 @@ def test_after_either_end_the_instance_holds_what_it_should_and_what_others_have
     ledger = Ledger(store, moving, wanted)
     begun = False
     for step, new in enumerate(news):
-        ledger.others_write(step)
+        ledger.others_write(step, begun=begun)
         moving.generation = store.consumer(moving.uuid).generation
         before, rows = used(store), store.rows()
         try:
@@ -177,7 +177,7 @@ def test_after_either_end_the_instance_holds_what_it_should_and_what_others_have
         assert_sound(store)
     if not begun:
         return
-    ledger.others_write(len(news))
+    ledger.others_write(len(news), begun=begun)
     moving.accept()
     fill_up(store)
     before = used(store)
@@ -207,7 +207,7 @@ def test_a_move_is_refused_for_what_others_have_put_on_providers_that_it_leaves_
     store = emptied(built, room=100)
     moving = Moving(store, held).build()
     ledger = Ledger(store, moving, [(0, *rest) for _, *rest in wanted])
-    ledger.others_write(0)
+    ledger.others_write(0, begun=False)
     moving.generation = store.consumer(moving.uuid).generation
     tree = set() if next(iter(new)) == UUIDS["source"] else {UUIDS["source"], UUIDS["of source"]}
     left = (tree | (held.keys() - {UUIDS["source"], UUIDS["of source"]})) - new.keys()

@@ -3,11 +3,15 @@
 from compute import attempts
 from compute.attempts import Attempts
 from moorage import ids
-from moorage.model import Guest
+from moorage.model import EndedAttempt, Guest
 
 
 def guest(attempt: str, host: str = "host-0001") -> Guest:
     return Guest(instance_uuid=ids.derived(attempt, "instance"), host=host, attempt_id=attempt, claim_id=ids.fresh())
+
+
+def ended(attempt: str) -> EndedAttempt:
+    return EndedAttempt(host="host-0001", instance_uuid=ids.fresh(), attempt_id=attempt, claim_id=ids.fresh())
 
 
 def test_an_attempt_is_taken_up_once_until_it_is_let_go() -> None:
@@ -24,7 +28,7 @@ def test_an_attempt_is_taken_up_once_until_it_is_let_go() -> None:
 def test_a_destroyed_attempt_is_never_taken_up() -> None:
     known = Attempts()
 
-    with known.destroying("a"):
+    with known.destroying(ended("a")):
         assert known.take_up(guest("a")) is None
     assert known.take_up(guest("a")) is None
 
@@ -82,7 +86,7 @@ def test_a_count_names_what_is_in_hand_on_its_hosts_and_nothing_that_was_destroy
     assert finished is not None
     known.let_go(finished)
 
-    with known.destroying("over"), known.counting(["host-0001"]) as in_hand:
+    with known.destroying(ended("over")), known.counting(["host-0001"]) as in_hand:
         assert in_hand == [here]
 
 
@@ -93,6 +97,6 @@ def test_whoever_is_interrupted_does_not_wait_for_the_end_of_a_count() -> None:
 
     with known.counting(["host-0001"]):
         known.wait_for_count(attempt, "host-0002")
-        with known.destroying("a"):
+        with known.destroying(ended("a")):
             known.wait_for_count(attempt, "host-0001")
     known.wait_for_count(attempt, "host-0001")
