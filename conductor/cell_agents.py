@@ -1,11 +1,14 @@
 """What a cell orders its compute agents to do."""
 
+from conductor.cell_attempts import AttemptRecord
 from conductor.cell_hosts import CellHosts
-from conductor.cell_records import AttemptRecord
 from conductor.steps import Operation
 from moorage import context, errors
 from moorage.bus import Bus
-from moorage.messages import BuildOnHost, DestroyOnHost
+from moorage.messages import BuildOnHost, DestroyOnHost, RebuildOnHost, StartOnHost, StopOnHost
+
+#: What is done to a guest that is there.
+GuestOrder = StopOnHost | StartOnHost | RebuildOnHost
 
 
 class CellAgents:
@@ -22,6 +25,25 @@ class CellAgents:
         :raises MoorageError: what the agent has raised, or that it did not answer.
         """
         self._bus.client(self._topic, server=agent).call(message)
+
+    def order(self, agent: str, message: GuestOrder) -> None:
+        """Order a host to do something to a guest; when this returns, it is done.
+
+        :raises MoorageError: what the agent has raised, or that it did not answer.
+        """
+        client = self._bus.client(self._topic, server=agent)
+        # One by one: each message has a type of its own.
+        match message:
+            case StopOnHost():
+                client.call(message)
+            case StartOnHost():
+                client.call(message)
+            case RebuildOnHost():
+                client.call(message)
+
+    def why_silent(self, host: str) -> str | None:
+        """Return since when a host is missed, or nothing if it is not."""
+        return self._hosts.why_silent(host)
 
     def destroy(self, operation: Operation, instance_uuid: str, attempt: AttemptRecord) -> None:
         """Order a host to destroy what an attempt has started; when this returns, nothing is left of it.

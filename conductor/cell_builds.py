@@ -1,4 +1,4 @@
-"""How a cell builds: order the claimed host to start, wait for its report, and give it up in time."""
+"""How a cell tries a host: order it to start the guest, wait for its report, and give it up in time."""
 
 import logging
 from functools import partial
@@ -7,11 +7,13 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell_agents import CellAgents
-from conductor.cell_fall_back import UNDECIDED, FallBack, of_build
+from conductor.cell_attempts import FAILED, AttemptRecord
+from conductor.cell_courses import Course, Courses
+from conductor.cell_fall_back import UNDECIDED
 from conductor.cell_hosts import CellHosts
 from conductor.cell_payloads import Fate, Starting
-from conductor.cell_records import FAILED, AttemptRecord, CellInstance, CellRecords
-from conductor.steps import BUILD, Operation, Outcome, Record, Step, Superseded, Wait
+from conductor.cell_records import CellInstance, CellRecords
+from conductor.steps import BUILD, MOVE, UNSHELVE, Operation, Outcome, Record, Step, Superseded, Wait
 from moorage import context, errors
 from moorage.database import Database
 from moorage.messages import BuildOnHost
@@ -27,7 +29,7 @@ _NOT_NOW = (*UNDECIDED, errors.InvalidState)
 
 
 class CellBuilds:
-    """The steps of a build inside its cell. They need neither a scheduler nor the super conductor."""
+    """The steps that builds, moves and unshelvings share. They need neither a scheduler nor the super conductor."""
 
     def __init__(
         self,
@@ -36,7 +38,7 @@ class CellBuilds:
         records: CellRecords,
         hosts: CellHosts,
         agents: CellAgents,
-        fall_back: FallBack,
+        courses: Courses,
     ) -> None:
         self._retries: int = conf.conductor.max_unanswered_retries
         self._timeout: float = conf.conductor.build_timeout
@@ -44,29 +46,19 @@ class CellBuilds:
         self._records = records
         self._hosts = hosts
         self._agents = agents
-        self._fall_back = fall_back
+        self._courses = courses
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
-        return {(BUILD, "start"): self.start, (BUILD, "wait"): self.time_out}
+        same: dict[str, Step] = {"start": self.start, "wait": self.time_out}
+        return {(kind, name): step for kind in (BUILD, MOVE, UNSHELVE) for name, step in same.items()}
 
     def start(self, operation: Operation) -> Record:
         """Order the host's agent to start the attempt, then wait for what the host reports, for a time."""
         starting = operation.read(Starting)
-        instance, attempt = self._database.read(partial(self._current, operation, starting))
-        selection = instance.selections[starting.number - 1]
-        message = BuildOnHost(
-            request_id=operation.derived("start", starting.number),
-            host=attempt.host,
-            instance_uuid=instance.uuid,
-            attempt_id=attempt.attempt_id,
-            claim_id=attempt.claim,
-            request_spec=instance.spec,
-            resources=selection.resources,
-            allocation_request=_if_divided(selection),
-        )
+        attempt, message = self._database.read(partial(self._order, operation, starting))
         with context.bound(attempt_id=attempt.attempt_id):
-            LOG.info("Attempt %d of instance %s, on host %s", starting.number, instance.uuid, attempt.host)
+            LOG.info("Attempt %d of instance %s, on host %s", starting.number, operation.subject, attempt.host)
             try:
                 returning = self._hosts.why_returning(attempt.host)
                 if returning is not None:
@@ -78,6 +70,27 @@ class CellBuilds:
                 return self._not_started(operation, starting, fault)
         return lambda _connection: Wait("wait", starting, self._timeout)
 
+    def _order(
+        self, operation: Operation, starting: Starting, connection: Connection
+    ) -> tuple[AttemptRecord, BuildOnHost]:
+        instance, course, attempt = self._current(operation, starting, connection)
+        selection = course.selection(starting.number)
+        moving = None
+        if course.migration is not None:
+            source = self._records.numbered(connection, instance.uuid, course.migration.source_number)
+            moving = course.migration.guest(source)
+        return attempt, BuildOnHost(
+            request_id=operation.derived("start", starting.number),
+            host=attempt.host,
+            instance_uuid=instance.uuid,
+            attempt_id=attempt.attempt_id,
+            claim_id=attempt.claim,
+            request_spec=course.spec,
+            resources=selection.resources,
+            allocation_request=_if_divided(selection),
+            moving=moving,
+        )
+
     def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> Record:
         if isinstance(fault, _NOT_NOW) and operation.tries < self._retries:
             raise fault
@@ -87,8 +100,8 @@ class CellBuilds:
         LOG.warning("Attempt %d of %s has not been started: %s", starting.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:
-            instance = of_build(self._records.lock(connection, operation.subject))
-            return self._fall_back.following(connection, instance, starting.number, reason, "unstarted")
+            instance, _course = self._courses.of(connection, self._records.lock(connection, operation.subject))
+            return self._courses.following(connection, instance, starting.number, reason, "unstarted")
 
         return record
 
@@ -99,20 +112,20 @@ class CellBuilds:
 
     def give_up(self, connection: Connection, operation: Operation, starting: Starting, reason: str) -> Outcome:
         """Record that the current attempt has failed without its host's word that nothing is left of it."""
-        instance, attempt = self._current(operation, starting, connection, lock=True)
+        instance, _course, attempt = self._current(operation, starting, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
         self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=reason)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        return self._fall_back.following(connection, instance, starting.number, reason, fate)
+        return self._courses.following(connection, instance, starting.number, reason, fate)
 
     def _current(
         self, operation: Operation, starting: Starting, connection: Connection, *, lock: bool = False
-    ) -> tuple[CellInstance, AttemptRecord]:
+    ) -> tuple[CellInstance, Course, AttemptRecord]:
         read = self._records.lock if lock else self._records.read
-        instance = of_build(read(connection, operation.subject))
+        instance, course = self._courses.of(connection, read(connection, operation.subject))
         if instance.attempt_number != starting.number:
             raise Superseded
-        return instance, self._records.numbered(connection, instance.uuid, starting.number)
+        return instance, course, self._records.numbered(connection, instance.uuid, starting.number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:

@@ -4,10 +4,12 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell_records import ACTIVE, BUILDING, CellRecords
+from conductor.cell_deletes import ENDED_BY_DELETION
+from conductor.cell_migrations import MigrationRecords
+from conductor.cell_records import DELETED, DELETING, MOVING, UNSHELVING, CellRecords
 from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
-from conductor.steps import BUILD, DELETE
+from conductor.steps import DELETE
 from moorage import errors
 from moorage.bus import serves
 from moorage.database import Database
@@ -20,10 +22,16 @@ class CellClaims:
     """Answers for the instances that this cell has on record. True when it is said, so none of it is stored."""
 
     def __init__(
-        self, database: Database, records: CellRecords, operations: Operations, disowned: DisownedClaims
+        self,
+        database: Database,
+        records: CellRecords,
+        migrations: MigrationRecords,
+        operations: Operations,
+        disowned: DisownedClaims,
     ) -> None:
         self._database = database
         self._records = records
+        self._migrations = migrations
         self._operations = operations
         self._disowned = disowned
 
@@ -39,9 +47,14 @@ class CellClaims:
         uuid = message.consumer_uuid
         instance = self._records.lock(connection, uuid)
         if instance is None:
+            if self._migrations.read(connection, uuid) is not None:
+                return Ownership(owned=True)  # a source's, which a host has accepted: nobody gives that up unheard
             raise errors.InstanceNotFound(name=uuid)
-        current = instance.claim_id == message.claim_id and instance.state in (BUILDING, ACTIVE)
-        if current or any(self._operations.pending(connection, uuid, kind) for kind in (BUILD, DELETE)):
+        current = instance.claim_id == message.claim_id and instance.state not in (DELETING, DELETED)
+        # Taken to be placed: what is claimed for it has yet to arrive here.
+        placed = instance.state in (MOVING, UNSHELVING)
+        kinds = (DELETE, *ENDED_BY_DELETION)
+        if current or placed or any(self._operations.pending(connection, uuid, kind) for kind in kinds):
             return Ownership(owned=True)
         LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
         self._disowned.add(connection, message.claim_id, uuid)

@@ -7,13 +7,14 @@ from sqlalchemy import Connection
 
 from conductor.acknowledging import Peer
 from conductor.cell_agents import CellAgents
+from conductor.cell_attempts import AttemptRecord
 from conductor.cell_payloads import Cleaning
-from conductor.cell_records import AttemptRecord, CellRecords
+from conductor.cell_records import CellRecords
 from conductor.operations import Operations
 from conductor.steps import CLEAN, Ended, NewOperation, Next, Operation, Outcome, Record, Step, Superseded
-from moorage import ids
+from moorage import errors, ids
 from moorage.database import Database
-from moorage.messages import DeleteAllocations
+from moorage.messages import DeleteAllocations, GetAllocations
 
 LOG = logging.getLogger(__name__)
 
@@ -42,16 +43,24 @@ class CellCleanings:
     # --- Records: within the transaction of whoever found out, which has locked the instance --------------------------
 
     def begin(
-        self, connection: Connection, instance_uuid: str, attempts: Iterable[AttemptRecord], request_id: str
+        self,
+        connection: Connection,
+        instance_uuid: str,
+        attempts: Iterable[AttemptRecord],
+        request_id: str,
+        residue_uuid: str | None = None,
     ) -> None:
-        """Record that these ended attempts are to be cleaned up; whoever looks next for what is due begins."""
+        """Record that these ended attempts are to be cleaned up; whoever looks next for what is due begins.
+
+        :param residue_uuid: what is held for the guest, where that is not known by the attempt's id.
+        """
         for attempt in attempts:
             new = NewOperation(
                 uuid=_uuid(attempt.attempt_id),
                 kind=CLEAN,
                 subject=attempt.attempt_id,
                 step="destroy",
-                payload=Cleaning(instance_uuid=instance_uuid),
+                payload=Cleaning(instance_uuid=instance_uuid, residue_uuid=residue_uuid),
             )
             if not self._operations.known(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and is to destroy it", attempt.host, instance_uuid)
@@ -73,7 +82,11 @@ class CellCleanings:
     # --- Steps --------------------------------------------------------------------------------------------------------
 
     def destroy(self, operation: Operation) -> Record:
-        """Order the host to destroy the guest, and to start none of this attempt; repeated until it has answered."""
+        """Order the host to destroy the guest, and to start none of this attempt; repeated until it has answered.
+
+        Nobody waits for a host that is missed once nothing is held for the guest, for instance because the host was
+        deleted. Should it return all the same, it destroys the guest upon the record of its attempt.
+        """
         cleaning, attempt_id = operation.read(Cleaning), operation.subject
         attempt = self._database.read(
             lambda connection: self._records.attempt(connection, cleaning.instance_uuid, attempt_id)
@@ -81,6 +94,8 @@ class CellCleanings:
         if attempt is None:
             raise Superseded
         if not attempt.guest_gone:
+            if self._agents.why_silent(attempt.host) and not self._is_held(attempt_id, cleaning.residue_uuid):
+                return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")
             self._agents.destroy(operation, cleaning.instance_uuid, attempt)
 
         def record(connection: Connection) -> Outcome:
@@ -90,11 +105,25 @@ class CellCleanings:
 
         return record
 
+    def _is_held(self, *uuids: str | None) -> bool:
+        """Tell whether anything is held for the guest: by a residue, under one of these uuids."""
+        for uuid in uuids:
+            try:
+                if uuid is not None and self._placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
+                    return True
+            except errors.ConsumerNotFound:
+                continue
+        return False
+
     def release(self, operation: Operation) -> Record:
-        """Release what was held for the guest, if there was anything; it was known by the attempt's id."""
+        """Release what was held for the guest, if there was anything, by the attempt's id or by another."""
+        residue_uuid = operation.read(Cleaning).residue_uuid
         self._placement.call(
             DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=operation.subject, for_good=True)
         )
+        if residue_uuid is not None and residue_uuid != operation.subject:
+            request_id = operation.derived("release", residue_uuid)
+            self._placement.call(DeleteAllocations(request_id=request_id, consumer_uuid=residue_uuid, for_good=True))
         LOG.info("Nothing is left of attempt %s", operation.subject)
         return lambda _connection: Ended()
 

@@ -5,28 +5,42 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
+from conductor import cell_migrations as migration_states
 from conductor.acknowledging import Peer
 from conductor.cell_agents import CellAgents
+from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
+from conductor.cell_migrations import MigrationRecords
 from conductor.cell_payloads import Deleting
-from conductor.cell_records import (
-    ACTIVE,
-    BUILDING,
-    DELETED,
-    DELETING,
-    ENDED,
-    STARTING,
-    AttemptRecord,
-    CellInstance,
-    CellRecords,
-)
+from conductor.cell_records import DELETED, DELETING, CellInstance, CellRecords
 from conductor.operations import Operations
-from conductor.steps import BUILD, DELETE, Again, Ended, NewOperation, Next, Nothing, Operation, Outcome, Record, Step
+from conductor.steps import (
+    BUILD,
+    CONFIRM,
+    DELETE,
+    MOVE,
+    REBUILD,
+    REVERT,
+    SHELVE,
+    UNSHELVE,
+    Again,
+    Ended,
+    NewOperation,
+    Next,
+    Nothing,
+    Operation,
+    Outcome,
+    Record,
+    Step,
+)
 from moorage import context, errors, ids
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell
 
 LOG = logging.getLogger(__name__)
+
+#: What an order to delete ends, wherever it stands.
+ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD)
 
 
 class CellDeletes:
@@ -37,6 +51,7 @@ class CellDeletes:
         conf: cfg.ConfigOpts,
         database: Database,
         records: CellRecords,
+        migrations: MigrationRecords,
         operations: Operations,
         agents: CellAgents,
         cleanings: CellCleanings,
@@ -45,6 +60,7 @@ class CellDeletes:
         self._patience: float = conf.conductor.delete_patience
         self._database = database
         self._records = records
+        self._migrations = migrations
         self._operations = operations
         self._agents = agents
         self._cleanings = cleanings
@@ -55,7 +71,7 @@ class CellDeletes:
         return {(DELETE, "destroy"): self.destroy, (DELETE, "release"): self.release}
 
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
-        """Record that an instance is to be deleted, and end its build; ordered before, nothing more is to be done.
+        """Record that an instance is to be deleted, and end what is under way; ordered before, nothing is to be done.
 
         :raises RequestInProgress: another transaction has recorded the instance just now.
         """
@@ -67,7 +83,7 @@ class CellDeletes:
         elif instance.state in (DELETING, DELETED):
             return []
         else:
-            self._end_build(connection, instance)
+            self._end_all(connection, instance)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete", uuid),
             kind=DELETE,
@@ -77,14 +93,19 @@ class CellDeletes:
         )
         return self._operations.begin(connection, [new], request_id)
 
-    def _end_build(self, connection: Connection, instance: CellInstance) -> None:
+    def _end_all(self, connection: Connection, instance: CellInstance) -> None:
         self._records.change(connection, instance.uuid, state=DELETING, reason=None)
         for attempt in self._records.attempts(connection, instance.uuid):
-            if attempt.state in (STARTING, BUILDING, ACTIVE):
+            if not attempt.ended:
                 self._records.change_attempt(connection, attempt.attempt_id, state=ENDED)
-        build = self._operations.pending(connection, instance.uuid, BUILD)
-        if build is not None:
-            self._operations.redirect(connection, build, Ended("the instance is being deleted"))
+        if instance.migration_uuid is not None:
+            # It stays the instance's: what it holds is released together with what the instance holds.
+            reason = "the instance was deleted"
+            self._migrations.change(connection, instance.migration_uuid, state=migration_states.ENDED, reason=reason)
+        for kind in ENDED_BY_DELETION:
+            operation = self._operations.pending(connection, instance.uuid, kind)
+            if operation is not None:
+                self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
 
     def destroy(self, operation: Operation) -> Record:
         """Destroy the guest on each host that may have one; repeated until every one of them has answered, for a time.
@@ -108,9 +129,21 @@ class CellDeletes:
                 self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             if faults and self._operations.age(connection, operation) < self._patience:
                 return Again("; ".join(faults))
-            return Next("release", Deleting(leave_residue=bool(faults)))
+            gone_here = self._held_for_nothing(connection, operation.subject)
+            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=gone_here))
 
         return record
+
+    def _held_for_nothing(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
+        """Return those of the instance's and its migration's attempts whose hosts have said that nothing is left."""
+        instance = self._records.read(connection, instance_uuid)
+        if instance is None:
+            return ()
+        numbers = {instance.attempt_number}
+        if instance.migration_uuid is not None:
+            numbers.add(self._migrations.of(connection, instance).source_number)
+        attempts = self._records.attempts(connection, instance_uuid)
+        return tuple(each.attempt_id for each in attempts if each.number in numbers and each.guest_gone)
 
     def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         return [
@@ -125,21 +158,26 @@ class CellDeletes:
         What a host may still have a guest for stays held by a residue, until that host has been cleaned up.
         """
         uuid, deleting = operation.subject, operation.read(Deleting)
-        residue = self._placement.call(
+        instance = self._database.read(lambda connection: self._records.read(connection, uuid))
+        migration_uuid = None if instance is None else instance.migration_uuid
+        released = self._placement.call(
             DeleteAllocations(
                 request_id=operation.derived("release"),
                 consumer_uuid=uuid,
                 for_good=True,
                 leave_residue=deleting.leave_residue,
+                migration_uuids=() if migration_uuid is None else (migration_uuid,),
+                guests_gone=deleting.guests_gone,
             )
-        ).residue_uuid
+        )
+        residues = {released.residue_uuid, *released.residue_uuids}
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
-            self._records.change(connection, uuid, state=DELETED, host=None, claim_id=None)
+            self._records.change(connection, uuid, state=DELETED, host=None, claim_id=None, migration_uuid=None)
             # Its host's word may have come between the two: the residue is there all the same.
             attempts = self._records.attempts(connection, uuid)
-            left = [each for each in attempts if each.may_have_a_guest or each.attempt_id == residue]
+            left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             self._cleanings.begin(connection, uuid, left, operation.request_id)
             LOG.info("Instance %s is deleted, and holds nothing", uuid)
             return Ended()

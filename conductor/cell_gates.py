@@ -1,22 +1,25 @@
-"""The two gates of a build: nothing starts before its claim is accepted, and only the current attempt counts."""
+"""The two gates of an attempt: nothing starts before its claim is accepted, and only the current attempt counts."""
 
 import logging
 
 from sqlalchemy import Connection
 
+from conductor.cell_attempts import BUILDING, FAILED, HELD, STARTING, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
-from conductor.cell_fall_back import FallBack
+from conductor.cell_courses import Courses
+from conductor.cell_move_ends import CellMoveEnds
 from conductor.cell_records import (
     ACTIVE,
-    BUILDING,
-    FAILED,
-    STARTING,
-    AttemptRecord,
+    MOVED,
+    MOVING,
+    REBUILDING,
+    UNSHELVING,
     CellInstance,
     CellRecords,
 )
+from conductor.cell_records import BUILDING as BEING_BUILT
 from conductor.operations import Operations
-from conductor.steps import BUILD, Ended, Operation
+from conductor.steps import Ended, Operation
 from conductor.worker import Worker
 from moorage import errors
 from moorage.bus import Client, serves
@@ -24,6 +27,9 @@ from moorage.database import Database
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
 
 LOG = logging.getLogger(__name__)
+
+#: States of an instance in which an attempt of it may pass a gate.
+_WANTED = (BEING_BUILT, ACTIVE, MOVING, MOVED, UNSHELVING, REBUILDING)
 
 
 class CellGates:
@@ -35,22 +41,26 @@ class CellGates:
         records: CellRecords,
         operations: Operations,
         worker: Worker,
-        fall_back: FallBack,
+        courses: Courses,
         cleanings: CellCleanings,
+        move_ends: CellMoveEnds,
         placement: Client,
     ) -> None:
         self._database = database
         self._records = records
         self._operations = operations
         self._worker = worker
-        self._following = fall_back.following
+        self._courses = courses
         self._cleanings = cleanings
+        self._move_ends = move_ends
         self._placement = placement
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
         """Let an attempt start on its host: if it is the current one here, and the store lets it have the claim."""
-        self._database.read(lambda connection: self._current(connection, message, lock=False))
+        _instance, found = self._database.read(lambda connection: self._current(connection, message, lock=False))
+        if found.state == HELD:
+            return Done()  # it has been accepted, and its guest is only being moved
         self._placement.call(
             AcceptClaim(
                 request_id=message.request_id,
@@ -74,19 +84,21 @@ class CellGates:
     def build_finished(self, message: BuildFinished) -> Done:
         """Count a guest: if its attempt is still the current one."""
 
-        def work(connection: Connection) -> Done:
+        def work(connection: Connection) -> Operation | None:
             instance, attempt = self._current(connection, message, lock=True)
-            if instance.state == ACTIVE:
-                return Done()
-            self._records.change_attempt(connection, attempt.attempt_id, state=ACTIVE)
-            self._records.change(connection, instance.uuid, state=ACTIVE, reason=None)
-            build = self._operations.pending(connection, instance.uuid, BUILD)
-            if build is not None:
-                self._operations.redirect(connection, build, Ended())
-            LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)
-            return Done()
+            kind = self._courses.kind(instance)
+            if attempt.state in (ACTIVE, HELD) or kind is None:
+                return None
+            confirmed = self._courses.arrived(connection, instance, attempt)
+            course = self._operations.pending(connection, instance.uuid, kind)
+            if course is not None:
+                self._operations.redirect(connection, course, Ended())
+            if confirmed is None:
+                return None
+            return self._move_ends.begin_confirming(connection, instance.uuid, confirmed, attempt)
 
-        return self._database.write(work)
+        self._worker.take_up(self._database.write(work))
+        return Done()
 
     @serves(BuildFailedInCell)
     def build_failed(self, message: BuildFailedInCell) -> Done:
@@ -98,7 +110,7 @@ class CellGates:
             if instance is None or attempt is None or attempt.claim_id != message.claim_id:
                 LOG.warning("A failure is reported of attempt %s, which is not known here", message.attempt_id)
                 return None
-            if attempt.state == ACTIVE:
+            if attempt.state in (ACTIVE, HELD):
                 LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
                 return None
             if attempt.state in (STARTING, BUILDING):
@@ -112,19 +124,22 @@ class CellGates:
     def _fall_back(
         self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str
     ) -> Operation | None:
-        if instance.state != BUILDING or instance.attempt_number != attempt.number or attempt.state == FAILED:
+        kind = self._courses.kind(instance)
+        if kind is None or instance.attempt_number != attempt.number or attempt.state == FAILED:
             return None
-        build = self._operations.pending(connection, instance.uuid, BUILD)
+        course = self._operations.pending(connection, instance.uuid, kind)
         # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
-        if build is None or build.step not in ("start", "wait"):
+        if course is None or course.step not in ("start", "wait"):
             return None
-        following = self._following(connection, instance, attempt.number, reason, "gone")
-        return self._operations.redirect(connection, build, following)
+        following = self._courses.following(connection, instance, attempt.number, reason, "gone")
+        return self._operations.redirect(connection, course, following)
 
     def _current(
         self, connection: Connection, message: AcceptInCell | BuildFinished, *, lock: bool
     ) -> tuple[CellInstance, AttemptRecord]:
         """Return the instance and the attempt that a message speaks of.
+
+        An attempt whose guest is being moved away passes both gates, as often as its host says so again.
 
         :raises InstanceNotFound: this cell has no record of the instance, which is no proof that nobody wants it.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
@@ -134,12 +149,14 @@ class CellGates:
         if instance is None:
             raise errors.InstanceNotFound(name=message.instance_uuid)
         attempt = self._records.attempt(connection, message.instance_uuid, message.attempt_id)
-        if (
-            attempt is None
-            or instance.state not in (BUILDING, ACTIVE)
-            or instance.attempt_number != attempt.number
-            or attempt.state not in (STARTING, BUILDING, ACTIVE)
-            or attempt.claim_id != message.claim_id
-        ):
+        if attempt is None or attempt.claim_id != message.claim_id or not self._is_wanted(instance, attempt):
             raise errors.ClaimReleased(consumer_uuid=message.instance_uuid, claim_id=message.claim_id)
         return instance, attempt
+
+    @staticmethod
+    def _is_wanted(instance: CellInstance, attempt: AttemptRecord) -> bool:
+        if attempt.state == HELD:
+            return True
+        is_current = instance.attempt_number == attempt.number and attempt.state in (STARTING, BUILDING, ACTIVE)
+        # One in error may have its guest: what could not be done to it is no reason to destroy it.
+        return is_current and (instance.state in _WANTED or attempt.state == ACTIVE)

@@ -1,19 +1,24 @@
-"""What a cell shows an operator of its operations."""
+"""What a cell shows an operator of its operations and of its moves."""
 
 from sqlalchemy import Connection
 
+from conductor.cell_migrations import MigrationRecords
 from conductor.cell_records import CellRecords
 from conductor.operation_states import OperationStates
 from moorage.bus import serves
 from moorage.database import Database
 from moorage.inspection import OperationState
-from moorage.messages import ListOperationsInCell
+from moorage.messages import ListMigrationsInCell, ListOperationsInCell
+from moorage.model import Migration
 
 
 class CellInspection:
     """Reads that nothing rests on."""
 
-    def __init__(self, database: Database, records: CellRecords, states: OperationStates) -> None:
+    def __init__(
+        self, database: Database, records: CellRecords, migrations: MigrationRecords, states: OperationStates
+    ) -> None:
+        self._migrations = migrations
         self._database = database
         self._records = records
         self._states = states
@@ -31,3 +36,8 @@ class CellInspection:
             return self._states.read(connection, ended=message.ended, subjects=subjects, uuids=uuids)
 
         return self._database.read(work)
+
+    @serves(ListMigrationsInCell)
+    def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:
+        """Answer with those of the named moves that this cell knows."""
+        return self._database.read(lambda connection: self._migrations.show(connection, message.uuids))

@@ -1,30 +1,24 @@
 """The orders that a cell conductor takes from the super conductor: written down, then done by the worker."""
 
 import logging
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Collection
 
-import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell_deletes import CellDeletes
 from conductor.cell_payloads import Releasing, Starting
 from conductor.cell_records import CellRecords, NewInstance
+from conductor.cell_requests import CellRequests, origin
 from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
 from conductor.steps import BUILD, NewOperation, Operation
-from conductor.worker import Worker
-from moorage import context, errors, ids
+from moorage import errors, ids
 from moorage.bus import serves
 from moorage.database import Database
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
-from moorage.model import Instance
-from moorage.requests import Answer, StoredRequests
-from moorage.wire import Mutation
+from moorage.model import Instance, Value
 
 LOG = logging.getLogger(__name__)
-
-R = TypeVar("R")
 
 
 class CellOrders:
@@ -33,10 +27,9 @@ class CellOrders:
     def __init__(
         self,
         database: Database,
-        requests: StoredRequests,
+        requests: CellRequests,
         records: CellRecords,
         operations: Operations,
-        worker: Worker,
         deletes: CellDeletes,
         disowned: DisownedClaims,
     ) -> None:
@@ -45,7 +38,6 @@ class CellOrders:
         self._requests = requests
         self._records = records
         self._operations = operations
-        self._worker = worker
         self._deletes = deletes
 
     @serves(BuildInCell)
@@ -54,10 +46,8 @@ class CellOrders:
         for position, build in enumerate(message.builds):
             if build.selections[0].claim_id is None:
                 raise errors.InvalidRequest(path=f"$.builds[{position}].selections[0]", reason="it is not claimed")
-        request_id = context.current().request_id or message.request_id
-        begun: list[Operation] = []
 
-        def work(connection: Connection) -> Done:
+        def work(connection: Connection, begun: list[Operation]) -> Done:
             # Where the order to delete it came first, the instance is on record already and stays as it is.
             known = self._records.known(connection, [build.instance_uuid for build in message.builds])
             if known:
@@ -65,13 +55,10 @@ class CellOrders:
             new = [build for build in message.builds if build.instance_uuid not in known]
             claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
             disowned = self._disowned.among(connection, claims)
-            begun[:] = self._begin(connection, message.request_id, request_id, new, disowned)
+            begun += self._begin(connection, message.request_id, origin(message), new, disowned)
             return Done()
 
-        answer = self._once(message, work)
-        if not answer.replayed:
-            self._worker.take_up(*begun)
-        return answer.result
+        return self._requests.once(message, work)
 
     def _begin(
         self,
@@ -93,38 +80,34 @@ class CellOrders:
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
         """Record the operation that deletes an instance."""
-        begun: list[Operation] = []
 
-        def work(connection: Connection) -> Done:
-            begun[:] = self._deletes.order(connection, message)
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            begun += self._deletes.order(connection, message)
             return Done()
 
-        answer = self._once(message, work)
-        if not answer.replayed:
-            self._worker.take_up(*begun)
-        return answer.result
+        return self._requests.once(message, work)
 
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
         """Answer with those of the named instances that the cell knows."""
         return self._database.read(lambda connection: self._records.show(connection, message.instance_uuids))
 
-    def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> Answer[R]:
-        """Answer a request once, under an id of this cell's own: several cells may share one table of requests."""
-        stored_as = ids.derived(self._records.cell_uuid, message.request_id)
-        try:
-            return self._requests.once(msgspec.structs.replace(message, request_id=stored_as), work)
-        except (errors.RequestIdReused, errors.RequestInProgress) as fault:
-            raise type(fault)(request_id=message.request_id) from fault
+
+def first_step(number: int, disowned: bool) -> tuple[str, Value]:
+    """Return what is done first with a claimed host: it is tried, unless its claim was given up before it arrived."""
+    if not disowned:
+        return "start", Starting(number=number)
+    why = "its claim had been given up before it arrived"
+    return "release", Releasing(failed=None, fate="unknown", reason=why)
 
 
 def _build(parent: str, build: InstanceBuild, disowned: bool) -> NewOperation:
     """Return the operation that builds an instance, or, where its claim was given up before, ends it in error."""
-    given_up = Releasing(failed=None, fate="unknown", reason="its claim had been given up before it arrived")
+    step, payload = first_step(1, disowned)
     return NewOperation(
         uuid=ids.derived(parent, "build", build.instance_uuid),
         kind=BUILD,
         subject=build.instance_uuid,
-        step="release" if disowned else "start",
-        payload=given_up if disowned else Starting(number=1),
+        step=step,
+        payload=payload,
     )

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from moorage.model import Value
+from moorage.model import Image, Value
 
 #: What is known of the guest of an attempt that has ended, and so what becomes of its claim. ``gone``: its host has
 #: said so, the claim is released. ``unstarted``: it is so if no host has accepted the claim; if one has, its report is
@@ -11,13 +11,13 @@ Fate = Literal["gone", "unstarted", "unknown"]
 
 
 class Starting(Value, frozen=True, kw_only=True):
-    """Steps `start` and `wait` of a build: the attempt by its number."""
+    """Steps `stop`, `start` and `wait` of a course: the attempt by its number."""
 
     number: int
 
 
 class Swapping(Value, frozen=True, kw_only=True):
-    """Step `swap` of a build: from the attempt that has failed to the next one."""
+    """Step `swap` of a course: from the attempt that has failed to the next one."""
 
     failed: int
     candidate: int
@@ -26,7 +26,7 @@ class Swapping(Value, frozen=True, kw_only=True):
 
 
 class Releasing(Value, frozen=True, kw_only=True):
-    """Step `release` of a build: every attempt has failed."""
+    """Step `release` of a build or an unshelving: every attempt has failed."""
 
     #: The last of them, and its fate; without it, whatever the instance may hold goes for good.
     failed: int | None
@@ -35,14 +35,55 @@ class Releasing(Value, frozen=True, kw_only=True):
     reason: str
 
 
+class GivingBack(Value, frozen=True, kw_only=True):
+    """Step `give_back`: the source is the instance's again, be it that every attempt has failed or that it reverts."""
+
+    #: The attempt that has the claim on a destination, and its fate.
+    failed: int
+    fate: Fate
+    #: Why the move has failed; null for one that is reverted.
+    reason: str | None
+    #: The source's guest has been stopped, or may have been.
+    stopped: bool = True
+    #: As in :class:`Ending`.
+    generation: int | None = None
+    conflicts: int = 0
+
+
+class Restarting(Value, frozen=True, kw_only=True):
+    """Step `restart` of a move or of its revert: the instance is back on its source."""
+
+    reason: str | None
+
+
+class Ending(Value, frozen=True, kw_only=True):
+    """Step `end` of a confirm: the source's guest has had its time."""
+
+    fate: Fate
+    #: The consumer's generation that was read, where the conflict policy relies on one.
+    generation: int | None = None
+    #: How many writes of others have come between reading and writing.
+    conflicts: int = 0
+
+
+class Rebuilding(Value, frozen=True, kw_only=True):
+    """The step of a rebuild."""
+
+    image: Image
+
+
 class Deleting(Value, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
     #: A host that may have the guest does not answer.
     leave_residue: bool
+    #: The attempts of which something is held, and whose hosts have said that nothing is left.
+    guests_gone: tuple[str, ...] = ()
 
 
 class Cleaning(Value, frozen=True, kw_only=True):
     """Both steps of a cleaning; its subject is the attempt."""
 
     instance_uuid: str
+    #: What is held for the guest, where that is not known by the attempt's id.
+    residue_uuid: str | None = None

@@ -6,13 +6,14 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from conductor.cell_attempts import ACTIVE, BUILDING, FAILED, HELD, STARTING, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
-from conductor.cell_fall_back import FallBack
+from conductor.cell_courses import Courses
 from conductor.cell_hosts import BATCH, CellHosts, parts
-from conductor.cell_records import ACTIVE, BUILDING, FAILED, STARTING, AttemptRecord, CellRecords
+from conductor.cell_records import MOVED, CellRecords
 from conductor.cell_strangers import CellStrangers
 from conductor.operations import Operations
-from conductor.steps import BUILD, Operation
+from conductor.steps import Operation
 from conductor.worker import Worker
 from moorage.bus import serves
 from moorage.database import Database
@@ -39,7 +40,7 @@ class CellReturns:
         operations: Operations,
         worker: Worker,
         hosts: CellHosts,
-        fall_back: FallBack,
+        courses: Courses,
         cleanings: CellCleanings,
     ) -> None:
         self._database = database
@@ -47,7 +48,7 @@ class CellReturns:
         self._operations = operations
         self._worker = worker
         self._hosts = hosts
-        self._fall_back = fall_back
+        self._courses = courses
         self._cleanings = cleanings
         self._strangers = CellStrangers(records.cell_uuid)
 
@@ -150,9 +151,12 @@ class CellReturns:
         return named.ended and self._database.write(work)
 
     def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str]) -> None:
-        """Fall back for builds whose hosts have returned without them."""
+        """Fall back where hosts have returned without what they were building.
+
+        A guest that is being moved away, or was, is none of these: how it fares is seen when its move ends.
+        """
         for missing in attempts:
-            if missing.attempt_id in there or missing.ended:
+            if missing.attempt_id in there or missing.ended or missing.state == HELD:
                 continue
             if missing.state == ACTIVE:
                 LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
@@ -163,17 +167,18 @@ class CellReturns:
         attempt = self._records.attempt(connection, missing.instance_uuid, missing.attempt_id)
         if instance is None or attempt is None or instance.attempt_number != attempt.number:
             return None
-        if attempt.state == ACTIVE and instance.state == ACTIVE:
+        if attempt.state == ACTIVE and instance.state in (ACTIVE, MOVED):
             # What it holds stays held: moving it is the operator's decision.
             self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
-        if attempt.state not in (STARTING, BUILDING) or instance.state != BUILDING:
+        kind = self._courses.kind(instance)
+        if attempt.state not in (STARTING, BUILDING) or kind is None:
             return None
-        build = self._operations.pending(connection, instance.uuid, BUILD)
+        course = self._operations.pending(connection, instance.uuid, kind)
         # An order under way, or repeated, reaches the host as it is now. A swap under way is not disturbed.
-        if build is None or build.step != "wait":
+        if course is None or course.step != "wait":
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
         # Nothing is left, and nothing can come: what has not passed the first gate will not pass it from here on.
         self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=_LOST, guest_gone=True)
-        following = self._fall_back.following(connection, instance, attempt.number, _LOST, "gone")
-        return self._operations.redirect(connection, build, following)
+        following = self._courses.following(connection, instance, attempt.number, _LOST, "gone")
+        return self._operations.redirect(connection, course, following)

@@ -3,6 +3,7 @@
 import contextvars
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,9 +18,23 @@ from moorage.wire import Message
 LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Cells asked at the same time: one that does not answer must not hold up the others.
 CELLS_AT_ONCE = 8
+
+
+def at_once(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str, Sequence[T]]) -> dict[str, R]:
+    """Return together what ``ask`` returns for each cell and what it is asked about; several are asked at a time."""
+    if len(asked) < 2:
+        return {key: found for uuid, about in asked.items() for key, found in ask(uuid, about).items()}
+    together: dict[str, R] = {}
+    with ThreadPoolExecutor(max_workers=min(len(asked), CELLS_AT_ONCE)) as threads:
+        # The context goes along: the request id is on the log lines of these threads too.
+        answers = [threads.submit(contextvars.copy_context().run, ask, uuid, about) for uuid, about in asked.items()]
+        for answer in answers:
+            together |= answer.result()
+    return together
 
 
 class Cells:

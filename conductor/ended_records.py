@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
-from conductor.schema import cell_attempts
+from conductor import super_migrations
+from conductor.schema import cell_attempts, cell_migrations
 from conductor.steps import DELETE, DONE, FAILED
 from moorage.columns import now
 from moorage.database import Database
@@ -78,8 +79,15 @@ class EndedRecords:
         return [table.c[name] == value for name, value in self._scope.items()]
 
 
+class SuperEndedRecords(EndedRecords):
+    """Those of the super conductor, with the migrations of the instances that were deleted."""
+
+    def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
+        super_migrations.forget(connection, deleted)
+
+
 class CellEndedRecords(EndedRecords):
-    """Those of a cell, with the attempts of the instances that were deleted.
+    """Those of a cell, with the attempts and the moves of the instances that were deleted.
 
     As long as a host may have a guest of an attempt, the record of it stays: it is what a host that returns destroys
     the guest upon.
@@ -105,3 +113,5 @@ class CellEndedRecords(EndedRecords):
                 or_(attempts.claim_id.is_(None), attempts.guest_gone.is_(True)),
             )
         )
+        moves = cell_migrations
+        connection.execute(moves.delete().where(*self._in(moves), moves.c.instance_uuid.in_(deleted)))

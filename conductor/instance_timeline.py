@@ -5,22 +5,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from moorage.inspection import ClaimState
-from moorage.model import Attempt, Instance
+from moorage.model import Attempt, Explanation, Instance
 
 _UNDER_WAY = ("starting", "building")
 
 
 def timeline(instance: Instance) -> dict[str, Any]:
     """Return what has happened to an instance, in the order in which it happened."""
-    fields: dict[str, Any] = {"asked_for": _moment(instance.created_at)}
+    fields: dict[str, Any] = {"asked_for": moment(instance.created_at)}
     for attempt in instance.attempts:
-        fields[f"attempt_{attempt.number}"] = _attempt(attempt)
-    fields["last_changed"] = _moment(instance.updated_at)
+        fields[f"attempt_{attempt.number}"] = attempt_in_words(attempt)
+    fields["last_changed"] = moment(instance.updated_at)
     return fields
 
 
 def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]:
     """Return on which nodes the instance holds something, and what is held for guests of its attempts."""
+    migrations = migrations_of(instance)
     numbers = {attempt.attempt_id: attempt.number for attempt in instance.attempts}
     fields: dict[str, Any] = {}
     for claim in claims:
@@ -29,18 +30,42 @@ def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]
                 "not accepted" if claim.accepted_by is None else f"accepted on {claim.accepted_host or 'its host'}"
             )
             fields["holds"] = f"{claim.node}, {accepted}, claimed {claim.age:.0f} s ago"
+        elif claim.consumer_uuid in migrations:
+            what = "still holds" if claim.claim_id is None else "holds"
+            fields[f"migration {claim.consumer_uuid}"] = f"{what} {claim.node}, claimed {claim.age:.0f} s ago"
         elif claim.consumer_uuid in numbers:
             number = numbers[claim.consumer_uuid]
             fields[f"residue_{number}"] = f"{claim.node}, for the guest of attempt {number}, {claim.age:.0f} s old"
     return {"holds": "nothing"} | fields
 
 
-def _attempt(attempt: Attempt) -> str:
+def explained(explanation: Explanation) -> dict[str, str]:
+    """Return in words why there was no valid host: what each filter removed, and the nearest misses."""
+    fields = {
+        f"filter_{found.name}": f"removed {found.removed} of {found.hosts} hosts" for found in explanation.filters
+    }
+    for number, miss in enumerate(explanation.nearest_misses, start=1):
+        fields[f"miss_{number}"] = (
+            f"{miss.host}: {miss.resource_class}, {miss.asked} asked, {miss.free:g} free ({miss.reason})"
+        )
+    return fields
+
+
+def migrations_of(instance: Instance) -> set[str]:
+    """Return the uuids of all migrations that an instance has to do with."""
+    made = {attempt.migration_uuid for attempt in instance.attempts} | {instance.migration_uuid}
+    return {uuid for uuid in made if uuid is not None}
+
+
+def attempt_in_words(attempt: Attempt) -> str:
+    """Return how an attempt went."""
     why = f": {attempt.reason}" if attempt.reason else ""
-    until = "" if attempt.state in _UNDER_WAY else f" to {_moment(attempt.updated_at)}"
+    until = "" if attempt.state in _UNDER_WAY else f" to {moment(attempt.updated_at)}"
     left = "; its guest may be left" if attempt.guest_left and attempt.state in ("failed", "ended") else ""
-    return f"{attempt.host}, {attempt.state}{why} ({_moment(attempt.created_at)}{until}{left})"
+    move = "" if attempt.migration_uuid is None else f" of migration {attempt.migration_uuid}"
+    return f"{attempt.host}, {attempt.state}{move}{why} ({moment(attempt.created_at)}{until}{left})"
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """Return a time as it is shown, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

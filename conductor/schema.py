@@ -20,7 +20,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         metadata,
         *scope,
         Column("uuid", uuid_type(), primary_key=True),
-        # `build` or `delete`.
+        # `build`, `delete`, `move` and so on; see `conductor.steps`.
         Column("kind", name_type(), nullable=False),
         # The request that it all began with: on every log line.
         Column("request_id", request_id_type(), nullable=False),
@@ -92,6 +92,30 @@ conductor_instances = Table(
     sqlite_autoincrement=True,
 )
 
+# A move of an instance, under the uuid of the operation that begins it.
+conductor_migrations = Table(
+    "conductor_migrations",
+    CONDUCTOR_METADATA,
+    # The order in which they were asked for.
+    Column("id", id_type(), primary_key=True, autoincrement=True),
+    Column("uuid", uuid_type(), nullable=False, unique=True),
+    Column("instance_uuid", uuid_type(), nullable=False),
+    Column("cell_uuid", uuid_type(), nullable=False),
+    Column("request_id", request_id_type(), nullable=False),
+    Column("kind", name_type(), nullable=False),
+    # What is known here. Once it is handed over, its cell knows better; how it ended is told here in the end.
+    Column("state", name_type(), nullable=False),
+    Column("source_host", name_type()),
+    Column("destination_host", name_type()),
+    Column("reason", document_type()),
+    Column("explanation", document_type()),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_conductor_migrations_instance", "instance_uuid"),
+    Index("ix_conductor_migrations_state", "state"),
+    sqlite_autoincrement=True,
+)
+
 conductor_operations = operation_table("conductor_operations", CONDUCTOR_METADATA)
 conductor_requests = request_table("conductor_requests", CONDUCTOR_METADATA)
 conductor_disowned = disowned_table("conductor_disowned", CONDUCTOR_METADATA)
@@ -111,13 +135,18 @@ cell_instances = Table(
     Column("request_id", request_id_type(), nullable=False),
     # Null where the order to delete it came before the order to build it, which then finds it deleted.
     Column("request_spec", document_type()),
+    # What it is, or was last, to be built on, and the number of the attempt with the first of them.
     Column("selections", document_type()),
+    Column("first_number", Integer, nullable=False, server_default="1"),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
-    # The current attempt, with its host and its claim; 0 and null where there is none.
+    # The current attempt, with its claim; 0 and null where there is none.
     Column("attempt_number", Integer, nullable=False),
-    Column("host", name_type()),
     Column("claim_id", uuid_type()),
+    # Where its guest is, or is being built; of a move under way that is the source.
+    Column("host", name_type()),
+    # The move that is under way, or waits to be confirmed or reverted.
+    Column("migration_uuid", uuid_type()),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index("ix_cell_instances_host", "cell_uuid", "host"),
@@ -129,8 +158,11 @@ cell_attempts = Table(
     _cell(),
     Column("attempt_id", uuid_type(), primary_key=True),
     Column("instance_uuid", uuid_type(), nullable=False),
-    # Attempt n is the one with selection n.
     Column("number", Integer, nullable=False),
+    # The migration that it was made for; null for a build.
+    Column("migration_uuid", uuid_type()),
+    # What it was claimed with, or was to be. Null in the records of earlier versions that had lost it.
+    Column("selection", document_type()),
     Column("host", name_type(), nullable=False),
     Column("agent", name_type(), nullable=False),
     # Null for an attempt whose claim was refused.
@@ -143,6 +175,34 @@ cell_attempts = Table(
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
     Index("ix_cell_attempts_host", "cell_uuid", "host"),
+)
+
+cell_migrations = Table(
+    "cell_migrations",
+    CELL_METADATA,
+    _cell(),
+    Column("uuid", uuid_type(), primary_key=True),
+    Column("instance_uuid", uuid_type(), nullable=False),
+    Column("request_id", request_id_type(), nullable=False),
+    Column("kind", name_type(), nullable=False),
+    Column("state", name_type(), nullable=False),
+    Column("reason", document_type()),
+    # What the instance was before, and is again if nothing comes of the move.
+    Column("instance_state", name_type(), nullable=False),
+    Column("source_number", Integer, nullable=False),
+    Column("source_host", name_type(), nullable=False),
+    Column("destination_host", name_type()),
+    # Null until something is claimed for it: what is asked for from now on, what the migration holds of the source,
+    # where the instance is to go, and the number of the attempt with the first of them.
+    Column("request_spec", document_type()),
+    Column("held", document_type()),
+    Column("selections", document_type()),
+    Column("first_number", Integer),
+    # It is to be broken off as soon as nothing of it is in the air.
+    Column("is_aborted", Boolean, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_cell_migrations_instance", "cell_uuid", "instance_uuid"),
 )
 
 cell_hosts = Table(

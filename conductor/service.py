@@ -5,22 +5,10 @@ import contextlib
 from oslo_config import cfg
 
 from conductor.acknowledging import Acknowledgements, Peer
-from conductor.cell_agents import CellAgents
-from conductor.cell_builds import CellBuilds
-from conductor.cell_claims import CellClaims
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_deletes import CellDeletes
-from conductor.cell_fall_back import FallBack
-from conductor.cell_gates import CellGates
-from conductor.cell_hosts import CellHosts
-from conductor.cell_inspection import CellInspection
-from conductor.cell_orders import CellOrders
-from conductor.cell_providers import CellProviders
-from conductor.cell_records import CellRecords
-from conductor.cell_returns import CellReturns
+from conductor.cell_parts import CellParts
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
-from conductor.ended_records import CellEndedRecords, EndedRecords
+from conductor.ended_records import CellEndedRecords, SuperEndedRecords
 from conductor.host_forwarder import HostForwarder
 from conductor.housekeeping import Housekeeping, forgetting
 from conductor.operation_states import OperationStates
@@ -28,7 +16,6 @@ from conductor.operations import Operations
 from conductor.schema import (
     CELL,
     CONDUCTOR,
-    cell_disowned,
     cell_operations,
     cell_requests,
     conductor_disowned,
@@ -36,11 +23,18 @@ from conductor.schema import (
     conductor_requests,
 )
 from conductor.steps import Backoff
+from conductor.super_asking import Asker
 from conductor.super_builds import SuperBuilds
 from conductor.super_claims import SuperClaims
 from conductor.super_deletes import SuperDeletes
 from conductor.super_inspection import SuperInspection
+from conductor.super_migration_view import SuperMigrationView
+from conductor.super_move_orders import SuperMoveOrders
+from conductor.super_moves import SuperMoves
 from conductor.super_orders import SuperOrders
+from conductor.super_relays import SuperRelays
+from conductor.super_targets import Targets
+from conductor.super_unshelves import SuperUnshelves
 from conductor.super_view import SuperView
 from conductor.worker import Worker
 from moorage import errors, logs
@@ -137,24 +131,32 @@ class SuperConductor(_Conductor):
         disowned = DisownedClaims(conductor_disowned, {})
         builds = SuperBuilds(conf, database, disowned, scheduler, placement, cells)
         deletes = SuperDeletes(database, placement, cells)
-        steps = builds.steps() | deletes.steps()
+        asker = Asker(conf, scheduler, placement)
+        moves = SuperMoves(database, asker, placement, cells)
+        unshelves = SuperUnshelves(database, asker, placement, cells)
+        steps = builds.steps() | deletes.steps() | moves.steps() | unshelves.steps()
         service = logs.service_name(conf)
         worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
         requests = StoredRequests(database, conductor_requests)
         orders = SuperOrders(requests, operations, worker, deletes)
         view = SuperView(conf, database, cells)
-        ended = EndedRecords(database, conductor_operations, {}, _records_kept(conf))
+        migrations = SuperMigrationView(conf, database, cells)
+        targets = Targets(bus.client("scheduler"))
+        move_orders = SuperMoveOrders(database, requests, operations, worker, view, targets)
+        relays = SuperRelays(conf, database, requests, operations, cells)
+        ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
             forgetting(database, requests, disowned, ended, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
-            [("deleted instances", view.settle_deleted)],
+            [("deleted instances", view.settle_deleted), ("migrations", migrations.settle)],
         )
         claims = SuperClaims(conf, database, operations, disowned, cells)
         inspection = SuperInspection(conf, database, OperationStates(conductor_operations, {}), cells)
 
-        server = bus.server("conductor", self._name, [orders, view, claims, inspection], conf.rpc.threads)
+        asked = [view, migrations, claims, inspection]
+        server = bus.server("conductor", self._name, [orders, move_orders, relays, *asked], conf.rpc.threads)
         opened.callback(housekeeping.stop)
         housekeeping.start()
         opened.callback(worker.stop)
@@ -187,34 +189,18 @@ class CellConductor(_Conductor):
         placement = Peer(bus.client("placement"), acknowledgements)
         service = logs.service_name(conf) or self._name
 
-        records = CellRecords(cell.uuid)
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
         operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
-        hosts = CellHosts(conf, database, cell.uuid)
-        agents = CellAgents(cell.uuid, cell_bus, hosts)
-        cleanings = CellCleanings(database, records, operations, agents, placement)
-        fall_back = FallBack(database, records, hosts, cleanings, placement, conf.conductor.build_timeout)
-        builds = CellBuilds(conf, database, records, hosts, agents, fall_back)
-        deletes = CellDeletes(conf, database, records, operations, agents, cleanings, placement)
-        steps = builds.steps() | fall_back.steps() | deletes.steps() | cleanings.steps()
-        worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
-        disowned = DisownedClaims(cell_disowned, scope)
+        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement)
+        worker = Worker(operations, parts.steps(), conf.conductor.workers, service, acknowledgements)
         requests = StoredRequests(database, cell_requests)
-        orders = CellOrders(database, requests, records, operations, worker, deletes, disowned)
-        gates = CellGates(database, records, operations, worker, fall_back, cleanings, bus.client("placement"))
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
-        forget = forgetting(database, requests, disowned, ended, Retention.of(conf))
-        interval = conf.conductor.housekeeping_interval
-        housekeeping = Housekeeping(acknowledgements, forget, interval, service)
-        asked = [
-            CellReturns(database, records, operations, worker, hosts, fall_back, cleanings),
-            CellClaims(database, records, operations, disowned),
-            CellProviders(bus.client("placement")),
-            CellInspection(database, records, OperationStates(cell_operations, scope)),
-        ]
-        forwarder = HostForwarder(conf, cell.uuid, hosts, bus.client("scheduler"), service)
+        forget = forgetting(database, requests, parts.disowned, ended, Retention.of(conf))
+        housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
+        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, bus.client("scheduler"), service)
 
-        server = cell_bus.server(f"conductor.{cell.uuid}", self._name, [orders, gates, hosts, *asked], conf.rpc.threads)
+        endpoints = parts.endpoints(requests, worker, bus.client("placement"))
+        server = cell_bus.server(f"conductor.{cell.uuid}", self._name, endpoints, conf.rpc.threads)
         opened.callback(housekeeping.stop)
         housekeeping.start()
         opened.callback(worker.stop)

@@ -21,6 +21,12 @@ T = TypeVar("T")
 
 BUILD = "build"
 DELETE = "delete"
+MOVE = "move"
+CONFIRM = "confirm"
+REVERT = "revert"
+SHELVE = "shelve"
+UNSHELVE = "unshelve"
+REBUILD = "rebuild"
 #: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
 CLEAN = "clean"
 
@@ -92,11 +98,15 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on when a message says so; if none does within ``seconds``, do this step."""
+    """Go on when a message says so; if none does within ``seconds``, do this step.
+
+    With a reason somebody is to see why it waits.
+    """
 
     step: str
     payload: Value
     seconds: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

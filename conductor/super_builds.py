@@ -4,10 +4,11 @@ import logging
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from msgspec import field, structs
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import super_records
+from conductor import conflict_policy, super_records
 from conductor.acknowledging import Peer
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
@@ -15,7 +16,7 @@ from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outco
 from moorage import errors
 from moorage.database import Database
 from moorage.messages import BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
-from moorage.model import Selection, Value
+from moorage.model import Generation, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +36,10 @@ class Asking(Value, frozen=True, kw_only=True):
     lost: int = 0
     #: A request of this operation may have been sent without being answered: it may claim yet.
     doubtful: bool = False
+    #: The generations of those consumers that exist: what they hold stays, and the claim is added.
+    generations: dict[Uuid, Generation] = field(default_factory=dict)
+    #: How many requests before this one have met a consumer at another generation.
+    conflicts: int = 0
 
 
 class HandingOver(Value, frozen=True, kw_only=True):
@@ -83,6 +88,8 @@ class SuperBuilds:
             instance_uuids=asking.instance_uuids,
             num_alternates=self._conf.max_attempts - 1,
             owner="conductor",
+            consumer_generations=asking.generations,
+            keep_held=bool(asking.generations),
         )
         try:
             answer = self._scheduler.call(message)
@@ -101,7 +108,7 @@ class SuperBuilds:
     def _doubt(self, operation: Operation, asking: Asking) -> Asking:
         """Return the request, marked as doubtful if it may have been sent before in vain."""
         doubtful = asking.doubtful or operation.tries > 0 or operation.resumed
-        return Asking(number=asking.number, instance_uuids=asking.instance_uuids, lost=asking.lost, doubtful=doubtful)
+        return structs.replace(asking, doubtful=doubtful)
 
     def _selected(self, asking: Asking, answer: Sequence[Sequence[Selection]], connection: Connection) -> Outcome:
         """Record hosts for those that are still wanted; ask again for those whose claim stands no more.
@@ -120,6 +127,7 @@ class SuperBuilds:
         super_records.select_for(connection, chosen)
         missing = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid not in chosen]
         if missing:
+            asking = structs.replace(asking, generations=asking.generations | _to_name_next(answer, asking))
             return self._ask_again(connection, asking, missing, errors.ClaimContention(tries=asking.lost + 1))
         return Next("hand_over", HandingOver())
 
@@ -129,9 +137,7 @@ class SuperBuilds:
         # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer.
         doubted = self._doubt(operation, asking)
         if isinstance(fault, _UNDECIDED):
-            doubted = Asking(
-                number=asking.number, instance_uuids=asking.instance_uuids, lost=asking.lost, doubtful=True
-            )
+            doubted = structs.replace(asking, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
 
     def _refused(self, connection: Connection, asking: Asking, fault: errors.MoorageError) -> Outcome:
@@ -146,7 +152,24 @@ class SuperBuilds:
                 return Next("select", _following(asking, rest)) if rest else self._give_up(asking, [], None)
             case errors.ClaimContention() | errors.ClaimReleased():
                 return self._ask_again(connection, asking, [u for u in asking.instance_uuids if u in wanted], fault)
+            case errors.ConsumerGenerationConflict() if self._combines(fault):
+                return self._combine(asking, [u for u in asking.instance_uuids if u in wanted], fault)
         return self._fail(connection, asking, asking.instance_uuids, fault)
+
+    def _combines(self, fault: errors.ConsumerGenerationConflict) -> bool:
+        """Tell whether a claim is added to what a consumer holds that was there before its instance."""
+        # Under `retry` as under `fail` an instance that is to be built is new, and so must its consumer be.
+        return self._conf.consumer_conflict_policy == conflict_policy.COMBINE and not conflict_policy.is_placed(fault)
+
+    def _combine(self, asking: Asking, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
+        if not uuids:
+            return self._give_up(asking, [], None)
+        others = {uuid: named for uuid, named in asking.generations.items() if uuid != fault.consumer_uuid}
+        found = {} if fault.found is None else {fault.consumer_uuid: fault.found}
+        following = structs.replace(
+            _following(asking, uuids), generations=others | found, conflicts=asking.conflicts + 1
+        )
+        return Next("select", following, delay=conflict_policy.BACKOFF.seconds(following.conflicts))
 
     def _ask_again(
         self, connection: Connection, asking: Asking, uuids: Sequence[str], fault: errors.MoorageError
@@ -243,12 +266,23 @@ def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
     return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == super_records.BUILDING}
 
 
+def _to_name_next(answer: Sequence[Sequence[Selection]], asking: Asking) -> dict[str, int]:
+    """Return the generations at which consumers are whose claim of a repeated answer stands no more."""
+    return {
+        uuid: claimed.consumer_generation
+        for uuid, (claimed, *_) in zip(asking.instance_uuids, answer, strict=True)
+        if claimed.released and claimed.consumer_generation is not None
+    }
+
+
 def _following(asking: Asking, uuids: Sequence[str], lost: int | None = None) -> Asking:
-    return Asking(
+    return structs.replace(
+        asking,
         number=asking.number + 1,
         instance_uuids=tuple(uuids),
         lost=asking.lost if lost is None else lost,
-        doubtful=asking.doubtful,
+        # A generation may be named of an instance of the request alone.
+        generations={uuid: named for uuid, named in asking.generations.items() if uuid in uuids},
     )
 
 

@@ -9,7 +9,7 @@ from conductor import super_records
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
-from conductor.steps import DELETE
+from conductor.steps import DELETE, MOVE, UNSHELVE
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.database import Database
@@ -64,6 +64,8 @@ class SuperClaims:
             raise errors.InstanceNotFound(name=uuid)
         if self._operations.is_pending(connection, instance.operation_uuid):
             # Its request to the scheduler, or its hand-over, may be about this very claim.
+            return None, True
+        if any(self._operations.pending(connection, uuid, kind) is not None for kind in (MOVE, UNSHELVE)):
             return None, True
         if instance.cell_uuid is not None:
             return instance.cell_uuid, False

@@ -2,11 +2,12 @@
 
 from sqlalchemy import Connection
 
-from conductor import super_records
+from conductor import super_migrations, super_records
 from conductor.acknowledging import Peer
 from conductor.cells import Cells
 from conductor.operations import Operations
-from conductor.steps import DELETE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
+from conductor.steps import DELETE, MOVE, UNSHELVE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
+from conductor.super_moves import ENDED_BY_DELETION
 from moorage import context, errors, ids
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
@@ -48,6 +49,19 @@ class SuperDeletes:
         )
         return lambda _connection: Ended()
 
+    def _end_placing(self, connection: Connection, operations: Operations, uuid: str) -> None:
+        """End a move or an unshelving of which no cell knows the outcome yet.
+
+        What its request to the scheduler claims or has claimed, for the instance and for the migration that the cell
+        has prepared, goes with the instance in one write; later it meets the tombstones.
+        """
+        reason = "the instance is being deleted"
+        for kind in (MOVE, UNSHELVE):
+            pending = operations.pending(connection, uuid, kind)
+            if pending is not None and pending.step in ENDED_BY_DELETION:
+                operations.redirect(connection, pending, Ended(reason))
+                super_migrations.change(connection, pending.uuid, state=super_migrations.ENDED, reason=reason)
+
     def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
         """Record that an instance is to be deleted; ordered before, nothing more is to be done.
 
@@ -63,6 +77,7 @@ class SuperDeletes:
         if row.state in (super_records.DELETING, super_records.DELETED):
             return []
         super_records.set_state(connection, [uuid], super_records.DELETING)
+        self._end_placing(connection, operations, uuid)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete"),
             kind=DELETE,

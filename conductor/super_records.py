@@ -7,12 +7,15 @@ import msgspec
 from sqlalchemy import Connection, Row, exc, select
 
 from conductor.schema import conductor_instances as instances
+from conductor.schema import conductor_operations as operations
+from conductor.steps import MOVE, PENDING, UNSHELVE
 from moorage import errors
 from moorage.columns import now
 from moorage.messages import InstanceBuild
 from moorage.model import Explanation, Instance, RequestSpec, Selection
 
 BUILDING = "building"
+ACTIVE = "active"
 ERROR = "error"
 DELETING = "deleting"
 DELETED = "deleted"
@@ -70,6 +73,21 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
         .with_for_update()
     )
     return {row.uuid: Standing(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
+
+
+def is_deleted(connection: Connection, uuid: str) -> bool:
+    """Lock an instance; return whether its deletion has been ordered."""
+    row = lock(connection, [uuid]).get(uuid)
+    return row is None or row.state in (DELETING, DELETED)
+
+
+def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | None) -> None:
+    """Record why an instance could not be placed the last time; nothing, where that is not known or no longer so."""
+    connection.execute(
+        instances.update()
+        .where(instances.c.uuid == uuid)
+        .values(explanation=None if explanation is None else msgspec.json.encode(explanation), updated_at=now())
+    )
 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
@@ -175,6 +193,23 @@ def list_deleting(connection: Connection) -> list[Instance]:
     """Return the instances that a cell is to delete."""
     statement = select(instances).where(instances.c.state == DELETING, instances.c.cell_uuid.is_not(None))
     return [_instance(row) for row in connection.execute(statement)]
+
+
+class Placing(NamedTuple):
+    """What is under way here to place an instance that exists."""
+
+    kind: str
+    operation_uuid: str
+
+
+def being_placed(connection: Connection) -> dict[str, Placing]:
+    """Return, by instance, the moves and unshelvings that no cell has yet."""
+    rows = connection.execute(
+        select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
+            operations.c.state == PENDING, operations.c.kind.in_((MOVE, UNSHELVE))
+        )
+    )
+    return {row.subject: Placing(row.kind, row.uuid) for row in rows}
 
 
 def built_by(connection: Connection, uuid: str) -> Sequence[str]:

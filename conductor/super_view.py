@@ -1,16 +1,15 @@
 """An instance as the operator sees it: the super conductor's record, and over it what the instance's cell says."""
 
-import contextvars
 import logging
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import msgspec
 from oslo_config import cfg
 
 from conductor import super_records
-from conductor.cells import CELLS_AT_ONCE, Cells
+from conductor.cells import Cells, at_once
+from conductor.steps import MOVE, UNSHELVE
 from moorage import errors
 from moorage.bus import serves
 from moorage.database import Database
@@ -47,6 +46,18 @@ class SuperView:
             if message.deleted or instance.state != super_records.DELETED
         ]
 
+    def as_it_stands(self, uuid: str) -> Instance:
+        """Return one instance with its cell's word, without which nothing can be decided.
+
+        :raises InstanceNotFound: there is none.
+        :raises CellUnreachable: its cell does not answer.
+        """
+        known = self._database.read(lambda connection: super_records.read(connection, uuid))
+        if known.cell_uuid is None:
+            return known
+        found = self._asked(known.cell_uuid, [known])
+        return self._with_orders([_merged(known, found.get(uuid), self._cells.cell(known.cell_uuid).name)])[0]
+
     def settle_deleted(self) -> None:
         """Record which of the instances that are being deleted their cells have deleted, without being asked.
 
@@ -60,30 +71,19 @@ class SuperView:
         for instance in known:
             if instance.cell_uuid is not None:
                 asked.setdefault(instance.cell_uuid, []).append(instance)
-        merged: dict[str, Instance] = {}
-        if len(asked) == 1:
-            for cell_uuid, of_cell in asked.items():
-                merged = self._of_cell(cell_uuid, of_cell)
-        elif asked:
-            with ThreadPoolExecutor(max_workers=min(len(asked), CELLS_AT_ONCE)) as threads:
-                answers = [
-                    # The context goes along: the request id is on the log lines of these threads too.
-                    threads.submit(contextvars.copy_context().run, self._of_cell, cell_uuid, of_cell)
-                    for cell_uuid, of_cell in asked.items()
-                ]
-                for answer in answers:
-                    merged |= answer.result()
+        merged = at_once(self._of_cell, asked)
         self._note_deleted(known, merged)
-        return [merged.get(instance.uuid, instance) for instance in known]
+        return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
+
+    def _with_orders(self, instances: Sequence[Instance]) -> list[Instance]:
+        """Return the instances, with what has been ordered here that their cells do not know of yet."""
+        ordered = self._database.read(super_records.being_placed)
+        return [_ordered(instance, ordered.get(instance.uuid)) for instance in instances]
 
     def _of_cell(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
         try:
             cell = self._cells.cell(cell_uuid).name
-            found: dict[str, Instance] = {}
-            for start in range(0, len(known), MAX_INSTANCES):
-                uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
-                answer = self._cells.call(cell_uuid, ShowInCell(instance_uuids=uuids), timeout=self._timeout)
-                found |= {instance.uuid: instance for instance in answer}
+            found = self._asked(cell_uuid, known)
         except errors.MoorageError as fault:
             LOG.warning("Instances of cell %s are shown without its half: %s", cell_uuid, fault)
             return {
@@ -91,6 +91,14 @@ class SuperView:
                 for instance in known
             }
         return {instance.uuid: _merged(instance, found.get(instance.uuid), cell) for instance in known}
+
+    def _asked(self, cell_uuid: str, known: Sequence[Instance]) -> dict[str, Instance]:
+        found: dict[str, Instance] = {}
+        for start in range(0, len(known), MAX_INSTANCES):
+            uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
+            answer = self._cells.call(cell_uuid, ShowInCell(instance_uuids=uuids), timeout=self._timeout)
+            found |= {instance.uuid: instance for instance in answer}
+        return found
 
     def _note_deleted(self, known: Sequence[Instance], merged: dict[str, Instance]) -> None:
         deleted = [
@@ -113,10 +121,24 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,
+        # Resized, it has another one. Of an instance that it was never given the cell knows none.
+        flavor=in_cell.flavor if in_cell.attempts else known.flavor,
         cell=cell,
         host=in_cell.host,
         claim_id=in_cell.claim_id,
         reason=in_cell.reason,
         attempts=in_cell.attempts,
+        migration_uuid=in_cell.migration_uuid,
         updated_at=max(known.updated_at, in_cell.updated_at),
     )
+
+
+def _ordered(instance: Instance, placing: super_records.Placing | None) -> Instance:
+    """Return an instance that is being moved or unshelved as such, though its cell may not have heard of it yet."""
+    if placing is None:
+        return instance
+    if placing.kind == MOVE and instance.state in (super_records.ACTIVE, super_records.ERROR):
+        return msgspec.structs.replace(instance, state="moving", migration_uuid=placing.operation_uuid)
+    if placing.kind == UNSHELVE and instance.state == "shelved":
+        return msgspec.structs.replace(instance, state="unshelving", reason=None)
+    return instance

@@ -1,31 +1,31 @@
-"""Waiting at the command line for instances to become what was ordered, with a progress bar on standard error."""
+"""Waiting at the command line for what was ordered, with a progress bar on standard error."""
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from moorage import errors
-from moorage.bus import Client
-from moorage.messages import ShowInstance
-from moorage.model import Instance
+
+T = TypeVar("T")
 
 #: Seconds between two looks: short enough for a person, long enough for a conductor.
 _INTERVAL = 0.3
 
 
 def wait_for(
-    conductor: Client, uuids: Sequence[str], done: Callable[[Instance], bool], what: str, seconds: float
-) -> list[Instance]:
-    """Ask for instances until each of them is ``done``, for ``seconds`` at most; return them as they were last seen.
+    look: Callable[[str], T], uuids: Sequence[str], done: Callable[[T], bool], what: str, seconds: float
+) -> list[T]:
+    """Look at things until each of them is ``done``, for ``seconds`` at most; return them as they were last seen.
 
     A conductor that does not answer for a while is asked again: the order is on its record.
 
-    :raises Unavailable: no instance could be seen at all in that time.
+    :raises Unavailable: not all of them could be seen even once in that time.
     """
     end = time.monotonic() + seconds
-    seen: dict[str, Instance] = {}
+    seen: dict[str, T] = {}
     open_ = list(uuids)
     with Progress(
         TextColumn("{task.description}"),
@@ -40,7 +40,7 @@ def wait_for(
             fault: errors.Unavailable | None = None
             for uuid in list(open_):
                 try:
-                    seen[uuid] = conductor.call(ShowInstance(instance_uuid=uuid))
+                    seen[uuid] = look(uuid)
                 except errors.Unavailable as unavailable:
                     fault = unavailable
                     break

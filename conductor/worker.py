@@ -185,6 +185,9 @@ class Worker:
     def _done(self, operation: Operation) -> Record:
         try:
             return self._steps[operation.kind, operation.step](operation)
+        except Superseded:
+            # Somebody has just moved the operation as well, or is about to: recording this finds it out.
+            reason = "what it is about has changed meanwhile"
         except errors.MoorageError as fault:
             reason = str(fault)
             LOG.warning("Step %s of %s is to be repeated: %s", operation.step, operation.subject, reason)

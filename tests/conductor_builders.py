@@ -1,12 +1,14 @@
 """Both conductors as whole services on an in-process bus, between peers that keep the real promises."""
 
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+from fake_agent import FakeAgent as FakeAgent
+from fake_placement import CELL_1 as CELL_1
+from fake_placement import FakePlacement as FakePlacement
 from oslo_config import cfg
 
 from conductor.disowned import DisownedClaims
@@ -16,42 +18,27 @@ from conductor.steps import Backoff
 from moorage import context, errors, ids
 from moorage.bus import Bus, BusServer, serves
 from moorage.database import Database
-from moorage.inspection import ClaimState
 from moorage.messages import (
-    AcceptClaim,
-    AcceptInCell,
-    AcknowledgeRequests,
-    BuildFailedInCell,
-    BuildFinished,
     BuildInstances,
-    BuildOnHost,
-    Claimed,
-    DeleteAllocations,
     DeleteInstance,
-    DestroyOnHost,
     Done,
-    ListCells,
-    ListClaims,
-    Released,
+    ListHosts,
     ReportHosts,
-    ReportService,
     SelectDestinations,
     ShowInstance,
-    SwapClaim,
 )
 from moorage.model import (
     AllocationRequest,
-    Cell,
     Flavor,
     HostReport,
+    HostState,
     Instance,
     ProviderAmounts,
     RequestSpec,
     Selection,
 )
-from moorage.wire import Message, Mutation, R
+from moorage.wire import Message, R
 
-CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)
 #: Seconds that a service waits for another one: more than a busy machine takes, as few as tests of silence can bear.
@@ -77,154 +64,13 @@ def selection(host: str, claim_id: str | None = None) -> Selection:
     )
 
 
-@dataclass
-class Held:
-    root: str
-    claim_id: str
-    accepted_by: str | None = None
-
-
-class FakePlacement:
-    """Claims, acceptance, tombstones and stored answers, as the placement role promises them."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.cells = [CELL_1]
-        self.held: dict[str, Held] = {}
-        #: By the attempt's id, the root provider that it is held on.
-        self.residues: dict[str, str] = {}
-        self.deleted: set[str] = set()
-        self.answers: dict[str, tuple[bytes, Any]] = {}
-        self.full: set[str] = set()
-        self.calls: list[Mutation[Any]] = []
-        self.acknowledged: list[str] = []
-
-    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
-        with self.lock:
-            self.calls.append(message)
-            if message.request_id in self.answers:
-                digest, answer = self.answers[message.request_id]
-                if digest != message.digest():
-                    raise errors.RequestIdReused(request_id=message.request_id)
-                return answer
-            answer = work()
-            self.answers[message.request_id] = message.digest(), answer
-            return answer
-
-    def claim(self, consumer: str, root: str) -> str:
-        if consumer in self.deleted:
-            raise errors.ConsumerDeleted(consumer_uuid=consumer)
-        if consumer in self.held:
-            raise errors.ConsumerGenerationConflict(consumer_uuid=consumer, named=None, found=1)
-        self.held[consumer] = Held(root, ids.fresh())
-        return self.held[consumer].claim_id
-
-    def hosts_held(self) -> set[str]:
-        return {held.root for held in self.held.values()} | set(self.residues.values())
-
-    def residue_of(self, held: Held, leave: bool) -> str | None:
-        """Leave a residue of what a host has accepted, if that is asked for."""
-        if not leave or held.accepted_by is None:
-            return None
-        self.residues[held.accepted_by] = held.root
-        return held.accepted_by
-
-    def _standing(self, consumer: str, claim_id: str) -> Held:
-        held = self.held.get(consumer)
-        if held is None or held.claim_id != claim_id:
-            raise errors.ClaimReleased(consumer_uuid=consumer, claim_id=claim_id)
-        return held
-
-    @serves(ListCells)
-    def list_cells(self, message: ListCells) -> list[Cell]:
-        return self.cells
-
-    @serves(ListClaims)
-    def list_claims(self, message: ListClaims) -> list[ClaimState]:
-        held = [
-            ClaimState(
-                consumer_uuid=consumer,
-                consumer_type="INSTANCE",
-                generation=1,
-                claim_id=held.claim_id,
-                node=held.root,
-                accepted_by=held.accepted_by,
-                age=1.0,
-            )
-            for consumer, held in self.held.items()
-        ]
-        residues = [
-            ClaimState(consumer_uuid=attempt_id, consumer_type="RESIDUE", generation=1, node=root, age=1.0)
-            for attempt_id, root in self.residues.items()
-        ]
-        return [each for each in held + residues if each.consumer_uuid in message.consumer_uuids]
-
-    @serves(AcknowledgeRequests)
-    def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:
-        self.acknowledged.extend(message.request_ids)
-        return Done()
-
-    @serves(ReportService)
-    def report_service(self, _message: ReportService) -> Done:
-        return Done()
-
-    @serves(DeleteAllocations)
-    def delete_allocations(self, message: DeleteAllocations) -> Released:
-        answer: Released = self.once(message, lambda: self.released(message))
-        return answer
-
-    def released(self, message: DeleteAllocations) -> Released:
-        consumer = message.consumer_uuid
-        if message.claim_id is not None:
-            held = self._standing(consumer, message.claim_id)
-            if message.unaccepted and held.accepted_by:
-                raise errors.InvalidState(reason="the claim has been accepted")
-        elif consumer not in self.held and not message.for_good:
-            raise errors.ConsumerNotFound(name=consumer)
-        gone = self.held.pop(consumer, None)
-        self.residues.pop(consumer, None)
-        if message.for_good:
-            self.deleted.add(consumer)
-        return Released(residue_uuid=None if gone is None else self.residue_of(gone, message.leave_residue))
-
-    @serves(SwapClaim)
-    def swap_claim(self, message: SwapClaim) -> Claimed:
-        def work() -> Claimed:
-            if message.consumer_uuid in self.deleted:
-                raise errors.ConsumerDeleted(consumer_uuid=message.consumer_uuid)
-            held = self._standing(message.consumer_uuid, message.claim_id)
-            if held.accepted_by and not message.guest_gone and not message.leave_residue:
-                raise errors.InvalidState(reason="the claim has been accepted")
-            if message.root_provider_uuid in self.full:
-                raise errors.CapacityExceeded(
-                    provider_uuid=message.root_provider_uuid, resource_class="VCPU", count=1, refusals=[]
-                )
-            self.held[message.consumer_uuid] = Held(message.root_provider_uuid, ids.fresh())
-            return Claimed(
-                claim_id=self.held[message.consumer_uuid].claim_id,
-                consumer_generation=2,
-                residue_uuid=self.residue_of(held, message.leave_residue),
-            )
-
-        answer: Claimed = self.once(message, work)
-        return answer
-
-    @serves(AcceptClaim)
-    def accept_claim(self, message: AcceptClaim) -> Done:
-        with self.lock:
-            held = self._standing(message.consumer_uuid, message.claim_id)
-            if held.accepted_by not in (None, message.attempt_id):
-                raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-            held.accepted_by = message.attempt_id
-            return Done()
-
-
 class FakeScheduler:
     """Gives every instance the same hosts, the first of them claimed; what it has answered it answers again."""
 
     def __init__(self, placement: FakePlacement) -> None:
         self.placement = placement
         self.hosts = ["a", "b", "c"]
+        self.states = [host_state(host) for host in self.hosts]
         self.asked: list[SelectDestinations] = []
         self.origins: list[str | None] = []
         self.reports: list[ReportHosts] = []
@@ -240,9 +86,32 @@ class FakeScheduler:
         for uuid in message.instance_uuids:
             if uuid in self.placement.deleted:
                 raise errors.ConsumerDeleted(consumer_uuid=uuid)
-        claimed = [self.placement.claim(uuid, node(self.hosts[0])) for uuid in message.instance_uuids]
-        alternates = [selection(host) for host in self.hosts[1 : 1 + message.num_alternates]]
-        return [[selection(self.hosts[0], claim_id), *alternates] for claim_id in claimed]
+        first, *others = self.chosen(message)
+        alternates = [selection(host) for host in others[: message.num_alternates]]
+        return [[selection(first, self.claim(message, uuid, first)), *alternates] for uuid in message.instance_uuids]
+
+    def claim(self, message: SelectDestinations, uuid: str, host: str) -> str:
+        """Claim a host, as a move's destination if it is one; return the claim."""
+        named = message.consumer_generations.get(uuid)
+        if message.move is None:
+            return self.placement.claim(uuid, node(host), named)
+        assert named is not None
+        return self.placement.begin_move(uuid, message.move, node(host), named)
+
+    def chosen(self, message: SelectDestinations) -> list[str]:
+        """Return the hosts that a request may go to, the best first."""
+        wanted = message.request_spec.requested_destination
+        hosts = list(self.hosts) if wanted is None or wanted.host is None else [wanted.host]
+        if message.move is not None and message.move.kind != "resize":
+            source = self.placement.held.get(message.instance_uuids[0])
+            hosts = [host for host in hosts if source is None or node(host) != source.root]
+        if not hosts:
+            raise errors.NoValidHost(instances=1, summary="the cloud has no hosts", explanation={"hosts": 0})
+        return hosts
+
+    @serves(ListHosts)
+    def list_hosts(self, message: ListHosts) -> list[HostState]:
+        return [state for state in self.states if message.service_host in (None, state.service_host)]
 
     def replayed(self, uuid: str, selections: list[Selection]) -> list[Selection]:
         held = self.placement.held.get(uuid)
@@ -274,88 +143,6 @@ class LosesReplies(FakeScheduler):
 
     def while_it_is_lost(self, message: SelectDestinations) -> None:
         """What happens between the claim and its repetition."""
-
-
-class FakeAgent:
-    """Takes builds, passes both gates, and reports; which hosts fail is chosen."""
-
-    def __init__(self, bus: Bus) -> None:
-        self.conductor = bus.client(f"conductor.{CELL_1.uuid}")
-        self.threads = ThreadPoolExecutor(4)
-        self.guests: dict[str, BuildOnHost] = {}
-        self.failing: set[str] = set()
-        #: Hosts whose spawns do not end before `released` is set.
-        self.hanging: set[str] = set()
-        self.released = threading.Event()
-        #: Hosts that answer to no order to destroy.
-        self.deaf: set[str] = set()
-        self.taken: list[BuildOnHost] = []
-        self.destroyed: list[str] = []
-        self.hold = threading.Event()
-        self.hold.set()
-
-    def build(self, message: BuildOnHost) -> None:
-        """Do what a host does with an attempt, up to its report."""
-        self.accept(message)
-        if message.host in self.failing:
-            self.report_failed(message, f"{message.host} is broken")
-            return
-        self.guests[message.attempt_id] = message
-        if message.host in self.hanging:
-            assert self.released.wait(60)
-        assert self.hold.wait(60)
-        self.finish(message)
-
-    def accept(self, message: BuildOnHost) -> None:
-        self.conductor.call(
-            AcceptInCell(
-                request_id=ids.fresh(),
-                instance_uuid=message.instance_uuid,
-                claim_id=message.claim_id,
-                attempt_id=message.attempt_id,
-                host=message.host,
-            )
-        )
-
-    def finish(self, message: BuildOnHost) -> None:
-        try:
-            self.conductor.call(
-                BuildFinished(
-                    request_id=ids.fresh(),
-                    instance_uuid=message.instance_uuid,
-                    attempt_id=message.attempt_id,
-                    claim_id=message.claim_id,
-                )
-            )
-        except errors.ClaimReleased:
-            self.guests.pop(message.attempt_id, None)
-
-    def report_failed(self, message: BuildOnHost, reason: str) -> None:
-        self.conductor.call(
-            BuildFailedInCell(
-                request_id=ids.fresh(),
-                instance_uuid=message.instance_uuid,
-                attempt_id=message.attempt_id,
-                claim_id=message.claim_id,
-                reason=reason,
-            )
-        )
-
-    @serves(BuildOnHost)
-    def build_instance(self, message: BuildOnHost) -> Done:
-        known = {taken.attempt_id for taken in self.taken}
-        self.taken.append(message)
-        if message.attempt_id not in known and message.attempt_id not in self.destroyed:
-            self.threads.submit(self.build, message)
-        return Done()
-
-    @serves(DestroyOnHost)
-    def destroy_instance(self, message: DestroyOnHost) -> Done:
-        if message.host in self.deaf:
-            raise errors.RequestInProgress(request_id=message.request_id)
-        self.destroyed.append(message.attempt_id)
-        self.guests.pop(message.attempt_id, None)
-        return Done()
 
 
 @dataclass
@@ -457,6 +244,20 @@ def wait_until(true: Callable[[], bool], what: Callable[[], object] = lambda: "i
     while not true():
         assert time.monotonic() < end, what()
         time.sleep(0.01)
+
+
+def host_state(host: str, **different: Any) -> HostState:
+    state = HostState(
+        service_host=host,
+        nodename=host,
+        compute_node_uuid=node(host),
+        cell_uuid=CELL_1.uuid,
+        agent="agent",
+        availability_zone="nova",
+        up=True,
+        heartbeat_age=1.0,
+    )
+    return msgspec.structs.replace(state, **different)
 
 
 def report(host: str, zone: str = "nova") -> HostReport:

@@ -12,7 +12,8 @@ class Attempt(Value, frozen=True, kw_only=True):
     attempt_id: Uuid
     number: int
     host: str
-    #: One of ``starting``, ``building``, ``active``, ``failed``, ``skipped`` (refused the claim) and ``ended``.
+    #: One of ``starting``, ``building``, ``active``, ``held`` (the source of a move that has not ended), ``failed``,
+    #: ``skipped`` (refused the claim) and ``ended``.
     state: str
     #: The migration that it was made for; null for an attempt to build.
     migration_uuid: Uuid | None = None

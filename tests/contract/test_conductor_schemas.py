@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
 
+from conductor.cell_records import CellRecords
 from conductor.schema import CELL, CONDUCTOR
-from moorage import errors
+from moorage import errors, ids
 from moorage.database import Database
+from moorage.model import AllocationRequest, ProviderAmounts, Selection
 from moorage.schemas import Schema
 
 
@@ -48,3 +53,51 @@ def test_both_schemas_live_side_by_side_in_one_database(database: Database) -> N
         schema.upgrade(database)
     for schema in (CONDUCTOR, CELL):
         schema.check(database)
+
+
+def selected(host: str) -> Selection:
+    provider = ids.derived("node", host)
+    return Selection(
+        service_host=host,
+        nodename=host,
+        compute_node_uuid=provider,
+        cell_uuid=ids.derived("test", "cell"),
+        agent="agent",
+        availability_zone="nova",
+        allocation_request=AllocationRequest(allocations={provider: ProviderAmounts(resources={"VCPU": 1})}),
+    )
+
+
+def test_attempts_of_an_earlier_version_keep_what_they_were_claimed_with(database: Database) -> None:
+    cell, uuid = ids.fresh(), ids.fresh()
+    selections = msgspec.json.encode([selected("a"), selected("b"), selected("c")])
+    config = CELL._config()
+    with database.engine.connect() as connection:
+        config.attributes["connection"] = connection
+        config.attributes["schema"] = CELL
+        command.upgrade(config, "cell_0002")
+
+    def fill(connection: Connection) -> None:
+        connection.execute(
+            text(
+                "INSERT INTO cell_instances (cell_uuid, uuid, request_id, selections, state, attempt_number,"
+                " created_at, updated_at) VALUES (:cell, :uuid, 'r', :selections, 'active', 2, 0, 0)"
+            ),
+            {"cell": cell, "uuid": uuid, "selections": selections},
+        )
+        for number, host in ((1, "a"), (2, "b")):
+            connection.execute(
+                text(
+                    "INSERT INTO cell_attempts (cell_uuid, attempt_id, instance_uuid, number, host, agent, state,"
+                    " guest_gone, created_at, updated_at)"
+                    " VALUES (:cell, :attempt, :uuid, :number, :host, 'agent', 'active', :no, 0, 0)"
+                ),
+                {"cell": cell, "attempt": ids.fresh(), "uuid": uuid, "number": number, "host": host, "no": False},
+            )
+
+    database.write(fill)
+
+    CELL.upgrade(database)
+
+    attempts = database.read(lambda connection: CellRecords(cell).attempts(connection, uuid))
+    assert [attempt.selection for attempt in attempts] == [selected("a"), selected("b")]

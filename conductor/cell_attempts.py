@@ -1,0 +1,218 @@
+"""The attempts that a cell has on record: one try each at building or moving an instance on one host."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Row, Table, select
+
+from conductor.schema import cell_attempts
+from moorage.columns import now
+from moorage.model import Attempt, Selection
+
+STARTING = "starting"
+BUILDING = "building"
+ACTIVE = "active"
+#: Its guest is the source of a move that is under way, or waits to be confirmed or reverted: it is wanted.
+HELD = "held"
+FAILED = "failed"
+SKIPPED = "skipped"
+ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """An attempt as its cell has it."""
+
+    attempt_id: str
+    instance_uuid: str
+    number: int
+    host: str
+    agent: str
+    claim_id: str | None
+    state: str
+    reason: str | None
+    guest_gone: bool
+    #: The migration that it was made for.
+    migration_uuid: str | None
+    encoded_selection: bytes | None
+
+    @property
+    def claim(self) -> str:
+        """The claim that the attempt is made under."""
+        if self.claim_id is None:
+            raise ValueError(f"attempt {self.attempt_id} was skipped")
+        return self.claim_id
+
+    @property
+    def selection(self) -> Selection:
+        """The host with the allocation request that the attempt was claimed with."""
+        if self.encoded_selection is None:
+            raise ValueError(f"what attempt {self.attempt_id} was claimed with is not on record")
+        return msgspec.json.decode(self.encoded_selection, type=Selection)
+
+    @property
+    def may_have_a_guest(self) -> bool:
+        """Whether its host may have the guest: it may have been started, and is not known to be gone."""
+        return self.claim_id is not None and not self.guest_gone
+
+    @property
+    def ended(self) -> bool:
+        """Whether it passes no gate any more: the record on which a host destroys its guest."""
+        return self.state not in (STARTING, BUILDING, ACTIVE, HELD)
+
+    @property
+    def shown(self) -> Attempt:
+        """The attempt as an operator sees it."""
+        return Attempt(
+            attempt_id=self.attempt_id,
+            number=self.number,
+            host=self.host,
+            state=self.state,
+            migration_uuid=self.migration_uuid,
+            reason=self.reason,
+            guest_left=self.may_have_a_guest,
+        )
+
+
+class AttemptRecords:
+    """The attempts of one cell; each method is a part of the transaction that it is given."""
+
+    def __init__(self, cell_uuid: str) -> None:
+        self.cell_uuid = cell_uuid
+
+    def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
+        """Return all attempts of an instance in the order they were made."""
+        return self._attempts(connection, cell_attempts.c.instance_uuid == instance_uuid)
+
+    def attempts_shown(
+        self, connection: Connection, column: str, uuids: Collection[str]
+    ) -> dict[str, tuple[Attempt, ...]]:
+        """Return attempts as an operator sees them, by instance or migration, in the order they were made."""
+        by = cell_attempts.c[column]
+        found: dict[str, list[Attempt]] = {}
+        for row in connection.execute(
+            select(cell_attempts).where(self._in(cell_attempts), by.in_(uuids)).order_by(cell_attempts.c.number)
+        ):
+            shown = msgspec.structs.replace(_attempt(row).shown, created_at=row.created_at, updated_at=row.updated_at)
+            found.setdefault(getattr(row, column), []).append(shown)
+        return {uuid: tuple(attempts) for uuid, attempts in found.items()}
+
+    def attempt(self, connection: Connection, instance_uuid: str, attempt_id: str) -> AttemptRecord | None:
+        """Return one attempt of an instance."""
+        found = self._attempts(
+            connection,
+            cell_attempts.c.attempt_id == attempt_id,
+            cell_attempts.c.instance_uuid == instance_uuid,
+        )
+        return found[0] if found else None
+
+    def on_hosts(self, connection: Connection, hosts: Collection[str]) -> list[AttemptRecord]:
+        """Return the attempts on these hosts that may have left a guest there, or have one."""
+        return self._attempts(
+            connection,
+            cell_attempts.c.host.in_(hosts),
+            cell_attempts.c.claim_id.is_not(None),
+            cell_attempts.c.guest_gone.is_(False),
+        )
+
+    def by_ids(self, connection: Connection, attempt_ids: Collection[str]) -> dict[str, AttemptRecord]:
+        """Return the attempts of these ids that are on record."""
+        found = self._attempts(connection, cell_attempts.c.attempt_id.in_(attempt_ids))
+        return {attempt.attempt_id: attempt for attempt in found}
+
+    def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
+        """Return the attempt of this number, which is on record."""
+        [attempt] = self._attempts(
+            connection, cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.number == number
+        )
+        return attempt
+
+    def next_number(self, connection: Connection, instance_uuid: str) -> int:
+        """Return the number that the next attempt of an instance has."""
+        return max((attempt.number for attempt in self.attempts(connection, instance_uuid)), default=0) + 1
+
+    def add_attempt(
+        self,
+        connection: Connection,
+        instance_uuid: str,
+        selection: Selection,
+        *,
+        attempt_id: str,
+        number: int,
+        claim_id: str | None = None,
+        skipped: str | None = None,
+        migration_uuid: str | None = None,
+    ) -> None:
+        """Record an attempt that begins on a claimed host, or one that is ``skipped`` for this reason."""
+        row = attempt_row(instance_uuid, selection, attempt_id, number, claim_id) | {
+            "reason": None if skipped is None else skipped.encode(),
+            "migration_uuid": migration_uuid,
+        }
+        state = STARTING if skipped is None else SKIPPED
+        self._insert_attempts(connection, [row], state=state, guest_gone=skipped is not None)
+
+    def change_attempt(self, connection: Connection, attempt_id: str, **values: Any) -> None:
+        """Change an attempt's record."""
+        connection.execute(
+            cell_attempts.update()
+            .where(self._in(cell_attempts), cell_attempts.c.attempt_id == attempt_id)
+            .values(**encoded(values), updated_at=now())
+        )
+
+    def _attempts(self, connection: Connection, *where: ColumnElement[bool]) -> list[AttemptRecord]:
+        rows = connection.execute(
+            select(cell_attempts).where(self._in(cell_attempts), *where).order_by(cell_attempts.c.number)
+        )
+        return [_attempt(row) for row in rows]
+
+    def _insert_attempts(self, connection: Connection, rows: Sequence[dict[str, Any]], **same: Any) -> None:
+        connection.execute(
+            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), **same), rows
+        )
+
+    def _in(self, table: Table) -> ColumnElement[bool]:
+        return table.c.cell_uuid == self.cell_uuid
+
+
+def attempt_row(
+    instance_uuid: str, selection: Selection, attempt_id: str, number: int, claim_id: str | None
+) -> dict[str, Any]:
+    """Return the columns of an attempt on a selected host."""
+    return {
+        "attempt_id": attempt_id,
+        "instance_uuid": instance_uuid,
+        "number": number,
+        "host": selection.service_host,
+        "agent": selection.agent,
+        "claim_id": claim_id,
+        "selection": msgspec.json.encode(selection),
+    }
+
+
+def text(value: bytes | None) -> str | None:
+    """Return what a column of text holds."""
+    return None if value is None else value.decode()
+
+
+def encoded(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of columns, the reason among them as it is stored."""
+    reason = values.get("reason")
+    return values | {"reason": reason.encode()} if isinstance(reason, str) else values
+
+
+def _attempt(row: Row[Any]) -> AttemptRecord:
+    return AttemptRecord(
+        attempt_id=row.attempt_id,
+        instance_uuid=row.instance_uuid,
+        number=row.number,
+        host=row.host,
+        agent=row.agent,
+        claim_id=row.claim_id,
+        state=row.state,
+        reason=text(row.reason),
+        guest_gone=row.guest_gone,
+        migration_uuid=row.migration_uuid,
+        encoded_selection=row.selection,
+    )

@@ -1,0 +1,154 @@
+"""How a cell takes an instance back to the source of its move: the claim first, then the guest there is started."""
+
+import logging
+from functools import partial
+
+from sqlalchemy import Connection
+
+from conductor import cell_migrations as migration_states
+from conductor.cell_attempts import ACTIVE, AttemptRecord
+from conductor.cell_end_move import MoveEnder
+from conductor.cell_fall_back import FallBack
+from conductor.cell_guests import CellGuests
+from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell_payloads import GivingBack, Restarting
+from conductor.cell_records import ERROR, MOVED, MOVING, CellInstance, CellRecords
+from conductor.steps import MOVE, REVERT, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from moorage import errors
+from moorage.database import Database
+from moorage.messages import EndMove, MoveEnded, StartOnHost
+
+LOG = logging.getLogger(__name__)
+
+
+class GiveBack:
+    """The steps of a move that has failed everywhere, and of one that is reverted."""
+
+    def __init__(
+        self,
+        database: Database,
+        records: CellRecords,
+        migrations: MigrationRecords,
+        guests: CellGuests,
+        fall_back: FallBack,
+        ender: MoveEnder,
+    ) -> None:
+        self._database = database
+        self._records = records
+        self._migrations = migrations
+        self._guests = guests
+        self._fall_back = fall_back
+        self._ender = ender
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        same: dict[str, Step] = {"give_back": self.give_back, "restart": self.restart}
+        return {(kind, name): step for kind in (MOVE, REVERT) for name, step in same.items()}
+
+    def give_back(self, operation: Operation) -> Record:
+        """Have the instance take back what the migration holds of its source, and give the destination up."""
+        giving = operation.read(GivingBack)
+
+        def work(connection: Connection) -> tuple[MigrationRecord, AttemptRecord]:
+            instance, migration = self._of(connection, self._records.read(connection, operation.subject))
+            return migration, self._records.numbered(connection, instance.uuid, giving.failed)
+
+        migration, failed = self._database.read(work)
+        _spec, held = migration.claimed_with
+
+        def message(generation: int | None) -> EndMove:
+            return EndMove(
+                request_id=operation.derived("give_back", giving.failed, giving.fate, generation, giving.conflicts),
+                consumer_uuid=operation.subject,
+                migration_uuid=migration.uuid,
+                claim_id=failed.claim,
+                outcome="revert",
+                held=held,
+                claimed=failed.selection.allocation_request,
+                consumer_generation=generation,
+                guest_gone=giving.fate == "gone",
+                leave_residue=giving.fate == "unknown",
+            )
+
+        try:
+            ended = self._ender.end(operation, giving, message)
+        except errors.InvalidState as fault:
+            if giving.fate != "unstarted":
+                raise
+            return partial(self._fall_back.accepted, operation, giving.failed, giving.reason or str(fault))
+        return partial(self._given_back, operation, giving, ended) if isinstance(ended, MoveEnded) else ended
+
+    def _given_back(
+        self, operation: Operation, giving: GivingBack, ended: MoveEnded, connection: Connection
+    ) -> Outcome:
+        instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
+        failed = self._records.numbered(connection, instance.uuid, giving.failed)
+        if giving.reason is not None:
+            self._fall_back.end(connection, failed, giving.reason, gone=ended.residue_uuid is None)
+        elif ended.residue_uuid is None:
+            self._records.change_attempt(connection, failed.attempt_id, guest_gone=True)
+        self._fall_back.clean(connection, operation, ended.residue_uuid)
+        source = self._records.numbered(connection, instance.uuid, migration.source_number)
+        self._records.change_attempt(connection, source.attempt_id, state=ACTIVE)
+        self._records.change(
+            connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
+        )
+        if ended.extras:
+            LOG.warning("What others had put on host %s for %s has gone", failed.host, instance.uuid)
+        if migration.kind in STOPPING and giving.stopped:
+            return Next("restart", Restarting(reason=giving.reason))
+        return self._back(connection, operation, giving.reason, None)
+
+    def restart(self, operation: Operation) -> Record:
+        """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
+        restarting = operation.read(Restarting)
+
+        def work(connection: Connection) -> AttemptRecord:
+            instance, _migration = self._of(connection, self._records.read(connection, operation.subject))
+            return self._records.numbered(connection, instance.uuid, instance.attempt_number)
+
+        source = self._database.read(work)
+        message = StartOnHost(
+            request_id=operation.derived("restart"),
+            host=source.host,
+            instance_uuid=operation.subject,
+            attempt_id=source.attempt_id,
+            claim_id=source.claim,
+        )
+        why = self._guests.why_silent(source) or self._guests.order(operation, source, message)
+        return lambda connection: self._back(connection, operation, restarting.reason, why)
+
+    def _back(self, connection: Connection, operation: Operation, reason: str | None, stopped: str | None) -> Outcome:
+        """Record that the instance is what it was before, or in error if its guest does not run."""
+        instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
+        if stopped is None:
+            self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
+        else:
+            why = f"it is back on its host, and its guest does not run there: {stopped}"
+            self._records.change(connection, instance.uuid, state=ERROR, reason=why, migration_uuid=None)
+        if operation.kind == REVERT:
+            self._migrations.change(connection, migration.uuid, state=migration_states.REVERTED, reason=stopped)
+            LOG.info("Migration %s of instance %s is reverted", migration.uuid, instance.uuid)
+            return Ended(stopped)
+        why = self._why(connection, migration, reason)
+        self._migrations.change(
+            connection, migration.uuid, state=migration_states.FAILED, destination_host=None, reason=why
+        )
+        LOG.info("Migration %s of instance %s has failed: %s", migration.uuid, instance.uuid, why)
+        return Ended(why)
+
+    def _why(self, connection: Connection, migration: MigrationRecord, reason: str | None) -> str:
+        """Return why a move has failed, with every attempt named."""
+        if migration.is_aborted:
+            return "it was broken off"
+        attempts = [
+            attempt
+            for attempt in self._records.attempts(connection, migration.instance_uuid)
+            if attempt.migration_uuid == migration.uuid
+        ]
+        return "; ".join(f"{attempt.host}: {attempt.reason or reason}" for attempt in attempts)
+
+    def _of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, MigrationRecord]:
+        if instance is None or instance.state not in (MOVING, MOVED):
+            raise Superseded
+        return instance, self._migrations.of(connection, instance)

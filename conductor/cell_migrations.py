@@ -1,0 +1,190 @@
+"""What a cell has on record of the moves of its instances."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, select
+
+from conductor.cell_attempts import AttemptRecord, encoded, text
+from conductor.cell_records import CellInstance, CellRecords
+from conductor.schema import cell_migrations, cell_operations
+from conductor.steps import PENDING, Superseded
+from moorage.columns import now
+from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
+from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
+
+PLACING = "placing"
+MOVING = "moving"
+MOVED = "moved"
+CONFIRMING = "confirming"
+CONFIRMED = "confirmed"
+REVERTING = "reverting"
+REVERTED = "reverted"
+FAILED = "failed"
+#: The instance was deleted.
+ENDED = "ended"
+
+#: Moves that stop the guest on its source, which so has to be started again if nothing comes of them.
+STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
+#: Moves that are confirmed by nobody: they are as soon as the guest runs.
+SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationRecord:
+    """A move as its cell has it."""
+
+    uuid: str
+    instance_uuid: str
+    kind: MoveKind
+    state: str
+    #: What the instance was before.
+    instance_state: str
+    source_number: int
+    is_aborted: bool
+    #: What is asked for from now on, what the migration holds of the source, and where the instance is to go; null and
+    #: empty until something is claimed.
+    spec: RequestSpec | None
+    held: AllocationRequest | None
+    selections: tuple[Selection, ...]
+    first_number: int
+
+    @property
+    def claimed_with(self) -> tuple[RequestSpec, AllocationRequest]:
+        """What is asked for from now on, and what the migration holds of the source."""
+        if self.spec is None or self.held is None:
+            raise ValueError(f"nothing is claimed for migration {self.uuid}")
+        return self.spec, self.held
+
+    def guest(self, source: AttemptRecord) -> MovingGuest:
+        """Return where the guest comes from."""
+        return MovingGuest(
+            migration_uuid=self.uuid, kind=self.kind, source_host=source.host, source_attempt_id=source.attempt_id
+        )
+
+
+class MigrationRecords:
+    """The moves of one cell; each method is a part of the transaction that it is given.
+
+    Whoever changes one has locked its instance.
+    """
+
+    def __init__(self, records: CellRecords) -> None:
+        self._cell_uuid = records.cell_uuid
+        self._records = records
+
+    def of(self, connection: Connection, instance: CellInstance) -> MigrationRecord:
+        """Return the move of an instance that is under way, or waits to be confirmed or reverted.
+
+        :raises Superseded: there is none any more.
+        """
+        found = None if instance.migration_uuid is None else self.read(connection, instance.migration_uuid)
+        if found is None:
+            raise Superseded
+        return found
+
+    def read(self, connection: Connection, uuid: str) -> MigrationRecord | None:
+        """Return one move."""
+        row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()
+        return None if row is None else _migration(row)
+
+    def add(
+        self,
+        connection: Connection,
+        message: PrepareMoveInCell,
+        instance: CellInstance,
+        source: AttemptRecord,
+        request_id: str,
+    ) -> None:
+        """Record a move for which nothing is claimed yet."""
+        connection.execute(
+            cell_migrations.insert().values(
+                cell_uuid=self._cell_uuid,
+                uuid=message.migration_uuid,
+                instance_uuid=message.instance_uuid,
+                request_id=request_id,
+                kind=message.kind,
+                state=PLACING,
+                instance_state=instance.state,
+                source_number=source.number,
+                source_host=source.host,
+                is_aborted=False,
+                created_at=now(),
+                updated_at=now(),
+            )
+        )
+
+    def claim(self, connection: Connection, message: MoveInCell, first_number: int) -> None:
+        """Record what is claimed for a move: from now on it is under way."""
+        self.change(
+            connection,
+            message.migration_uuid,
+            state=MOVING,
+            destination_host=message.selections[0].service_host,
+            request_spec=msgspec.json.encode(message.request_spec),
+            held=msgspec.json.encode(message.held),
+            selections=msgspec.json.encode(message.selections),
+            first_number=first_number,
+        )
+
+    def change(self, connection: Connection, uuid: str, **values: Any) -> None:
+        """Change a move's record."""
+        connection.execute(cell_migrations.update().where(*self._one(uuid)).values(**encoded(values), updated_at=now()))
+
+    def show(self, connection: Connection, uuids: Collection[str]) -> list[Migration]:
+        """Return those of the named moves that the cell knows, each with its attempts.
+
+        One that does not get on says why, as its operation does.
+        """
+        operations = cell_operations.c
+        of_cell = cell_migrations.c.cell_uuid == self._cell_uuid
+        rows = connection.execute(select(cell_migrations).where(of_cell, cell_migrations.c.uuid.in_(uuids))).all()
+        attempts = self._records.attempts_shown(connection, "migration_uuid", uuids)
+        pending = connection.execute(
+            select(operations.subject, operations.reason).where(
+                operations.cell_uuid == self._cell_uuid,
+                operations.subject.in_([row.instance_uuid for row in rows]),
+                operations.state == PENDING,
+                operations.reason.is_not(None),
+            )
+        )
+        reasons = {row.subject: row.reason for row in pending}
+        under_way = (MOVING, CONFIRMING, REVERTING)
+        return [
+            Migration(
+                uuid=row.uuid,
+                instance_uuid=row.instance_uuid,
+                kind=row.kind,
+                state=row.state,
+                source_host=row.source_host,
+                destination_host=row.destination_host,
+                reason=text(row.reason or (reasons.get(row.instance_uuid) if row.state in under_way else None)),
+                attempts=attempts.get(row.uuid, ()),
+                request_id=row.request_id,
+                created_at=row.created_at,
+                updated_at=row.updated_at,
+            )
+            for row in rows
+        ]
+
+    def _one(self, uuid: str) -> tuple[Any, ...]:
+        return cell_migrations.c.cell_uuid == self._cell_uuid, cell_migrations.c.uuid == uuid
+
+
+def _migration(row: Row[Any]) -> MigrationRecord:
+    selections = () if row.selections is None else msgspec.json.decode(row.selections, type=tuple[Selection, ...])
+    return MigrationRecord(
+        uuid=row.uuid,
+        instance_uuid=row.instance_uuid,
+        kind=row.kind,
+        state=row.state,
+        instance_state=row.instance_state,
+        source_number=row.source_number,
+        is_aborted=row.is_aborted,
+        spec=None if row.request_spec is None else msgspec.json.decode(row.request_spec, type=RequestSpec),
+        held=None if row.held is None else msgspec.json.decode(row.held, type=AllocationRequest),
+        selections=selections,
+        first_number=row.first_number or 0,
+    )

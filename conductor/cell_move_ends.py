@@ -1,0 +1,240 @@
+"""How a cell confirms and reverts moves: the guest that is not wanted goes first, then the claims are put in order."""
+
+import logging
+from functools import partial
+
+import msgspec
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor import cell_migrations as migration_states
+from conductor.cell_agents import CellAgents
+from conductor.cell_attempts import ENDED, AttemptRecord
+from conductor.cell_cleanings import CellCleanings
+from conductor.cell_end_move import MoveEnder
+from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell_payloads import Ending, Fate, GivingBack, Restarting
+from conductor.cell_records import ACTIVE, MOVED, CellInstance, CellRecords
+from conductor.operations import Operations
+from conductor.steps import (
+    CONFIRM,
+    REVERT,
+    Again,
+    Ended,
+    NewOperation,
+    Next,
+    Nothing,
+    Operation,
+    Outcome,
+    Record,
+    Step,
+    Superseded,
+)
+from moorage import context, errors, ids
+from moorage.database import Database
+from moorage.messages import EndMove, MoveEnded
+
+LOG = logging.getLogger(__name__)
+
+
+class CellMoveEnds:
+    """The operations `confirm` and `revert` of a move that has arrived."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        records: CellRecords,
+        migrations: MigrationRecords,
+        operations: Operations,
+        agents: CellAgents,
+        cleanings: CellCleanings,
+        ender: MoveEnder,
+    ) -> None:
+        self._patience: float = conf.conductor.delete_patience
+        self._database = database
+        self._records = records
+        self._migrations = migrations
+        self._operations = operations
+        self._agents = agents
+        self._cleanings = cleanings
+        self._ender = ender
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return {
+            (CONFIRM, "destroy"): self.destroy_source,
+            (CONFIRM, "end"): self.end,
+            (REVERT, "destroy"): self.destroy_destination,
+        }
+
+    # --- Records: within the transaction of whoever has locked the instance -------------------------------------------
+
+    def begin_confirming(
+        self, connection: Connection, instance_uuid: str, migration_uuid: str, arrived: AttemptRecord
+    ) -> Operation:
+        """Record that a move is to be confirmed which waits for nobody: its guest has just arrived."""
+        LOG.info("Migration %s is confirmed by itself, on host %s", migration_uuid, arrived.host)
+        return self._begin(connection, CONFIRM, instance_uuid, migration_uuid)
+
+    def order(self, connection: Connection, instance: CellInstance, kind: str) -> list[Operation]:
+        """Record that a move is to be confirmed or reverted; ordered before, it is tried again at once.
+
+        :raises InvalidState: there is no move of this instance that waits for it.
+        """
+        if (pending := self._operations.pending(connection, instance.uuid, kind)) is not None:
+            again = self._operations.redirect(connection, pending, Next(pending.step, _as_it_is(pending)))
+            return [] if again is None else [again]
+        migration = self._waiting(connection, instance)
+        state = migration_states.CONFIRMING if kind == CONFIRM else migration_states.REVERTING
+        self._migrations.change(connection, migration.uuid, state=state)
+        if kind == REVERT:
+            # From now on it passes no gate, and a host that returns destroys it.
+            arrived = self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            self._records.change_attempt(connection, arrived.attempt_id, state=ENDED, reason="its move was reverted")
+        return [self._begin(connection, kind, instance.uuid, migration.uuid)]
+
+    def _begin(self, connection: Connection, kind: str, instance_uuid: str, migration_uuid: str) -> Operation:
+        uuid = ids.derived(migration_uuid, kind)
+        new = NewOperation(uuid=uuid, kind=kind, subject=instance_uuid, step="destroy", payload=Nothing())
+        [begun] = self._operations.begin(connection, [new], context.current().request_id or uuid)
+        return begun
+
+    def _waiting(self, connection: Connection, instance: CellInstance) -> MigrationRecord:
+        migration = None
+        if instance.state == MOVED and instance.migration_uuid is not None:
+            migration = self._migrations.read(connection, instance.migration_uuid)
+        if migration is None or migration.state != migration_states.MOVED:
+            what = f"instance {instance.uuid} is {instance.state}"
+            if migration is not None:
+                what = f"migration {migration.uuid} is {migration.state}"
+            raise errors.InvalidState(reason=f"{what}: there is no move that waits to be confirmed or reverted")
+        return migration
+
+    # --- Steps --------------------------------------------------------------------------------------------------------
+
+    def destroy_source(self, operation: Operation) -> Record:
+        """Destroy the guest that was left behind, until its host has answered; of a live migration for a time.
+
+        The host of an evacuation has been declared down: it is not asked, and what it has stays held as a residue.
+        """
+        instance, migration = self._database.read(lambda connection: self._read(connection, operation))
+        if migration.kind == "evacuation":
+            return partial(self._destroyed, operation, migration.source_number, "unknown")
+        patience = None if migration.kind in STOPPING else self._patience
+        return self._destroy(operation, instance, migration.source_number, patience)
+
+    def destroy_destination(self, operation: Operation) -> Record:
+        """Destroy the guest that has arrived, until its host has answered, for a time."""
+        instance, _migration = self._database.read(lambda connection: self._read(connection, operation))
+        return self._destroy(operation, instance, instance.attempt_number, self._patience)
+
+    def _destroy(self, operation: Operation, instance: CellInstance, number: int, patience: float | None) -> Record:
+        attempt = self._database.read(lambda connection: self._records.numbered(connection, instance.uuid, number))
+        if not attempt.guest_gone:
+            try:
+                self._agents.destroy(operation, instance.uuid, attempt)
+            except errors.MoorageError as fault:
+                LOG.warning("The guest of %s on host %s may be left: %s", instance.uuid, attempt.host, fault)
+                return partial(self._not_destroyed, operation, number, patience, f"{attempt.host}: {fault}")
+        return partial(self._destroyed, operation, number, "gone")
+
+    def _not_destroyed(
+        self, operation: Operation, number: int, patience: float | None, why: str, connection: Connection
+    ) -> Outcome:
+        is_over = patience is not None and self._operations.age(connection, operation) >= patience
+        if is_over or self._is_gone(connection, operation, number):
+            return self._destroyed(operation, number, "unknown", connection)
+        return Again(why)
+
+    def _destroyed(self, operation: Operation, number: int, fate: Fate, connection: Connection) -> Outcome:
+        self._read(connection, operation, lock=True)
+        if self._is_gone(connection, operation, number):
+            fate = "gone"  # its host's word has come meanwhile
+        if fate == "gone":
+            left = self._records.numbered(connection, operation.subject, number)
+            self._records.change_attempt(connection, left.attempt_id, guest_gone=True)
+        if operation.kind == CONFIRM:
+            return Next("end", Ending(fate=fate))
+        return Next("give_back", GivingBack(failed=number, fate=fate, reason=None))
+
+    def _is_gone(self, connection: Connection, operation: Operation, number: int) -> bool:
+        return self._records.numbered(connection, operation.subject, number).guest_gone
+
+    def end(self, operation: Operation) -> Record:
+        """Have what the migration holds released; without a word of the source's host it stays, as a residue."""
+        ending = operation.read(Ending)
+
+        def work(connection: Connection) -> tuple[MigrationRecord, AttemptRecord]:
+            instance, migration = self._read(connection, operation)
+            return migration, self._records.numbered(connection, instance.uuid, instance.attempt_number)
+
+        migration, arrived = self._database.read(work)
+        _spec, held = migration.claimed_with
+
+        def message(generation: int | None) -> EndMove:
+            return EndMove(
+                request_id=operation.derived("end", ending.fate, generation, ending.conflicts),
+                consumer_uuid=operation.subject,
+                migration_uuid=migration.uuid,
+                claim_id=arrived.claim,
+                outcome="confirm",
+                held=held,
+                claimed=arrived.selection.allocation_request,
+                consumer_generation=generation,
+                guest_gone=ending.fate == "gone",
+                leave_residue=ending.fate == "unknown",
+            )
+
+        try:
+            ended = self._ender.end(operation, ending, message)
+        except errors.ConsumerNotFound as fault:
+            if fault.name != migration.uuid:
+                raise
+            LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
+            return partial(self._confirmed, operation, ending.fate, None)
+        if not isinstance(ended, MoveEnded):
+            return ended
+        if ended.extras:
+            LOG.warning("What others had put on the source of migration %s has gone", migration.uuid)
+        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid)
+
+    def _confirmed(self, operation: Operation, fate: Fate, residue: str | None, connection: Connection) -> Outcome:
+        instance, migration = self._read(connection, operation, lock=True)
+        source = self._records.numbered(connection, instance.uuid, migration.source_number)
+        self._records.change_attempt(connection, source.attempt_id, state=ENDED)
+        if fate != "gone":
+            self._cleanings.begin(connection, instance.uuid, [source], operation.request_id, residue)
+        spec, _held = migration.claimed_with
+        self._records.change(
+            connection,
+            instance.uuid,
+            state=ACTIVE,
+            request_spec=msgspec.json.encode(spec),
+            migration_uuid=None,
+            reason=None,
+        )
+        self._migrations.change(connection, migration.uuid, state=migration_states.CONFIRMED, reason=None)
+        LOG.info("Migration %s of instance %s is confirmed", migration.uuid, instance.uuid)
+        return Ended()
+
+    def _read(
+        self, connection: Connection, operation: Operation, *, lock: bool = False
+    ) -> tuple[CellInstance, MigrationRecord]:
+        read = self._records.lock if lock else self._records.read
+        instance = read(connection, operation.subject)
+        if instance is None or instance.state != MOVED:
+            raise Superseded
+        return instance, self._migrations.of(connection, instance)
+
+
+def _as_it_is(operation: Operation) -> Ending | GivingBack | Restarting | Nothing:
+    """Return what is on record for the step at hand, so that it is done again as it was."""
+    match operation.step:
+        case "end":
+            return operation.read(Ending)
+        case "give_back":
+            return operation.read(GivingBack)
+        case "restart":
+            return operation.read(Restarting)
+    return Nothing()

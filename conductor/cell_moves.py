@@ -1,0 +1,216 @@
+"""The orders about moves: an instance is taken for one, tried on the hosts that were chosen, and the move is ended."""
+
+import logging
+
+from sqlalchemy import Connection
+
+from conductor import cell_migrations as migration_states
+from conductor.cell_attempts import ACTIVE, FAILED, HELD, AttemptRecord
+from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell_move_ends import CellMoveEnds
+from conductor.cell_payloads import Fate, GivingBack, Starting
+from conductor.cell_records import ERROR, MOVING, CellInstance, CellRecords
+from conductor.cell_requests import CellRequests, origin
+from conductor.disowned import DisownedClaims
+from conductor.operations import Operations
+from conductor.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
+from moorage.model import Placement
+
+LOG = logging.getLogger(__name__)
+
+_BROKEN_OFF = "it was broken off"
+
+
+class CellMoves:
+    """What a cell is ordered to do about moves: written down, then done by the worker."""
+
+    def __init__(
+        self,
+        requests: CellRequests,
+        records: CellRecords,
+        migrations: MigrationRecords,
+        operations: Operations,
+        disowned: DisownedClaims,
+        ends: CellMoveEnds,
+    ) -> None:
+        self._requests = requests
+        self._records = records
+        self._migrations = migrations
+        self._operations = operations
+        self._disowned = disowned
+        self._ends = ends
+
+    @serves(PrepareMoveInCell)
+    def prepare_move(self, message: PrepareMoveInCell) -> Placement:
+        """Take an instance for a move, and answer where it is.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidState: it cannot be moved as it is, or the move was cancelled before this arrived.
+        """
+
+        def work(connection: Connection, _begun: list[Operation]) -> Placement:
+            instance = self._lock(connection, message.instance_uuid)
+            if self._disowned.among(connection, [message.migration_uuid]):
+                raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
+            source = self._movable(connection, instance, message)
+            self._migrations.add(connection, message, instance, source, origin(message))
+            self._records.change(connection, instance.uuid, state=MOVING, migration_uuid=message.migration_uuid)
+            return Placement(
+                request_spec=instance.spec,
+                selection=source.selection,
+                attempt_id=source.attempt_id,
+                claim_id=source.claim,
+            )
+
+        return self._requests.once(message, work)
+
+    def _movable(self, connection: Connection, instance: CellInstance, message: PrepareMoveInCell) -> AttemptRecord:
+        states = (ACTIVE, ERROR) if message.kind == "evacuation" else (ACTIVE,)
+        needed = " or ".join(states)
+        if instance.state not in states:
+            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {needed}")
+        found = [
+            attempt
+            for attempt in self._records.attempts(connection, instance.uuid)
+            if attempt.number == instance.attempt_number and attempt.state == ACTIVE
+        ]
+        if instance.claim_id is None or not found:
+            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}, and on no host")
+        if found[0].encoded_selection is None:
+            raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} was claimed with")
+        return found[0]
+
+    @serves(CancelMoveInCell)
+    def cancel_move(self, message: CancelMoveInCell) -> Done:
+        """Let an instance be what it was before it was taken for a move for which nothing has been claimed.
+
+        One that was not taken yet never will be, for this move.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        """
+
+        def work(connection: Connection, _begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            migration = self._migrations.read(connection, message.migration_uuid)
+            if migration is None:
+                self._disowned.add(connection, message.migration_uuid, message.instance_uuid)
+            elif self._is_placing(instance, migration):
+                self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
+                self._migrations.change(
+                    connection, migration.uuid, state=migration_states.FAILED, reason=message.reason
+                )
+                LOG.info("Migration %s of instance %s is cancelled", migration.uuid, instance.uuid)
+            return Done()
+
+        return self._requests.once(message, work)
+
+    @serves(MoveInCell)
+    def move_instance(self, message: MoveInCell) -> Done:
+        """Begin to move an instance to what is claimed for it.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidRequest: the first selection is not claimed.
+        :raises InvalidState: it is not taken for this move, for instance because it is being deleted.
+        """
+        first = message.selections[0]
+        if first.claim_id is None:
+            raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            migration = self._migrations.read(connection, message.migration_uuid)
+            if migration is None or not self._is_placing(instance, migration):
+                raise errors.InvalidState(
+                    reason=f"instance {instance.uuid} is {instance.state}, and not taken for {message.migration_uuid}"
+                )
+            number = self._records.next_number(connection, instance.uuid)
+            self._migrations.claim(connection, message, number)
+            source = self._records.numbered(connection, instance.uuid, migration.source_number)
+            self._records.change_attempt(connection, source.attempt_id, state=HELD)
+            new = self._operation(migration, number)
+            attempt_id = ids.derived(new.uuid, "attempt", number)
+            self._records.add_attempt(
+                connection,
+                instance.uuid,
+                first,
+                attempt_id=attempt_id,
+                number=number,
+                claim_id=first.claim_id,
+                migration_uuid=migration.uuid,
+            )
+            if migration.is_aborted:
+                self._fail(connection, attempt_id, _BROKEN_OFF, gone=True)
+            self._records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
+            begun += self._operations.begin(connection, [new], origin(message))
+            return Done()
+
+        return self._requests.once(message, work)
+
+    @staticmethod
+    def _operation(migration: MigrationRecord, number: int) -> NewOperation:
+        uuid = ids.derived(migration.uuid, MOVE)
+        if migration.is_aborted:
+            giving = GivingBack(failed=number, fate="gone", reason=_BROKEN_OFF)
+            return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", giving)
+        step = "stop" if migration.kind in STOPPING else "start"
+        return NewOperation(uuid, MOVE, migration.instance_uuid, step, Starting(number=number))
+
+    @serves(EndMoveInCell)
+    def end_move(self, message: EndMoveInCell) -> Done:
+        """Confirm or revert a move that is done, or break one off that is under way.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidState: there is no such move of this instance.
+        """
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            if message.outcome == "abort":
+                begun += self._abort(connection, instance)
+            else:
+                kind = CONFIRM if message.outcome == "confirm" else REVERT
+                begun += self._ends.order(connection, instance, kind)
+            return Done()
+
+        return self._requests.once(message, work)
+
+    def _abort(self, connection: Connection, instance: CellInstance) -> list[Operation]:
+        """Break a live migration off: at once where nothing of it is in the air, else as soon as that is over."""
+        migration = None
+        if instance.state == MOVING and instance.migration_uuid is not None:
+            migration = self._migrations.read(connection, instance.migration_uuid)
+        if migration is None or migration.kind != "live-migration":
+            reason = f"instance {instance.uuid} is {instance.state}: no live migration of it is under way"
+            raise errors.InvalidState(reason=reason)
+        self._migrations.change(connection, migration.uuid, is_aborted=True)
+        move = self._operations.pending(connection, instance.uuid, MOVE)
+        # The request of a swap has been written down, and may be answered yet.
+        if move is None or move.step not in ("start", "wait"):
+            return []
+        attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
+        self._fail(connection, attempt.attempt_id, _BROKEN_OFF, gone=attempt.guest_gone)
+        fate: Fate = "gone" if attempt.guest_gone else "unknown"
+        giving = GivingBack(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
+        redirected = self._operations.redirect(connection, move, Next("give_back", giving))
+        return [] if redirected is None else [redirected]
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _fail(self, connection: Connection, attempt_id: str, reason: str, *, gone: bool) -> None:
+        """Record that an attempt has failed: from now on it passes no gate."""
+        self._records.change_attempt(connection, attempt_id, state=FAILED, reason=reason, guest_gone=gone)
+
+    @staticmethod
+    def _is_placing(instance: CellInstance, migration: MigrationRecord) -> bool:
+        return (instance.state, instance.migration_uuid) == (MOVING, migration.uuid) and (
+            migration.state == migration_states.PLACING
+        )
+
+    def _lock(self, connection: Connection, uuid: str) -> CellInstance:
+        instance = self._records.lock(connection, uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        return instance

@@ -1,0 +1,114 @@
+"""How a cell rebuilds: the guest is made anew where it is, from another image, and what it holds stays as it is."""
+
+import logging
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection
+
+from conductor.cell_attempts import AttemptRecord
+from conductor.cell_guests import CellGuests
+from conductor.cell_payloads import Rebuilding
+from conductor.cell_records import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
+from conductor.cell_requests import CellRequests, origin
+from conductor.operations import Operations
+from conductor.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import Done, RebuildInCell, RebuildOnHost
+
+LOG = logging.getLogger(__name__)
+
+
+class CellRebuilds:
+    """The only step of a rebuild."""
+
+    def __init__(self, database: Database, records: CellRecords, guests: CellGuests) -> None:
+        self._database = database
+        self._records = records
+        self._guests = guests
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for the step."""
+        return {(REBUILD, "rebuild"): self.rebuild}
+
+    def rebuild(self, operation: Operation) -> Record:
+        """Have the guest made anew, until it is answered; what cannot be done leaves the instance in error."""
+        rebuilding = operation.read(Rebuilding)
+
+        def work(connection: Connection) -> AttemptRecord:
+            instance = _rebuilding(self._records.read(connection, operation.subject))
+            return self._records.numbered(connection, instance.uuid, instance.attempt_number)
+
+        attempt = self._database.read(work)
+        message = RebuildOnHost(
+            request_id=operation.derived("rebuild"),
+            host=attempt.host,
+            instance_uuid=operation.subject,
+            attempt_id=attempt.attempt_id,
+            claim_id=attempt.claim,
+            rebuild_id=operation.derived("rebuild"),
+            image=rebuilding.image,
+        )
+        # In error it can be evacuated from a host that is down, or rebuilt once more.
+        why = self._guests.why_silent(attempt) or self._guests.order(operation, attempt, message)
+        return partial(self._rebuilt, operation, rebuilding, why)
+
+    def _rebuilt(
+        self, operation: Operation, rebuilding: Rebuilding, why: str | None, connection: Connection
+    ) -> Outcome:
+        instance = _rebuilding(self._records.lock(connection, operation.subject))
+        # The image is asked for from now on in either case: of the former one nothing may be left.
+        spec = msgspec.structs.replace(instance.spec, image=rebuilding.image)
+        state, reason = (ACTIVE, None) if why is None else (ERROR, f"it could not be rebuilt: {why}")
+        self._records.change(
+            connection, instance.uuid, state=state, request_spec=msgspec.json.encode(spec), reason=reason
+        )
+        LOG.info("Instance %s has been rebuilt, and is %s", instance.uuid, state)
+        return Ended(reason)
+
+
+class RebuildOrders:
+    """The order to rebuild: written down, then done by the worker."""
+
+    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
+        self._requests = requests
+        self._records = records
+        self._operations = operations
+
+    @serves(RebuildInCell)
+    def rebuild_instance(self, message: RebuildInCell) -> Done:
+        """Begin to make an instance's guest anew; one in error may be rebuilt too, if it is on a host.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidState: it is not in a state to be rebuilt.
+        """
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = self._records.lock(connection, message.instance_uuid)
+            if instance is None:
+                raise errors.InstanceNotFound(name=message.instance_uuid)
+            if instance.state not in (ACTIVE, ERROR) or instance.claim_id is None:
+                where = "" if instance.claim_id else " and on no host"
+                raise errors.InvalidState(
+                    reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be {ACTIVE} or {ERROR}"
+                )
+            self._records.change(connection, instance.uuid, state=REBUILDING, reason=None)
+            new = NewOperation(
+                uuid=ids.derived(message.request_id, REBUILD, instance.uuid),
+                kind=REBUILD,
+                subject=instance.uuid,
+                step="rebuild",
+                payload=Rebuilding(image=message.image),
+            )
+            begun += self._operations.begin(connection, [new], origin(message))
+            return Done()
+
+        return self._requests.once(message, work)
+
+
+def _rebuilding(instance: CellInstance | None) -> CellInstance:
+    if instance is None or instance.state != REBUILDING:
+        raise Superseded
+    return instance

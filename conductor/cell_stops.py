@@ -1,0 +1,94 @@
+"""What comes before a guest can be moved that is not moved alive: it is stopped on its source."""
+
+import logging
+from functools import partial
+
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor.cell_attempts import FAILED, AttemptRecord
+from conductor.cell_guests import CellGuests
+from conductor.cell_migrations import MigrationRecord, MigrationRecords
+from conductor.cell_payloads import GivingBack, Starting
+from conductor.cell_records import MOVING, CellInstance, CellRecords
+from conductor.operations import Operations
+from conductor.steps import MOVE, Again, Next, Operation, Outcome, Record, Step, Superseded
+from moorage import errors
+from moorage.database import Database
+from moorage.messages import StopOnHost
+
+LOG = logging.getLogger(__name__)
+
+
+class CellStops:
+    """The step `stop` of a move."""
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        records: CellRecords,
+        migrations: MigrationRecords,
+        operations: Operations,
+        guests: CellGuests,
+    ) -> None:
+        self._timeout: float = conf.conductor.build_timeout
+        self._database = database
+        self._records = records
+        self._migrations = migrations
+        self._operations = operations
+        self._guests = guests
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for the step."""
+        return {(MOVE, "stop"): self.stop}
+
+    def stop(self, operation: Operation) -> Record:
+        """Have the guest on the source stopped, until it is answered, for a time; else the move is given up."""
+        starting = operation.read(Starting)
+
+        def work(connection: Connection) -> AttemptRecord:
+            instance = self._records.read(connection, operation.subject)
+            migration = self._under_way(connection, instance)
+            return self._records.numbered(connection, operation.subject, migration.source_number)
+
+        source = self._database.read(work)
+        message = StopOnHost(
+            request_id=operation.derived("stop"),
+            host=source.host,
+            instance_uuid=operation.subject,
+            attempt_id=source.attempt_id,
+            claim_id=source.claim,
+        )
+        why = self._guests.why_silent(source)
+        if why is not None:
+            # A guest that nobody was ever told to stop need not be started again.
+            stopped = operation.tries > 0 or operation.resumed
+            return partial(self._not_stopped, operation, starting.number, f"{source.host}: {why}", stopped)
+        try:
+            why = self._guests.order(operation, source, message)
+        except errors.MoorageError as fault:
+            return partial(self._try_again, operation, starting.number, f"{source.host}: {fault}")
+        if why is not None:
+            return partial(self._not_stopped, operation, starting.number, f"{source.host}: {why}", True)
+        LOG.info("The guest of instance %s on host %s is stopped", operation.subject, source.host)
+        return lambda _connection: Next("start", starting)
+
+    def _try_again(self, operation: Operation, number: int, why: str, connection: Connection) -> Outcome:
+        if self._operations.age(connection, operation) < self._timeout:
+            return Again(why)
+        return self._not_stopped(operation, number, why, True, connection)
+
+    def _not_stopped(
+        self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
+    ) -> Outcome:
+        self._under_way(connection, self._records.lock(connection, operation.subject))
+        reason = f"the guest on its source could not be stopped, {why}"
+        attempt = self._records.numbered(connection, operation.subject, number)
+        self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=reason, guest_gone=True)
+        return Next("give_back", GivingBack(failed=number, fate="gone", reason=reason, stopped=stopped))
+
+    def _under_way(self, connection: Connection, instance: CellInstance | None) -> MigrationRecord:
+        if instance is None or instance.state != MOVING:
+            raise Superseded
+        return self._migrations.of(connection, instance)

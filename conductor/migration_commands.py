@@ -1,0 +1,88 @@
+"""What an operator asks of migrations."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from conductor.instance_timeline import attempt_in_words, explained, moment
+from moorage import errors
+from moorage.commands import Configured, shown
+from moorage.messages import ListClaims, ListMigrations, ShowMigration
+from moorage.model import Migration
+
+MIGRATION_COLUMNS = ("uuid", "instance", "kind", "state", "source", "destination", "reason")
+
+
+class MigrationList(Configured, Lister):
+    """List the migrations that are under way or wait to be confirmed or reverted, the oldest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--instance", metavar="UUID", help="those of one instance")
+        parser.add_argument("--all", action="store_true", help="those that are over too")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Ask the super conductor."""
+        message = ListMigrations(instance_uuid=parsed_args.instance, ended=parsed_args.all)
+        return MIGRATION_COLUMNS, [migration_row(one) for one in self.client("conductor").call(message)]
+
+
+class MigrationShow(Configured, ShowOne):
+    """Show a migration: how far it is, what it waits for, each attempt of it, and what it holds."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("uuid", help="the migration")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Ask the super conductor."""
+        migration = self.client("conductor").call(ShowMigration(uuid=parsed_args.uuid))
+        fields: dict[str, Any] = {
+            "uuid": migration.uuid,
+            "instance": migration.instance_uuid,
+            "kind": migration.kind,
+            "state": migration.state,
+            "reason": migration.reason,
+            "cell": migration.cell,
+            "source": migration.source_host,
+            "destination": migration.destination_host,
+            "request_id": migration.request_id,
+            "asked_for": moment(migration.created_at),
+        }
+        for attempt in migration.attempts:
+            fields[f"attempt_{attempt.number}"] = attempt_in_words(attempt)
+        fields["last_changed"] = moment(migration.updated_at)
+        fields["holds"] = self._held(migration)
+        if migration.explanation is not None:
+            fields |= explained(migration.explanation)
+        return tuple(fields), shown(fields.values())
+
+    def _held(self, migration: Migration) -> str:
+        """Return of which node the migration holds something, as far as the placement role answers."""
+        try:
+            claims = self.client("placement").call(ListClaims(consumer_uuids=(migration.uuid,), residues=True))
+        except errors.Unavailable as fault:
+            return f"unknown: {fault}"
+        return ", ".join(str(claim.node) for claim in claims) or "nothing"
+
+
+def migration_row(migration: Migration) -> tuple[Any, ...]:
+    """Return a migration as it is listed."""
+    return shown(
+        (
+            migration.uuid,
+            migration.instance_uuid,
+            migration.kind,
+            migration.state,
+            migration.source_host,
+            migration.destination_host,
+            migration.reason,
+        )
+    )

@@ -1,0 +1,247 @@
+"""What an operator does with servers that run: move, resize, evacuate, shelve and rebuild them."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from conductor.migration_commands import MIGRATION_COLUMNS, migration_row
+from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait
+from moorage import errors, ids
+from moorage.messages import (
+    AbortMigration,
+    ConfirmMigration,
+    Done,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    Ordered,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    ShelveInstance,
+    ShowInstance,
+    ShowMigration,
+    UnshelveInstance,
+)
+from moorage.model import Flavor, Image, Migration
+from moorage.wire import Mutation
+
+Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
+
+#: What a migration can come to; in none of these is anything under way.
+_SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
+
+
+class _Moving(Ordering):
+    """A command that orders a move of each of some servers, and shows the migrations."""
+
+    #: What `--wait` waits for.
+    comes_to: ClassVar[str] = "moved"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("uuid", nargs="+", help="the servers")
+        parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
+        parser.add_argument(
+            "--drop-extras",
+            action="store_true",
+            help="let what others have put on the server be lost, as far as it is of providers that it leaves",
+        )
+        add_request_id(parser)
+        add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
+        """Order, and wait if asked to."""
+        request_id = self.named(parsed_args)
+        migrations = [
+            self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid)).migration_uuid
+            for uuid in parsed_args.uuid
+        ]
+        conductor = self.client("conductor")
+
+        def look(uuid: str) -> Migration:
+            return conductor.call(ShowMigration(uuid=uuid))
+
+        # What is confirmed by itself has moved for a moment before.
+        ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
+        wanted = ("moved", "confirmed")
+        seen = self.waited(parsed_args, migrations, look, lambda one: one.state, (wanted, ends), "moving")
+        return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
+        """Return the order."""
+        raise NotImplementedError
+
+
+class InstanceMigrate(_Moving):
+    """Move servers to other hosts, stopped meanwhile; then each waits to be confirmed or reverted."""
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
+        """Return the order."""
+        return MigrateInstance(
+            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
+        )
+
+
+class InstanceLiveMigrate(_Moving):
+    """Move servers to other hosts while they run."""
+
+    comes_to = "confirmed"
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
+        """Return the order."""
+        return LiveMigrateInstance(
+            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
+        )
+
+
+class InstanceEvacuate(_Moving):
+    """Start servers anew elsewhere, whose host has been declared down: `moorage host set NAME --forced-down` first.
+
+    What they hold there stays held until that host has come back and has cleaned up, or is deleted.
+    """
+
+    comes_to = "confirmed"
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
+        """Return the order."""
+        return EvacuateInstance(
+            request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
+        )
+
+
+class InstanceResize(_Moving):
+    """Give servers another size, on their own or other hosts; then each waits to be confirmed or reverted.
+
+    What is not given stays as it is.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("--vcpus", type=int, metavar="N", help="VCPU")
+        add("--memory-mb", type=int, metavar="MIB", help="MEMORY_MB")
+        add("--root-gb", type=int, metavar="GIB", help="the root disk")
+        add("--ephemeral-gb", type=int, metavar="GIB", help="the ephemeral disk")
+        add("--swap-mb", type=int, metavar="MIB", help="the swap")
+        return parser
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
+        """Return the order."""
+        names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
+        sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
+        if not sizes:
+            raise errors.InvalidRequest(path="--vcpus", reason="no part of the new size is given")
+        current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
+        return ResizeInstance(
+            request_id=request_id,
+            instance_uuid=uuid,
+            flavor=msgspec.structs.replace(current, **sizes),
+            host=given.host,
+            drop_extras=given.drop_extras,
+        )
+
+
+class _Changing(Ordering):
+    """A command that orders something else for each of some servers, and shows them."""
+
+    #: The state that `--wait` waits for, and those in which it will not come.
+    comes_to: ClassVar[str] = "active"
+    ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("uuid", nargs="+", help="the servers")
+        add_request_id(parser)
+        add_wait(parser, f"{self.comes_to}; the exit status is 1 if any is not")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Rows:
+        """Order, and wait if asked to."""
+        request_id = self.named(parsed_args)
+        for uuid in parsed_args.uuid:
+            self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid))
+        rows = self.wait(parsed_args, parsed_args.uuid, self.comes_to, "waiting", self.ends)
+        return INSTANCE_COLUMNS, rows
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        raise NotImplementedError
+
+
+class InstanceConfirm(_Changing):
+    """Let moved servers be where they are: what they have left is destroyed and released.
+
+    Where that waits for a host, or others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`,
+    it stays pending, and the same order tries it again at once.
+    """
+
+    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return ConfirmMigration(request_id=request_id, instance_uuid=uuid)
+
+
+class InstanceRevert(_Changing):
+    """Take moved servers back to where they came from, and to their former size.
+
+    Where others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`, it stays pending, and the
+    same order tries it again at once.
+    """
+
+    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return RevertMigration(request_id=request_id, instance_uuid=uuid)
+
+
+class InstanceAbort(_Changing):
+    """Break off live migrations that are under way: the servers stay where they are."""
+
+    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return AbortMigration(request_id=request_id, instance_uuid=uuid)
+
+
+class InstanceShelve(_Changing):
+    """Take servers off their hosts: they keep their records and hold nothing."""
+
+    comes_to = "shelved"
+
+    def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return ShelveInstance(request_id=request_id, instance_uuid=uuid)
+
+
+class InstanceUnshelve(_Changing):
+    """Place shelved servers again, each in its cell."""
+
+    ends = ("shelved", "error", "deleted")
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", metavar="NAME", help="the host to go to; default: the scheduler chooses")
+        return parser
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return UnshelveInstance(request_id=request_id, instance_uuid=uuid, host=given.host)
+
+
+class InstanceRebuild(_Changing):
+    """Make servers anew where they are, from another image; what they hold stays as it is."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--image", required=True, metavar="ID", help="the image")
+        return parser
+
+    def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
+        """Return the order."""
+        return RebuildInstance(request_id=request_id, instance_uuid=uuid, image=Image(id=given.image))

@@ -1,0 +1,114 @@
+"""A migration as the operator sees it: the super conductor's record, and over it what its cell says."""
+
+import logging
+from collections.abc import Sequence
+
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor import super_migrations
+from conductor.cells import Cells, at_once
+from conductor.super_migrations import MOVING, OVER, MigrationRecord
+from moorage import errors
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
+from moorage.model import Migration
+
+LOG = logging.getLogger(__name__)
+
+
+class SuperMigrationView:
+    """Reads of migrations. Of a cell that does not answer they are shown as far as they are known."""
+
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, cells: Cells) -> None:
+        self._database = database
+        self._cells = cells
+        # Whoever asks here waits for `call_timeout`, and must hear of the others before that is over.
+        self._timeout: float = conf.rpc.call_timeout / 3
+
+    @serves(ShowMigration)
+    def show(self, message: ShowMigration) -> Migration:
+        """Answer with one migration.
+
+        :raises MigrationNotFound: there is none.
+        """
+        known = self._database.read(lambda connection: super_migrations.read(connection, message.uuid))
+        return self._with_cells([known])[0]
+
+    @serves(ListMigrations)
+    def list_migrations(self, message: ListMigrations) -> list[Migration]:
+        """Answer with migrations, in the order they were asked for."""
+        known = self._database.read(
+            lambda connection: super_migrations.list_all(connection, message.instance_uuid, over=message.ended)
+        )
+        shown = self._with_cells(known)
+        return [migration for migration in shown if message.ended or migration.state not in OVER]
+
+    def settle(self) -> None:
+        """Record which of the migrations that are not over are so by their cells' word, without being asked.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        self._with_cells(self._database.read(lambda connection: super_migrations.list_all(connection, over=False)))
+
+    def _with_cells(self, known: Sequence[MigrationRecord]) -> list[Migration]:
+        """Return the migrations, each with what its cell says; record those that are over by its word."""
+        by_cell: dict[str, list[MigrationRecord]] = {}
+        for migration in known:
+            by_cell.setdefault(migration.cell_uuid, []).append(migration)
+        merged = at_once(self._of_cell, by_cell)
+        # One that is still being placed is told by its operation, which knows more of it.
+        over = [merged[one.uuid] for one in known if one.state == MOVING and merged[one.uuid].state in OVER]
+        if over:
+            self._database.write(lambda connection: _note_over(connection, over))
+        return [merged[one.uuid] for one in known]
+
+    def _of_cell(self, cell_uuid: str, known: Sequence[MigrationRecord]) -> dict[str, Migration]:
+        found: dict[str, Migration] = {}
+        cell, fault = None, None
+        try:
+            cell = self._cells.cell(cell_uuid).name
+            for start in range(0, len(known), MAX_INSTANCES):
+                uuids = tuple(one.uuid for one in known[start : start + MAX_INSTANCES])
+                answer = self._cells.call(cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._timeout)
+                found |= {one.uuid: one for one in answer}
+        except errors.MoorageError as missing:
+            LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)
+            fault = str(missing)
+        return {one.uuid: _merged(one, found.get(one.uuid), cell, fault) for one in known}
+
+
+def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
+    for migration in over:
+        super_migrations.change(
+            connection,
+            migration.uuid,
+            state=migration.state,
+            reason=migration.reason,
+            source_host=migration.source_host,
+            destination_host=migration.destination_host,
+        )
+
+
+def _merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
+    """Return a migration as its cell has it, except for what is known here alone, or for good."""
+    best = in_cell or known
+    # What has been given back to the cell as it was is over before the cell is asked for anything else.
+    state = known.state if in_cell is None or known.state in OVER else in_cell.state
+    reasons = (known.reason, best.reason) if known.state in OVER else (best.reason, known.reason, fault)
+    return Migration(
+        uuid=known.uuid,
+        instance_uuid=known.instance_uuid,
+        kind=known.kind,
+        state=state,
+        source_host=best.source_host or known.source_host,
+        destination_host=best.destination_host or known.destination_host,
+        reason=next((reason for reason in reasons if reason), None),
+        explanation=known.explanation,
+        attempts=best.attempts,
+        cell=cell,
+        request_id=known.request_id,
+        created_at=known.created_at,
+        updated_at=max(known.updated_at, best.updated_at),
+    )

@@ -1,0 +1,116 @@
+"""What the super conductor has on record of migrations: what was ordered, and how it ended."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Row, select
+
+from conductor.schema import conductor_migrations as migrations
+from conductor.schema import conductor_operations as operations
+from conductor.steps import PENDING
+from moorage import errors
+from moorage.columns import now
+from moorage.model import Explanation, Migration, MoveKind
+
+PLACING = "placing"
+MOVING = "moving"
+FAILED = "failed"
+ENDED = "ended"
+#: What a migration is in the end; each of the others is still under way, or waits to be confirmed or reverted.
+OVER = ("confirmed", "reverted", FAILED, ENDED)
+
+
+class MigrationRecord(Migration, frozen=True, kw_only=True):
+    """A migration as it is known here, with the cell that knows better."""
+
+    cell_uuid: str
+
+
+def add(
+    connection: Connection, uuid: str, *, instance_uuid: str, cell_uuid: str, kind: MoveKind, request_id: str
+) -> None:
+    """Record a migration that has been ordered."""
+    connection.execute(
+        migrations.insert().values(
+            uuid=uuid,
+            instance_uuid=instance_uuid,
+            cell_uuid=cell_uuid,
+            request_id=request_id,
+            kind=kind,
+            state=PLACING,
+            created_at=now(),
+            updated_at=now(),
+        )
+    )
+
+
+def change(
+    connection: Connection,
+    uuid: str,
+    *,
+    reason: str | None = None,
+    explanation: Mapping[str, Any] | None = None,
+    **values: str | None,
+) -> None:
+    """Change a migration that is not over; one that is stays as it is."""
+    connection.execute(
+        migrations.update()
+        .where(migrations.c.uuid == uuid, migrations.c.state.not_in(OVER))
+        .values(
+            **values,
+            reason=None if reason is None else reason.encode(),
+            explanation=None if explanation is None else msgspec.json.encode(explanation),
+            updated_at=now(),
+        )
+    )
+
+
+def read(connection: Connection, uuid: str) -> MigrationRecord:
+    """Return one migration.
+
+    :raises MigrationNotFound: there is none.
+    """
+    row = connection.execute(_SHOWN.where(migrations.c.uuid == uuid)).one_or_none()
+    if row is None:
+        raise errors.MigrationNotFound(name=uuid)
+    return _migration(row)
+
+
+def list_all(connection: Connection, instance_uuid: str | None = None, *, over: bool = True) -> list[MigrationRecord]:
+    """Return migrations in the order they were asked for, all or those that are not ``over``."""
+    statement = _SHOWN.order_by(migrations.c.id)
+    if instance_uuid is not None:
+        statement = statement.where(migrations.c.instance_uuid == instance_uuid)
+    if not over:
+        statement = statement.where(migrations.c.state.not_in(OVER))
+    return [_migration(row) for row in connection.execute(statement)]
+
+
+def forget(connection: Connection, instance_uuids: Collection[str]) -> None:
+    """Forget the migrations of instances."""
+    connection.execute(migrations.delete().where(migrations.c.instance_uuid.in_(instance_uuids)))
+
+
+# What the last try of the step that is to be done next has met is the reason why a migration does not go on.
+_SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
+    operations, (operations.c.uuid == migrations.c.uuid) & (operations.c.state == PENDING)
+)
+
+
+def _migration(row: Row[Any]) -> MigrationRecord:
+    reason = row.reason or row.waits_for
+    return MigrationRecord(
+        uuid=row.uuid,
+        instance_uuid=row.instance_uuid,
+        kind=row.kind,
+        state=row.state,
+        cell_uuid=row.cell_uuid,
+        source_host=row.source_host,
+        destination_host=row.destination_host,
+        reason=None if reason is None else reason.decode(),
+        explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
+        request_id=row.request_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+    )

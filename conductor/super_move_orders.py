@@ -1,0 +1,183 @@
+"""The orders to place an instance elsewhere or again: refused where that can be seen at once, else put on record."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.operations import Operations
+from conductor.steps import MOVE, UNSHELVE, Operation
+from conductor.super_moves import Preparing, SuperMoves
+from conductor.super_targets import Targets
+from conductor.super_unshelves import PreparingUnshelve, SuperUnshelves
+from conductor.super_view import SuperView
+from conductor.worker import Worker
+from moorage import context, errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import (
+    Done,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    Ordered,
+    ResizeInstance,
+    UnshelveInstance,
+)
+from moorage.model import Flavor, Instance, MoveKind
+from moorage.requests import StoredRequests
+from moorage.wire import Mutation
+
+R = TypeVar("R")
+_Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
+#: Given the transaction, its instance's cell, and the request that it all began with.
+_Begin = Callable[[Connection, str, str], list[Operation]]
+
+#: In which states an instance can be ordered to go elsewhere. Its cell has the last word.
+MOVABLE = ("active",)
+EVACUABLE = ("active", "error")
+
+
+class SuperMoveOrders:
+    """What topic `conductor` is ordered to do that needs a new decision: answered as soon as it is on record."""
+
+    def __init__(
+        self,
+        database: Database,
+        requests: StoredRequests,
+        operations: Operations,
+        worker: Worker,
+        view: SuperView,
+        targets: Targets,
+    ) -> None:
+        self._database = database
+        self._requests = requests
+        self._operations = operations
+        self._worker = worker
+        self._view = view
+        self._targets = targets
+
+    @serves(MigrateInstance)
+    def migrate_instance(self, message: MigrateInstance) -> Ordered:
+        """Record a cold migration."""
+        return self._move(message, "cold-migration")
+
+    @serves(ResizeInstance)
+    def resize_instance(self, message: ResizeInstance) -> Ordered:
+        """Record a resize."""
+        return self._move(message, "resize", message.flavor)
+
+    @serves(LiveMigrateInstance)
+    def live_migrate_instance(self, message: LiveMigrateInstance) -> Ordered:
+        """Record a live migration."""
+        return self._move(message, "live-migration")
+
+    @serves(EvacuateInstance)
+    def evacuate_instance(self, message: EvacuateInstance) -> Ordered:
+        """Record an evacuation."""
+        return self._move(message, "evacuation")
+
+    @serves(UnshelveInstance)
+    def unshelve_instance(self, message: UnshelveInstance) -> Done:
+        """Record that a shelved instance is to be placed again."""
+        if (answered := self._answered(message)) is not None:
+            return answered
+        instance = self._view.as_it_stands(message.instance_uuid)
+        # One that was taken off the shelf, and for which nothing came of it, is on no host.
+        states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
+        cell_uuid = _require(instance, states, "unshelved")
+        self._targets.check(message.host, cell_uuid)
+
+        def begin(connection: Connection, uuid: str, origin: str) -> list[Operation]:
+            preparing = PreparingUnshelve(cell_uuid=cell_uuid, host=message.host)
+            return SuperUnshelves.begin(
+                connection,
+                self._operations,
+                preparing,
+                uuid=ids.derived(message.request_id, "unshelve"),
+                instance_uuid=uuid,
+                origin=origin,
+            )
+
+        return self._record(message, message.instance_uuid, Done(), begin)
+
+    def _move(self, message: _Move, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
+        if (answered := self._answered(message)) is not None:
+            return answered
+        instance = self._view.as_it_stands(message.instance_uuid)
+        evacuated = kind == "evacuation"
+        cell_uuid = _require(instance, EVACUABLE if evacuated else MOVABLE, "moved")
+        if instance.host is None:
+            raise errors.InvalidState(reason=f"instance {instance.uuid} is on no host")
+        if evacuated:
+            self._targets.require_down(instance.host, cell_uuid)
+        self._targets.check(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
+        migration_uuid = ids.derived(message.request_id, "migration")
+
+        def begin(connection: Connection, uuid: str, origin: str) -> list[Operation]:
+            preparing = Preparing(
+                kind=kind, cell_uuid=cell_uuid, host=message.host, flavor=flavor, drop_extras=message.drop_extras
+            )
+            return SuperMoves.begin(
+                connection,
+                self._operations,
+                preparing,
+                uuid=migration_uuid,
+                instance_uuid=uuid,
+                request_id=message.request_id,
+                origin=origin,
+            )
+
+        return self._record(message, message.instance_uuid, Ordered(migration_uuid=migration_uuid), begin)
+
+    def _answered(self, message: Mutation[R]) -> R | None:
+        """Return the answer of an order that is on record already: how things stand by now does not matter to it."""
+        answer = self._database.read(lambda connection: self._requests.find(connection, message))
+        return None if answer is None else answer.result
+
+    def _record(self, message: Mutation[R], uuid: str, answer: R, begin: _Begin) -> R:
+        origin = context.current().request_id or message.request_id
+        begun: list[Operation] = []
+
+        def work(connection: Connection) -> R:
+            require_free(connection, self._operations, uuid)
+            begun[:] = begin(connection, uuid, origin)
+            return answer
+
+        recorded = self._requests.once(message, work)
+        if not recorded.replayed:
+            self._worker.take_up(*begun)
+        return recorded.result
+
+
+def require_free(connection: Connection, operations: Operations, uuid: str) -> None:
+    """Lock an instance, about which nothing may be under way here.
+
+    :raises InstanceNotFound: there is none.
+    :raises InvalidState: it is being placed elsewhere or again, is being deleted or is deleted.
+    """
+    row = super_records.lock(connection, [uuid]).get(uuid)
+    if row is None:
+        raise errors.InstanceNotFound(name=uuid)
+    if row.state in (super_records.DELETING, super_records.DELETED):
+        raise errors.InvalidState(reason=f"instance {uuid} is {row.state}")
+    for kind in (MOVE, UNSHELVE):
+        if (pending := operations.pending(connection, uuid, kind)) is not None:
+            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
+
+
+def _require(instance: Instance, states: tuple[str, ...], done: str) -> str:
+    """Return the cell of an instance that is in one of these states."""
+    if instance.state not in states:
+        needed = " or ".join(states)
+        raise errors.InvalidState(
+            reason=f"instance {instance.uuid} is {instance.state}; to be {done} it must be {needed}"
+        )
+    if instance.migration_uuid is not None:
+        raise errors.InvalidState(
+            reason=f"migration {instance.migration_uuid} of instance {instance.uuid} has not ended"
+        )
+    if instance.cell_uuid is None:
+        raise errors.InvalidState(reason=f"instance {instance.uuid} is in no cell")
+    return instance.cell_uuid

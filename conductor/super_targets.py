@@ -1,0 +1,54 @@
+"""The hosts that an order names: asked of the schedulers before anything is written down."""
+
+from moorage import errors
+from moorage.bus import Client
+from moorage.messages import ListHosts
+from moorage.model import HostState
+
+
+class Targets:
+    """What can be seen to be wrong with a host. What becomes of it later, the decision itself finds out."""
+
+    def __init__(self, scheduler: Client) -> None:
+        self._scheduler = scheduler
+
+    def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
+        """Refuse a host that an instance of this cell cannot be sent to; null leaves the choice to the scheduler.
+
+        :param leaving: the host that it must leave.
+        :raises HostNotFound: there is no such host.
+        :raises InvalidState: it is in another cell, is the one to be left, is down or is disabled.
+        :raises Unavailable: no scheduler answers.
+        """
+        if host is None:
+            return
+        nodes = self._nodes(host, cell_uuid)
+        if host == leaving:
+            raise errors.InvalidState(reason=f"the instance is on host {host} already")
+        if all(node.forced_down or not node.up for node in nodes):
+            raise errors.InvalidState(reason=f"host {host} is down")
+        if all(node.disabled for node in nodes):
+            why = f": {nodes[0].disabled_reason}" if nodes[0].disabled_reason else ""
+            raise errors.InvalidState(reason=f"host {host} is disabled{why}")
+
+    def require_down(self, host: str, cell_uuid: str) -> None:
+        """Refuse to leave a host for dead that its operator has not declared down.
+
+        :raises HostNotFound: there is no such host.
+        :raises InvalidState: it is not forced down.
+        :raises Unavailable: no scheduler answers.
+        """
+        if not all(node.forced_down for node in self._nodes(host, cell_uuid)):
+            raise errors.InvalidState(
+                reason=f"host {host} is not forced down: once it is certain that nothing runs there, "
+                f"moorage host set {host} --forced-down"
+            )
+
+    def _nodes(self, host: str, cell_uuid: str) -> list[HostState]:
+        found = self._scheduler.call(ListHosts(service_host=host))
+        if not found:
+            raise errors.HostNotFound(name=host)
+        nodes = [node for node in found if node.cell_uuid == cell_uuid]
+        if not nodes:
+            raise errors.InvalidState(reason=f"host {host} is in another cell than the instance")
+        return nodes

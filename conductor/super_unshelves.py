@@ -1,0 +1,136 @@
+"""How the super conductor places a shelved instance again: the scheduler chooses in its cell, which starts it there."""
+
+import logging
+from functools import partial
+
+import msgspec
+from sqlalchemy import Connection
+
+from conductor import super_records
+from conductor.acknowledging import Peer
+from conductor.cells import Cells
+from conductor.operations import Operations
+from conductor.steps import UNSHELVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
+from conductor.super_asking import Asker, Chosen, Refused
+from conductor.super_moves import was_refused, within_cell
+from moorage import errors
+from moorage.database import Database
+from moorage.messages import CancelUnshelveInCell, GetAllocations, PrepareUnshelveInCell, UnshelveInCell
+from moorage.model import Name, Uuid, Value
+
+LOG = logging.getLogger(__name__)
+
+
+class PreparingUnshelve(Value, frozen=True, kw_only=True):
+    """Step `prepare`: what was ordered."""
+
+    cell_uuid: Uuid
+    host: Name | None = None
+
+
+class SuperUnshelves:
+    """The steps of unshelving."""
+
+    def __init__(self, database: Database, asker: Asker, placement: Peer, cells: Cells) -> None:
+        self._database = database
+        self._asker = asker
+        self._placement = placement
+        self._cells = cells
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return self._asker.steps(UNSHELVE) | {
+            (UNSHELVE, "prepare"): self.prepare,
+            (UNSHELVE, "fence"): self.fence,
+            (UNSHELVE, "cancel"): self.cancel,
+            (UNSHELVE, "hand_over"): self.hand_over,
+        }
+
+    @staticmethod
+    def begin(
+        connection: Connection,
+        operations: Operations,
+        preparing: PreparingUnshelve,
+        *,
+        uuid: str,
+        instance_uuid: str,
+        origin: str,
+    ) -> list[Operation]:
+        """Record the operation that places an instance again; why it could not be the last time is forgotten.
+
+        :param origin: the request that it all began with.
+        """
+        super_records.explain(connection, instance_uuid, None)
+        new = NewOperation(uuid=uuid, kind=UNSHELVE, subject=instance_uuid, step="prepare", payload=preparing)
+        return operations.begin(connection, [new], origin)
+
+    def prepare(self, operation: Operation) -> Record:
+        """Have the cell take the instance, and say what is to be asked for."""
+        preparing = operation.read(PreparingUnshelve)
+        message = PrepareUnshelveInCell(request_id=operation.derived("prepare"), instance_uuid=operation.subject)
+        try:
+            spec = self._cells.call(preparing.cell_uuid, message)
+        except errors.MoorageError as fault:
+            if not was_refused(fault):
+                raise
+            # An earlier sending of it may be slower than this refusal; cancelled, it is refused as well.
+            step = "cancel" if operation.tries or operation.resumed else None
+            return partial(_refused, operation, Refused(reason=str(fault)), step)
+        asking = self._asker.asking(within_cell(spec, preparing.cell_uuid, preparing.host))
+        return lambda _connection: Next("read", asking)
+
+    def hand_over(self, operation: Operation) -> Record:
+        """Give the cell the instance with its claimed host, until it is answered: it may have started it already."""
+        selections = operation.read(Chosen).selections
+        message = UnshelveInCell(
+            request_id=operation.derived("hand_over"), instance_uuid=operation.subject, selections=selections
+        )
+        try:
+            self._cells.call(selections[0].cell_uuid, message)
+        except errors.MoorageError as fault:
+            if not was_refused(fault):
+                raise
+            return partial(_not_taken, operation, str(fault))
+        return lambda _connection: Ended()
+
+    def fence(self, operation: Operation) -> Record:
+        """Find out whether an earlier request has been carried out.
+
+        One that is carried out later than this claims for an instance that is shelved: nobody accepts that claim, and
+        the reconciler releases it upon its cell's word.
+        """
+        refused = operation.read(Refused)
+        if (asking := refused.asking) is None:
+            raise ValueError(f"operation {operation.uuid} has nothing to fence")
+        try:
+            claimed = self._placement.call(GetAllocations(consumer_uuid=operation.subject)).claim_id is not None
+        except errors.ConsumerNotFound:
+            claimed = False
+        if claimed:
+            return lambda _connection: Next("recover", asking)
+        return lambda _connection: Next("cancel", msgspec.structs.replace(refused, asking=None))
+
+    def cancel(self, operation: Operation) -> Record:
+        """Have the cell leave the instance shelved, until it is answered; it knows if it is gone meanwhile."""
+        refused = operation.read(Refused)
+        known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        message = CancelUnshelveInCell(
+            request_id=operation.derived("cancel"), instance_uuid=operation.subject, reason=refused.reason
+        )
+        try:
+            self._cells.call(str(known.cell_uuid), message)
+        except errors.MoorageError as fault:
+            if not was_refused(fault):
+                raise
+            LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, fault)
+        return partial(_refused, operation, refused, None)
+
+
+def _refused(operation: Operation, refused: Refused, step: str | None, connection: Connection) -> Outcome:
+    super_records.explain(connection, operation.subject, refused.explanation)
+    return Ended(refused.reason) if step is None else Next(step, refused)
+
+
+def _not_taken(operation: Operation, reason: str, connection: Connection) -> Outcome:
+    # A cell that has taken the instance to place it has no reason to refuse, unless it is being deleted.
+    return Ended(reason) if super_records.is_deleted(connection, operation.subject) else Again(reason)

@@ -1,0 +1,150 @@
+"""What the super conductor has on record of migrations, on SQLite and on MariaDB."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from conductor import super_migrations, super_records
+from conductor.operations import Operations
+from conductor.schema import CONDUCTOR, conductor_operations
+from conductor.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, Nothing, Operation
+from conductor.super_deletes import SuperDeletes
+from conductor.super_move_orders import require_free
+from conductor.super_moves import Preparing, SuperMoves
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import DeleteInstance
+from moorage.model import Flavor, RequestSpec
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
+CELL = ids.fresh()
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/records.sqlite"
+    if request.param == "mariadb":
+        url = request.getfixturevalue("mariadb_url")
+    database = Database(url, "test")
+    CONDUCTOR.upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def operations(database: Database) -> Operations:
+    return Operations(database, conductor_operations, "me", {}, Backoff())
+
+
+def instance(database: Database) -> str:
+    uuid = ids.fresh()
+    database.write(lambda connection: super_records.add(connection, [uuid], SPEC, ids.fresh(), "built"))
+    return uuid
+
+
+def order(connection: Connection, operations: Operations, uuid: str) -> Operation:
+    require_free(connection, operations, uuid)
+    [begun] = SuperMoves.begin(
+        connection,
+        operations,
+        Preparing(kind="cold-migration", cell_uuid=CELL),
+        uuid=ids.fresh(),
+        instance_uuid=uuid,
+        request_id="r",
+        origin="r",
+    )
+    return begun
+
+
+def listed(database: Database, *words: Any, **more: Any) -> list[str]:
+    return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, *words, **more))]
+
+
+def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_so(
+    database: Database, operations: Operations
+) -> None:
+    uuid, other = instance(database), instance(database)
+    first = database.write(lambda c: order(c, operations, uuid))
+    second = database.write(lambda c: order(c, operations, other))
+    operations.advance(first, lambda _connection: Again("nobody answers"))
+    found = database.read(lambda c: super_migrations.read(c, first.uuid))
+    assert (found.state, found.reason, found.kind) == ("placing", "nobody answers", "cold-migration")
+
+    def fail(connection: Connection) -> None:
+        super_migrations.change(
+            connection, first.uuid, state=super_migrations.FAILED, reason="full", explanation={"hosts": 3}
+        )
+        super_migrations.change(connection, first.uuid, state=super_migrations.MOVING)
+
+    database.write(fail)
+
+    found = database.read(lambda c: super_migrations.read(c, first.uuid))
+    assert (found.state, found.reason) == ("failed", "full")
+    assert found.explanation is not None
+    assert found.explanation.hosts == 3
+    assert listed(database) == [first.uuid, second.uuid]
+    assert listed(database, other) == [second.uuid]
+    assert listed(database, over=False) == [second.uuid]
+    database.write(lambda c: super_migrations.forget(c, [uuid]))
+    with pytest.raises(errors.MigrationNotFound):
+        database.read(lambda c: super_migrations.read(c, first.uuid))
+
+
+def test_of_orders_about_one_instance_at_the_same_time_one_is_taken(database: Database, operations: Operations) -> None:
+    uuid = instance(database)
+    refused: list[errors.MoorageError] = []
+    together = threading.Barrier(4)
+
+    def run() -> None:
+        together.wait(60)
+        try:
+            database.write(lambda c: order(c, operations, uuid))
+        except errors.InvalidState as fault:
+            refused.append(fault)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(refused) == 3
+    assert len(listed(database)) == 1
+
+
+def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Database, operations: Operations) -> None:
+    deletes = SuperDeletes(database, None, None)  # type: ignore[arg-type]
+    uuid, undone = instance(database), instance(database)
+    begun = database.write(lambda c: order(c, operations, uuid))
+    cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=Nothing())
+    database.write(lambda c: operations.begin(c, [cancelling], "r"))
+
+    for each in (uuid, undone):
+        message = DeleteInstance(request_id=ids.fresh(), instance_uuid=each)
+        database.write(partial(deletes.order, operations=operations, message=message))
+
+    assert not database.read(lambda c: operations.is_pending(c, begun.uuid))
+    assert database.read(lambda c: super_migrations.read(c, begun.uuid)).state == "ended"
+    assert database.read(lambda c: operations.is_pending(c, cancelling.uuid))
+    for each in (uuid, undone):
+        assert database.write(partial(operations.pending, subject=each, kind=DELETE)) is not None
+        with pytest.raises(errors.InvalidState):
+            database.write(partial(order, operations=operations, uuid=each))
+
+
+def test_an_instance_is_free_again_once_its_move_has_ended(database: Database, operations: Operations) -> None:
+    uuid = instance(database)
+    begun = database.write(lambda c: order(c, operations, uuid))
+    assert database.read(super_records.being_placed)[uuid].operation_uuid == begun.uuid
+    with pytest.raises(errors.InvalidState):
+        database.write(lambda c: order(c, operations, uuid))
+
+    operations.advance(begun, lambda _connection: Ended())
+
+    assert database.read(super_records.being_placed) == {}
+    database.write(lambda c: order(c, operations, uuid))

@@ -1,0 +1,62 @@
+"""Server operations on a whole cloud over a real RabbitMQ and a real MariaDB, several of them at the same time."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from move_stage import HOSTS, Stage, plan
+
+from harness.cloud import Cloud, wait_until
+from moorage import ids
+from moorage.messages import ShelveInstance, UnshelveInstance
+
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+def confirmed(stage: Stage, uuid: str) -> None:
+    ordered = stage.migrate(uuid)
+    stage.becomes(uuid, "moved")
+    stage.confirm(uuid)
+    stage.ends(ordered, "confirmed")
+
+
+def reverted(stage: Stage, uuid: str) -> None:
+    ordered = stage.resize(uuid)
+    stage.becomes(uuid, "moved")
+    stage.revert(uuid)
+    stage.ends(ordered, "reverted")
+
+
+def migrated_alive(stage: Stage, uuid: str) -> None:
+    stage.ends(stage.live_migrate(uuid), "confirmed")
+
+
+def shelved_and_back(stage: Stage, uuid: str) -> None:
+    stage.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    stage.becomes(uuid, "shelved")
+    stage.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    stage.becomes(uuid, "active")
+
+
+def test_operations_on_many_servers_at_once_leave_each_on_one_host_alone(mariadb_url: str, rabbitmq_url: str) -> None:
+    with Cloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
+        stage = Stage(cloud)
+        uuids = [stage.build() for _ in range(8)]
+        stories = [confirmed, reverted, migrated_alive, shelved_and_back] * 2
+
+        with ThreadPoolExecutor(len(uuids)) as threads:
+            for each in [threads.submit(story, stage, uuid) for story, uuid in zip(stories, uuids, strict=True)]:
+                each.result()
+
+        for uuid in uuids:
+            stage.settles(uuid, str(stage.becomes(uuid, "active").host))
+        assert set(stage.held()) == set(uuids)
+        for uuid in uuids:
+            stage.delete(uuid)
+            stage.becomes(uuid, "deleted")
+        wait_until(lambda: stage.held() == {}, "nothing to be held")
+        assert stage.guests() == []
+        assert all(stage.used(host) == 0 for host in HOSTS)

@@ -1,0 +1,141 @@
+"""An agent whose hosts take builds and orders, pass both gates, and report; which of them fail is chosen."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from fake_placement import CELL_1
+
+from moorage import errors, ids
+from moorage.bus import Bus, serves
+from moorage.messages import (
+    AcceptInCell,
+    BuildFailedInCell,
+    BuildFinished,
+    BuildOnHost,
+    DestroyOnHost,
+    Done,
+    RebuildOnHost,
+    StartOnHost,
+    StopOnHost,
+)
+
+
+class FakeAgent:
+    """Takes builds, passes both gates, and reports; which hosts fail is chosen."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.conductor = bus.client(f"conductor.{CELL_1.uuid}")
+        self.threads = ThreadPoolExecutor(4)
+        self.guests: dict[str, BuildOnHost] = {}
+        self.failing: set[str] = set()
+        #: Hosts whose spawns do not end before `released` is set.
+        self.hanging: set[str] = set()
+        self.released = threading.Event()
+        #: Hosts that answer to no order to destroy.
+        self.deaf: set[str] = set()
+        #: Hosts that answer to no order to stop, start or rebuild a guest, and those on which it cannot be done.
+        self.mute: set[str] = set()
+        self.stuck: set[str] = set()
+        #: The attempts of guests that were stopped.
+        self.stopped: set[str] = set()
+        #: Every order to a guest that is there, once for each time it was sent.
+        self.orders: list[StopOnHost | StartOnHost | RebuildOnHost] = []
+        self.taken: list[BuildOnHost] = []
+        self.destroyed: list[str] = []
+        self.hold = threading.Event()
+        self.hold.set()
+
+    def build(self, message: BuildOnHost) -> None:
+        """Do what a host does with an attempt, up to its report."""
+        self.accept(message)
+        if message.host in self.failing:
+            self.report_failed(message, f"{message.host} is broken")
+            return
+        self.guests[message.attempt_id] = message
+        if message.host in self.hanging:
+            assert self.released.wait(60)
+        assert self.hold.wait(60)
+        self.finish(message)
+
+    def accept(self, message: BuildOnHost) -> None:
+        self.conductor.call(
+            AcceptInCell(
+                request_id=ids.fresh(),
+                instance_uuid=message.instance_uuid,
+                claim_id=message.claim_id,
+                attempt_id=message.attempt_id,
+                host=message.host,
+            )
+        )
+
+    def finish(self, message: BuildOnHost) -> None:
+        try:
+            self.conductor.call(
+                BuildFinished(
+                    request_id=ids.fresh(),
+                    instance_uuid=message.instance_uuid,
+                    attempt_id=message.attempt_id,
+                    claim_id=message.claim_id,
+                )
+            )
+        except errors.ClaimReleased:
+            self.guests.pop(message.attempt_id, None)
+
+    def report_failed(self, message: BuildOnHost, reason: str) -> None:
+        self.conductor.call(
+            BuildFailedInCell(
+                request_id=ids.fresh(),
+                instance_uuid=message.instance_uuid,
+                attempt_id=message.attempt_id,
+                claim_id=message.claim_id,
+                reason=reason,
+            )
+        )
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        known = {taken.attempt_id for taken in self.taken}
+        self.taken.append(message)
+        if message.attempt_id not in known and message.attempt_id not in self.destroyed:
+            self.threads.submit(self.build, message)
+        return Done()
+
+    @serves(DestroyOnHost)
+    def destroy_instance(self, message: DestroyOnHost) -> Done:
+        if message.host in self.deaf:
+            raise errors.RequestInProgress(request_id=message.request_id)
+        self.destroyed.append(message.attempt_id)
+        self.guests.pop(message.attempt_id, None)
+        self.stopped.discard(message.attempt_id)
+        return Done()
+
+    @serves(StopOnHost)
+    def stop_instance(self, message: StopOnHost) -> Done:
+        self.obey(message, "stop")
+        self.stopped.add(message.attempt_id)
+        return Done()
+
+    @serves(StartOnHost)
+    def start_instance(self, message: StartOnHost) -> Done:
+        self.obey(message, "start")
+        self.stopped.discard(message.attempt_id)
+        return Done()
+
+    @serves(RebuildOnHost)
+    def rebuild_instance(self, message: RebuildOnHost) -> Done:
+        self.obey(message, "rebuild")
+        self.stopped.discard(message.attempt_id)
+        return Done()
+
+    def obey(self, message: StopOnHost | StartOnHost | RebuildOnHost, action: str) -> None:
+        """Do what is ordered, if there is a guest that it can be done to."""
+        self.orders.append(message)
+        if message.host in self.mute:
+            raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
+        guest = self.guests.get(message.attempt_id)
+        if guest is None or guest.claim_id != message.claim_id:
+            raise errors.InvalidState(reason=f"attempt {message.attempt_id} has no guest here")
+        if message.host in self.stuck:
+            raise errors.GuestActionFailed(
+                instance_uuid=message.instance_uuid, host=message.host, action=action, reason="it is stuck"
+            )

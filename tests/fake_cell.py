@@ -1,0 +1,263 @@
+"""A cell conductor that keeps the promises of its half, with its own records and no hosts, for the super conductor."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from fake_placement import CELL_1, FakePlacement
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import (
+    BuildInCell,
+    CancelMoveInCell,
+    CancelUnshelveInCell,
+    DeleteInCell,
+    Done,
+    EndMoveInCell,
+    ListMigrationsInCell,
+    MoveInCell,
+    Ownership,
+    OwnsClaimInCell,
+    PrepareMoveInCell,
+    PrepareUnshelveInCell,
+    RebuildInCell,
+    ShelveInCell,
+    ShowInCell,
+    UnshelveInCell,
+)
+from moorage.model import Attempt, Instance, Migration, Placement, RequestSpec, Selection
+from moorage.wire import Mutation
+
+
+@dataclass
+class Record:
+    spec: RequestSpec
+    selection: Selection
+    state: str = "active"
+    migration_uuid: str | None = None
+    reason: str | None = None
+    attempt_id: str = field(default_factory=ids.fresh)
+
+    @property
+    def claim_id(self) -> str:
+        assert self.selection.claim_id is not None
+        return self.selection.claim_id
+
+
+class FakeCell:
+    """Whatever it is given to start runs at once; a move is done, and waits to be confirmed or reverted."""
+
+    def __init__(self, placement: FakePlacement) -> None:
+        self.placement = placement
+        self.lock = threading.RLock()
+        self.instances: dict[str, Record] = {}
+        self.migrations: dict[str, Migration] = {}
+        self.cancelled: set[str] = set()
+        self.answers: dict[str, tuple[bytes, Any]] = {}
+        self.taken: list[Mutation[Any]] = []
+        #: Methods that are refused, and why.
+        self.refusing: dict[str, str] = {}
+
+    def once(self, message: Mutation[Any], work: Callable[[], Any]) -> Any:
+        with self.lock:
+            self.taken.append(message)
+            if message.request_id in self.answers:
+                digest, answer = self.answers[message.request_id]
+                if digest != message.digest():
+                    raise errors.RequestIdReused(request_id=message.request_id)
+                return answer
+            if message.method in self.refusing:
+                raise errors.InvalidState(reason=self.refusing[message.method])
+            answer = work()
+            self.answers[message.request_id] = message.digest(), answer
+            return answer
+
+    def done(self, message: Mutation[Any], work: Callable[[], None]) -> Done:
+        def and_done() -> Done:
+            work()
+            return Done()
+
+        answer: Done = self.once(message, and_done)
+        return answer
+
+    def methods(self) -> list[str]:
+        """Return the methods that have been called, each call once."""
+        return [message.method for message in self.taken]
+
+    def require(self, uuid: str, *states: str) -> Record:
+        record = self.instances.get(uuid)
+        if record is None:
+            raise errors.InstanceNotFound(name=uuid)
+        if record.state not in states:
+            raise errors.InvalidState(reason=f"instance {uuid} is {record.state}, not {' or '.join(states)}")
+        return record
+
+    def started(self, uuid: str, record: Record) -> None:
+        """Accept the claim of an instance that is started."""
+        record.attempt_id = ids.fresh()
+        if (held := self.placement.held.get(uuid)) is not None:
+            held.accepted_by = record.attempt_id
+
+    @serves(BuildInCell)
+    def build_instances(self, message: BuildInCell) -> Done:
+        def work() -> None:
+            for build in message.builds:
+                record = self.instances[build.instance_uuid] = Record(build.request_spec, build.selections[0])
+                self.started(build.instance_uuid, record)
+
+        return self.done(message, work)
+
+    @serves(DeleteInCell)
+    def delete_instance(self, message: DeleteInCell) -> Done:
+        def work() -> None:
+            uuid = message.instance_uuid
+            record = self.instances[uuid]
+            record.state, record.migration_uuid = "deleted", None
+            self.placement.deleted |= {uuid, *self.migrations}
+            self.placement.held.pop(uuid, None)
+            for migration_uuid, migration in self.migrations.items():
+                self.placement.migrations.pop(migration_uuid, None)
+                self.migrations[migration_uuid] = msgspec.structs.replace(migration, state="ended")
+
+        return self.done(message, work)
+
+    @serves(ShowInCell)
+    def list_instances(self, message: ShowInCell) -> list[Instance]:
+        return [self.shown(uuid) for uuid in message.instance_uuids if uuid in self.instances]
+
+    def shown(self, uuid: str) -> Instance:
+        record = self.instances[uuid]
+        host = None if record.state in ("shelved", "unshelving", "deleted") else record.selection.service_host
+        return Instance(
+            uuid=uuid,
+            project_id=record.spec.project_id,
+            user_id=record.spec.user_id,
+            flavor=record.spec.flavor,
+            state=record.state,
+            cell_uuid=CELL_1.uuid,
+            host=host,
+            claim_id=None if host is None else record.claim_id,
+            reason=record.reason,
+            attempts=(Attempt(attempt_id=record.attempt_id, number=1, host="a", state="active"),),
+            migration_uuid=record.migration_uuid,
+        )
+
+    @serves(OwnsClaimInCell)
+    def owns_claim(self, _message: OwnsClaimInCell) -> Ownership:
+        return Ownership(owned=False)
+
+    @serves(PrepareMoveInCell)
+    def prepare_move(self, message: PrepareMoveInCell) -> Placement:
+        def work() -> Placement:
+            uuid, migration_uuid = message.instance_uuid, message.migration_uuid
+            if migration_uuid in self.cancelled:
+                raise errors.InvalidState(reason="the move was cancelled")
+            record = self.require(uuid, "active")
+            record.state, record.migration_uuid = "moving", migration_uuid
+            self.migrations[migration_uuid] = Migration(
+                uuid=migration_uuid,
+                instance_uuid=uuid,
+                kind=message.kind,
+                state="placing",
+                source_host=record.selection.service_host,
+            )
+            return Placement(
+                request_spec=record.spec,
+                selection=record.selection,
+                attempt_id=record.attempt_id,
+                claim_id=record.claim_id,
+            )
+
+        answer: Placement = self.once(message, work)
+        return answer
+
+    @serves(CancelMoveInCell)
+    def cancel_move(self, message: CancelMoveInCell) -> Done:
+        def work() -> None:
+            self.cancelled.add(message.migration_uuid)
+            if message.migration_uuid in self.migrations:
+                record = self.require(message.instance_uuid, "moving")
+                record.state, record.migration_uuid = "active", None
+                self.ended(message.migration_uuid, "failed", message.reason)
+
+        return self.done(message, work)
+
+    def ended(self, uuid: str, state: str, reason: str | None = None) -> None:
+        self.migrations[uuid] = msgspec.structs.replace(self.migrations[uuid], state=state, reason=reason)
+
+    @serves(MoveInCell)
+    def move_instance(self, message: MoveInCell) -> Done:
+        def work() -> None:
+            record = self.require(message.instance_uuid, "moving")
+            assert record.migration_uuid == message.migration_uuid
+            record.spec, record.selection, record.state = message.request_spec, message.selections[0], "moved"
+            self.started(message.instance_uuid, record)
+            self.migrations[message.migration_uuid] = msgspec.structs.replace(
+                self.migrations[message.migration_uuid],
+                state="moved",
+                destination_host=message.selections[0].service_host,
+            )
+
+        return self.done(message, work)
+
+    @serves(EndMoveInCell)
+    def end_move(self, message: EndMoveInCell) -> Done:
+        def work() -> None:
+            record = self.require(message.instance_uuid, "moved")
+            assert record.migration_uuid is not None
+            self.ended(record.migration_uuid, f"{message.outcome}ed")
+            self.placement.migrations.pop(record.migration_uuid, None)
+            record.state, record.migration_uuid = "active", None
+
+        return self.done(message, work)
+
+    @serves(ShelveInCell)
+    def shelve_instance(self, message: ShelveInCell) -> Done:
+        def work() -> None:
+            self.require(message.instance_uuid, "active").state = "shelved"
+            self.placement.held.pop(message.instance_uuid)
+            self.placement.touch(message.instance_uuid)
+
+        return self.done(message, work)
+
+    @serves(PrepareUnshelveInCell)
+    def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
+        def work() -> RequestSpec:
+            record = self.require(message.instance_uuid, "shelved", "unshelving")
+            record.state = "unshelving"
+            return record.spec
+
+        answer: RequestSpec = self.once(message, work)
+        return answer
+
+    @serves(CancelUnshelveInCell)
+    def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
+        def work() -> None:
+            record = self.require(message.instance_uuid, "unshelving", "shelved")
+            record.state, record.reason = "shelved", message.reason
+
+        return self.done(message, work)
+
+    @serves(UnshelveInCell)
+    def unshelve_instance(self, message: UnshelveInCell) -> Done:
+        def work() -> None:
+            record = self.require(message.instance_uuid, "unshelving")
+            record.state, record.selection, record.reason = "active", message.selections[0], None
+            self.started(message.instance_uuid, record)
+
+        return self.done(message, work)
+
+    @serves(RebuildInCell)
+    def rebuild_instance(self, message: RebuildInCell) -> Done:
+        def work() -> None:
+            record = self.require(message.instance_uuid, "active")
+            record.spec = msgspec.structs.replace(record.spec, image=message.image)
+
+        return self.done(message, work)
+
+    @serves(ListMigrationsInCell)
+    def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:
+        return [self.migrations[uuid] for uuid in message.uuids if uuid in self.migrations]

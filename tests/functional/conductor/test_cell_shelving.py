@@ -1,0 +1,164 @@
+"""Shelving, unshelving and rebuilding in a cell."""
+
+import pytest
+from conductor_builders import World, node, wait_until
+from moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
+
+from moorage import errors, ids
+from moorage.messages import (
+    CancelUnshelveInCell,
+    DeleteAllocations,
+    PrepareUnshelveInCell,
+    RebuildOnHost,
+)
+
+
+def shelved(world: World) -> str:
+    uuid = built(world)
+    shelve(world, uuid)
+    becomes(world, uuid, "shelved")
+    return uuid
+
+
+def test_a_shelved_instance_holds_nothing_and_has_no_guest(world: World) -> None:
+    uuid = shelved(world)
+
+    instance = shown(world, uuid)
+    assert (instance.host, instance.claim_id) == (None, None)
+    assert world.placement.held == {}
+    assert uuid not in world.placement.deleted
+    assert world.agent.guests == {}
+    assert [attempt.state for attempt in instance.attempts] == ["ended"]
+    assert world.pending("cell") == 0
+
+
+def test_shelving_waits_for_a_host_that_does_not_answer_and_can_be_ordered_again(world: World) -> None:
+    uuid = built(world)
+    world.agent.deaf = {"a"}
+    shelve(world, uuid)
+    wait_until(lambda: world.pending("cell", "AND reason IS NOT NULL") == 1)
+    shelve(world, uuid)
+
+    assert (shown(world, uuid).state, world.placement.hosts_held()) == ("shelving", {node("a")})
+    world.agent.deaf = set()
+    becomes(world, uuid, "shelved")
+
+
+def test_an_unshelved_instance_runs_where_it_was_claimed_and_its_attempts_go_on(world: World) -> None:
+    uuid = shelved(world)
+    world.agent.failing = {"b"}
+    unshelve(world, uuid, "b", "c")
+
+    instance = becomes(world, uuid, "active")
+
+    assert (instance.host, instance.claim_id) == ("c", world.placement.held[uuid].claim_id)
+    assert [(a.number, a.host, a.state) for a in instance.attempts] == [
+        (1, "a", "ended"),
+        (2, "b", "failed"),
+        (3, "c", "active"),
+    ]
+    assert world.placement.hosts_held() == {node("c")}
+    move = Mover(world, uuid)
+    move.move("a")
+    becomes(world, uuid, "moved")
+    move.end("revert")
+    assert becomes(world, uuid, "active").host == "c"
+
+
+def test_an_instance_that_starts_nowhere_is_shelved_again_and_can_be_tried_again(world: World) -> None:
+    uuid = shelved(world)
+    world.agent.failing = {"b", "c"}
+    unshelve(world, uuid, "b", "c")
+
+    instance = becomes(world, uuid, "shelved")
+
+    assert "b: b is broken; c: c is broken" in str(instance.reason)
+    assert "a:" not in str(instance.reason).replace("instance", "")
+    assert (instance.host, instance.claim_id, world.placement.held) == (None, None, {})
+    assert uuid not in world.placement.deleted
+    unshelve(world, uuid, "a")
+    instance = becomes(world, uuid, "active")
+    assert (instance.host, instance.reason) == ("a", None)
+
+
+def test_what_is_cancelled_stays_shelved_and_what_is_left_lying_is_taken_again(world: World) -> None:
+    uuid = shelved(world)
+    prepare = PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid)
+    world.cell_call(prepare)
+    assert shown(world, uuid).state == "unshelving"
+
+    world.cell_call(CancelUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid, reason="no room"))
+
+    assert (shown(world, uuid).state, shown(world, uuid).reason) == ("shelved", "no room")
+    world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid))
+    unshelve(world, uuid, "a")
+    becomes(world, uuid, "active")
+    with pytest.raises(errors.InvalidState, match="has to be shelved"):
+        world.cell_call(PrepareUnshelveInCell(request_id=ids.fresh(), instance_uuid=uuid))
+
+
+def test_a_claim_that_was_given_up_before_it_arrived_starts_nothing(world: World) -> None:
+    uuid = shelved(world)
+    claim = world.placement.claim
+
+    def disowning(consumer: str, root: str, generation: int | None = None) -> str:
+        claim_id = claim(consumer, root, generation)
+        world.disown(world.placement.cells[0].uuid, claim_id, consumer)
+        return claim_id
+
+    world.placement.claim = disowning  # type: ignore[method-assign]
+    unshelve(world, uuid, "b")
+
+    instance = becomes(world, uuid, "shelved")
+
+    assert "given up" in str(instance.reason)
+    assert world.placement.held == {}
+    assert {taken.host for taken in world.agent.taken} == {"a"}
+
+
+def test_only_an_active_instance_is_shelved(world: World) -> None:
+    uuid = shelved(world)
+    with pytest.raises(errors.InvalidState, match="is shelved; it has to be active"):
+        shelve(world, uuid)
+    with pytest.raises(errors.InvalidState):
+        rebuild(world, uuid, "other")
+    with pytest.raises(errors.InstanceNotFound):
+        shelve(world, ids.fresh())
+    world.delete(uuid)
+    becomes(world, uuid, "deleted")
+    assert uuid in world.placement.deleted
+
+
+def test_a_rebuilt_instance_keeps_its_attempt_and_its_claim(world: World) -> None:
+    uuid = built(world)
+    before = shown(world, uuid)
+    writes = len(world.placement.calls)
+
+    rebuild(world, uuid, "other")
+
+    after = becomes(world, uuid, "active")
+    assert (after.claim_id, [a.attempt_id for a in after.attempts]) == (
+        before.claim_id,
+        [a.attempt_id for a in before.attempts],
+    )
+    assert not any(isinstance(call, DeleteAllocations) for call in world.placement.calls[writes:])
+    [order] = world.agent.orders
+    assert isinstance(order, RebuildOnHost)
+    assert order.image.id == "other"
+    placement = Mover(world, uuid).prepare()
+    assert placement.request_spec.image.id == "other"
+
+
+def test_a_rebuild_that_fails_leaves_the_instance_in_error_until_one_succeeds(world: World) -> None:
+    uuid = built(world)
+    world.agent.stuck = {"a"}
+    rebuild(world, uuid, "other")
+
+    instance = becomes(world, uuid, "error")
+
+    assert "it is stuck" in str(instance.reason)
+    assert (instance.host, world.placement.hosts_held()) == ("a", {node("a")})
+    assert len(world.agent.orders) == 3, "what has failed is tried again, a few times"
+    world.agent.stuck = set()
+    rebuild(world, uuid, "other")
+    assert becomes(world, uuid, "active").reason is None

@@ -1,0 +1,102 @@
+"""The operator's commands for servers that are there, and for their migrations."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conductor_builders import CELL_1, host_state, node
+from moving_world import MovingWorld
+
+from moorage import ids
+from moorage.shell import main
+
+
+@pytest.fixture
+def moorage(world: MovingWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n[rpc]\ncall_timeout = 30\n")
+
+    def run(*words: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        status = main(["--config-file", str(file), *words, "-f", "json"])
+        printed = capsys.readouterr().out
+        return status, json.loads(printed) if printed else None
+
+    handlers = list(logging.getLogger().handlers)
+    yield run
+    # A command logs to the standard error that it found, which is closed with the test.
+    logging.getLogger().handlers[:] = handlers
+
+
+def test_a_server_is_migrated_and_confirmed_resized_and_reverted_by_command(world: MovingWorld, moorage: Any) -> None:
+    uuid = world.active()
+
+    status, [row] = moorage("instance", "migrate", uuid, "--host", "c", "--wait")
+    assert (status, row["state"], row["source"], row["destination"]) == (0, "moved", "a", "c")
+    assert moorage("migration", "list") == (0, [row])
+    _status, shown = moorage("migration", "show", row["uuid"])
+    assert (shown["holds"], shown["kind"], shown["instance"]) == (node("a"), "cold-migration", uuid)
+    _status, shown = moorage("instance", "show", uuid)
+    assert shown["migration"] == row["uuid"]
+    status, [instance] = moorage("instance", "confirm", uuid, "--wait")
+    assert (status, instance["state"], instance["host"]) == (0, "active", "c")
+    assert moorage("migration", "list") == (0, [])
+    assert moorage("migration", "list", "--all", "--instance", uuid)[1][0]["state"] == "confirmed"
+
+    status, [row] = moorage("instance", "resize", uuid, "--vcpus", "8", "--wait")
+    assert status == 0
+    flavor = world.show(uuid).flavor
+    assert (flavor.vcpus, flavor.memory_mb) == (8, 1024)
+    assert moorage("instance", "revert", uuid, "--wait")[0] == 0
+
+
+def test_several_servers_are_evacuated_by_command_and_one_order_repeated_orders_nothing_more(
+    world: MovingWorld, moorage: Any
+) -> None:
+    uuids = [world.active(), world.active()]
+    assert moorage("instance", "evacuate", *uuids)[0] == 1
+    world.scheduler.states = [host_state("a", forced_down=True), host_state("b")]
+
+    first = moorage("instance", "evacuate", *uuids, "--request-id", "r")
+    again = moorage("instance", "evacuate", *uuids, "--request-id", "r")
+
+    assert [row["kind"] for row in first[1]] == ["evacuation"] * 2
+    assert [row["uuid"] for row in first[1]] == [row["uuid"] for row in again[1]]
+    assert len(world.migrations()) == 2
+
+
+def test_a_server_is_shelved_unshelved_and_rebuilt_by_command(world: MovingWorld, moorage: Any) -> None:
+    uuid = world.active()
+
+    assert moorage("instance", "shelve", uuid, "--wait")[1][0]["state"] == "shelved"
+    status, [row] = moorage("instance", "unshelve", uuid, "--host", "b", "--wait")
+    assert (status, row["state"], row["host"]) == (0, "active", "b")
+    assert moorage("instance", "rebuild", uuid, "--image", "other", "--wait")[0] == 0
+    assert world.cell.instances[uuid].spec.image.id == "other"
+
+
+def test_what_cannot_be_done_ends_a_command_with_a_status_and_a_reason(world: MovingWorld, moorage: Any) -> None:
+    uuid = world.active()
+    for words in (
+        ("instance", "confirm", uuid),
+        ("instance", "revert", uuid),
+        ("instance", "abort", uuid),
+        ("instance", "unshelve", uuid),
+        ("instance", "evacuate", uuid),
+        ("instance", "resize", uuid),
+        ("instance", "live-migrate", uuid, "--host", "a"),
+        ("instance", "migrate", ids.fresh()),
+        ("migration", "show", ids.fresh()),
+    ):
+        assert moorage(*words)[0] == 1, words
+    world.scheduler.hosts = []
+
+    status, [row] = moorage("instance", "migrate", uuid, "--wait")
+
+    assert (status, row["state"]) == (1, "failed")
+    assert "no hosts" in row["reason"]
+    assert moorage("migration", "show", row["uuid"])[0] == 0
+    assert CELL_1.name == moorage("migration", "show", row["uuid"])[1]["cell"]

@@ -1,0 +1,193 @@
+"""Shelved instances that are placed again, and instances that are built for a consumer which exists."""
+
+import pytest
+from conductor_builders import CELL_1, FakeScheduler, host_state, node, wait_until
+from moving_world import MovingWorld
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import OwnsClaim, SelectDestinations, ShelveInstance, UnshelveInCell, UnshelveInstance
+from moorage.model import ProviderAmounts, Selection
+
+NIC = ids.derived("node", "nic")
+
+
+def shelved(world: MovingWorld) -> str:
+    uuid = world.active()
+    world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    assert world.placement.held == {}
+    return uuid
+
+
+def unshelve(world: MovingWorld, uuid: str, host: str | None = None) -> None:
+    world.order(UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid, host=host))
+
+
+def others_put(world: MovingWorld, uuid: str) -> None:
+    world.moving_placement.extras[uuid] = {NIC: ProviderAmounts(resources={"NET_BW_EGR_KILOBIT_PER_SEC": 1000})}
+    world.placement.touch(uuid)
+
+
+def comes_to(world: MovingWorld, uuid: str, state: str) -> None:
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert world.show(uuid).state == state, world.show(uuid)
+
+
+class Conflicting(FakeScheduler):
+    """Finds, so many times, that somebody else has written the consumer."""
+
+    conflicts = 0
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        if self.conflicts > 0:
+            self.conflicts -= 1
+            self.placement.touch(message.instance_uuids[0])
+        return super().select_destinations(message)
+
+
+def conflicting(world: MovingWorld, conflicts: int) -> None:
+    world.scheduler = scheduler = Conflicting(world.placement)
+    scheduler.conflicts = conflicts
+    world.serve("scheduler", scheduler)
+
+
+def test_a_shelved_instance_is_claimed_for_in_its_cell_and_started_there(world: MovingWorld) -> None:
+    uuid = shelved(world)
+
+    unshelve(world, uuid, host="c")
+
+    comes_to(world, uuid, "active")
+    asked = world.scheduler.asked[-1]
+    assert asked.request_spec.requested_destination is not None
+    assert asked.request_spec.requested_destination.cell == CELL_1.uuid
+    assert asked.consumer_generations == {uuid: 2}
+    assert world.placement.held[uuid].root == node("c")
+    assert world.show(uuid).host == "c"
+
+
+def test_an_instance_that_is_being_unshelved_shows_so_and_takes_no_other_order(world: MovingWorld) -> None:
+    uuid = shelved(world)
+    world.cell.refusing = {"unshelve_instance": "not now"}
+    unshelve(world, uuid)
+    wait_until(lambda: "unshelve_instance" in world.cell.methods())
+
+    assert world.show(uuid).state == "unshelving"
+    with pytest.raises(errors.InvalidState):
+        unshelve(world, uuid)
+    claim_id = world.placement.held[uuid].claim_id
+    assert world.order(OwnsClaim(request_id=ids.fresh(), consumer_uuid=uuid, claim_id=claim_id)).owned
+    world.cell.refusing = {}
+    comes_to(world, uuid, "active")
+    assert sum(isinstance(message, UnshelveInCell) for message in world.cell.taken) >= 2
+
+
+def test_an_instance_for_which_there_is_no_host_stays_shelved_and_says_why_until_it_is_tried_again(
+    world: MovingWorld,
+) -> None:
+    uuid = shelved(world)
+    world.scheduler.hosts = []
+
+    unshelve(world, uuid)
+
+    comes_to(world, uuid, "shelved")
+    assert world.show(uuid).explanation is not None
+    assert "no hosts" in str(world.show(uuid).reason)
+    assert world.placement.held == {}
+    world.scheduler.hosts = ["b"]
+    unshelve(world, uuid)
+    comes_to(world, uuid, "active")
+    assert world.show(uuid).explanation is None
+
+
+def test_a_host_that_cannot_be_gone_to_is_refused_at_once(world: MovingWorld) -> None:
+    uuid = shelved(world)
+    world.scheduler.states = [host_state("b", up=False)]
+
+    with pytest.raises(errors.InvalidState):
+        unshelve(world, uuid, host="b")
+    with pytest.raises(errors.HostNotFound):
+        unshelve(world, uuid, host="nowhere")
+    assert world.show(uuid).state == "shelved"
+
+
+@pytest.mark.parametrize(("policy", "state"), [("fail", "shelved"), ("retry", "shelved"), ("combine", "active")])
+def test_what_others_have_put_on_a_shelved_instance_is_added_to_only_under_combine(
+    world: MovingWorld, policy: str, state: str
+) -> None:
+    world.restart("super", consumer_conflict_policy=policy)
+    uuid = shelved(world)
+    others_put(world, uuid)
+
+    unshelve(world, uuid)
+
+    comes_to(world, uuid, state)
+    assert [message.keep_held for message in world.scheduler.asked[1:]] == ([True] if policy == "combine" else [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "conflicts", "state"),
+    [("fail", 1, "shelved"), ("retry", 2, "active"), ("retry", 3, "shelved"), ("combine", 4, "active")],
+)
+def test_what_unshelving_does_when_others_write_meanwhile_is_the_policys(
+    world: MovingWorld, policy: str, conflicts: int, state: str
+) -> None:
+    world.restart("super", consumer_conflict_policy=policy, max_contention_retries=2)
+    uuid = shelved(world)
+    conflicting(world, conflicts)
+
+    unshelve(world, uuid)
+
+    comes_to(world, uuid, state)
+    assert len(world.placement.held) == (state == "active")
+    if state == "shelved":
+        conflicting(world, 0)
+        unshelve(world, uuid)
+        comes_to(world, uuid, "active")
+
+
+def test_an_instance_that_is_deleted_while_it_is_unshelved_leaves_nothing(world: MovingWorld) -> None:
+    uuid = shelved(world)
+    world.cell.refusing = {"unshelve_instance": "not now"}
+    unshelve(world, uuid)
+    wait_until(lambda: "unshelve_instance" in world.cell.methods())
+
+    world.delete(uuid)
+
+    world.becomes(uuid, "deleted")
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert world.placement.held == {}
+
+
+# --- Built for a consumer that exists ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("policy", "state"), [("fail", "error"), ("retry", "error"), ("combine", "active")])
+def test_an_instance_is_built_for_a_consumer_that_exists_only_under_combine(
+    world: MovingWorld, policy: str, state: str
+) -> None:
+    class Strict(FakeScheduler):
+        def claim(self, message: SelectDestinations, uuid: str, host: str) -> str:
+            world.moving_placement.require_generation(uuid, message.consumer_generations.get(uuid))
+            return super().claim(message, uuid, host)
+
+    world.restart("super", consumer_conflict_policy=policy)
+    world.serve("scheduler", Strict(world.placement))
+    uuid = ids.fresh()
+    others_put(world, uuid)
+    others_put(world, uuid)
+
+    world.build(uuid)
+
+    world.becomes(uuid, state)
+    assert (uuid in world.placement.held) == (state == "active")
+
+
+def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingWorld) -> None:
+    uuid = ids.fresh()
+    world.placement.claim(uuid, node("b"))
+
+    world.build(uuid)
+
+    assert "generation" in str(world.becomes(uuid, "error").reason)
+    assert world.placement.held[uuid].root == node("b")
