@@ -121,11 +121,16 @@ def _why_leaked(
     if instance is None:
         # Without a claim it was written through the placement API, and is the writer's business.
         return "no such instance" if holder.claim_id is not None else None
-    if _holds_nothing(instance):
+    if _holds_nothing(instance) and not _is_others(holder):
         return f"the instance is in state {instance.state}"
     if holder.migration_of is not None and complete and instance.migration_uuid != holder.uuid:
         return f"a migration of instance {instance.uuid} that has ended"
     return None
+
+
+def _is_others(holder: Holder) -> bool:
+    """Tell whether what an instance holds was written by others: it goes without a claim only where no host has it."""
+    return holder.claim_id is None and holder.migration_of is None
 
 
 def _is_of(residue: Holder, attempts: Collection[str]) -> bool:

@@ -108,6 +108,11 @@ def test_what_was_written_without_a_claim_is_its_writers_business() -> None:
     assert kinds(seen(Holder(uuid=TWO, consumer_type="INSTANCE", allocations=1))) == []
 
 
+def test_what_others_have_written_to_a_shelved_instance_is_theirs() -> None:
+    written = Holder(uuid=ONE, consumer_type="INSTANCE", allocations=1)
+    assert kinds(seen(written, instances=[instance("shelved")])) == []
+
+
 def test_a_residue_belongs_to_an_attempt_that_is_known() -> None:
     failed = instance("error", attempts=(attempt("a", "failed"),))
     assert kinds(seen(residue("a"), instances=[failed])) == []

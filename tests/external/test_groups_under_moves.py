@@ -1,0 +1,205 @@
+"""Members of anti-affinity groups built and evacuated all at once, by two schedulers: at no moment is a rule broken.
+
+Every service is a process of its own, on a real RabbitMQ and a real MariaDB. `make test` builds 40 and evacuates 10;
+with DRILLS=long in the environment it is 200 and 50.
+"""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+from building_client import SPEC
+from msgspec import structs
+from sqlalchemy import func, select
+
+from harness.audit import judge
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+from moorage import errors, ids
+from moorage.bus import Client
+from moorage.database import Database
+from moorage.messages import BuildInstances, EvacuateInstance, ListInstances, ListMigrations, SetHost
+from moorage.model import Instance, ServerGroup
+from moorage.wire import Message, R
+from placement_store.schema import consumer_groups, consumers
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.timeout(1800),
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+LONG = os.environ.get("DRILLS") == "long"
+#: Hosts, groups and members of each, and how many of them are evacuated. The hosts that stay up are enough for a group.
+HOSTS, GROUPS, MEMBERS, EVACUATED = (32, 10, 20, 50) if LONG else (16, 4, 10, 10)
+SECONDS = 900.0 if LONG else 240.0
+CLIENTS = 8
+
+
+@dataclass
+class Watch:
+    """Looks without a pause whether a host has more members of a group than it may; each look is one statement."""
+
+    database: Database
+    looks: int = 0
+    broken: list[str] = field(default_factory=list)
+    _ended: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Watch":
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def look(self) -> list[str]:
+        # An instance and its migration on one host are one member; what a residue holds is no member's.
+        member = func.count(func.distinct(func.coalesce(consumers.c.migration_of, consumers.c.uuid)))
+        statement = (
+            select(consumer_groups.c.uuid, consumers.c.root_provider_id, member)
+            .join(consumer_groups, consumer_groups.c.id == consumers.c.consumer_group_id)
+            .where(consumers.c.root_provider_id.is_not(None))
+            .group_by(consumer_groups.c.uuid, consumers.c.root_provider_id, consumer_groups.c.max_per_root)
+            .having(member > consumer_groups.c.max_per_root)
+        )
+        with self.database.engine.connect() as connection:
+            return [str(tuple(row)) for row in connection.execute(statement)]
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            self.broken += self.look()
+            self.looks += 1
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def database(mariadb_url: str) -> Iterator[Database]:
+    database = Database(mariadb_url, "main")
+    yield database
+    database.close()
+
+
+def groups() -> list[ServerGroup]:
+    """Every third group may have two members on a host."""
+    return [
+        ServerGroup(uuid=ids.fresh(), policy="anti-affinity", max_server_per_host=2 if number % 3 == 2 else 1)
+        for number in range(GROUPS)
+    ]
+
+
+def ask(client: Client, message: Message[R]) -> R:
+    """Ask until somebody answers, with the same request."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            return client.call(message)
+        except (errors.Unavailable, errors.RequestInProgress):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
+def all_at_once(client: Client, messages: Sequence[Message[R]]) -> None:
+    with ThreadPoolExecutor(CLIENTS) as threads:
+        list(threads.map(lambda message: ask(client, message), messages))
+
+
+def instances(client: Client) -> dict[str, Instance]:
+    return {instance.uuid: instance for instance in ask(client, ListInstances())}
+
+
+def wait(true: Callable[[], bool], what: str) -> None:
+    wait_until(true, what, SECONDS, interval=0.5)
+
+
+def begin(cloud: ProcessCloud) -> None:
+    cloud.run("db", "upgrade")
+    cloud.run("cell", "create", "cell1")
+    cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
+    cloud.start("conductor", "conductor")
+    for number in (1, 2):
+        cloud.start(f"scheduler{number}", "scheduler")
+    cloud.start("compute", "compute", "--cell", "cell1", "--agent", "agent", "--fake-hosts", str(HOSTS))
+    cloud.wait_for_hosts(HOSTS, SECONDS)
+
+
+def assert_apart(members: dict[str, list[str]], found: dict[str, Instance], wanted: Sequence[ServerGroup]) -> None:
+    """Compare the hosts that instances are on with the rules of their groups."""
+    for group in wanted:
+        per_host = Counter(found[uuid].host for uuid in members[group.uuid])
+        assert max(per_host.values()) <= group.max_server_per_host, per_host
+
+
+def test_no_rule_is_broken_while_members_are_built_and_evacuated_all_at_once(
+    mariadb_url: str, rabbitmq_url: str, database: Database, record_property: Callable[[str, object], None]
+) -> None:
+    settings = {
+        "conductor": {"max_contention_retries": 100, "workers": 16, "retry_backoff": 0.2},
+        "scheduler": {"host_subset_size": 3},
+        "fake_driver": {"vcpus": 64, "memory_mb": 262144, "disk_gb": 2000},
+    }
+    with ProcessCloud(rabbitmq_url, mariadb_url, settings) as cloud:
+        begin(cloud)
+        conductor = cloud.client("conductor", timeout=60)
+        wanted = groups()
+        members = {group.uuid: [ids.fresh() for _ in range(MEMBERS)] for group in wanted}
+        with Watch(database) as watch:
+            builds = [
+                BuildInstances(
+                    request_id=ids.fresh(),
+                    request_spec=structs.replace(SPEC, server_group=group),
+                    instance_uuids=(members[group.uuid][number],),
+                )
+                # One of each group in turn: its members are placed at the same time.
+                for number in range(MEMBERS)
+                for group in wanted
+            ]
+            began = time.monotonic()
+            all_at_once(conductor, builds)
+            wait(lambda: all(one.state != "building" for one in instances(conductor).values()), "all to be built")
+            built = time.monotonic() - began
+            found = instances(conductor)
+            assert Counter(one.state for one in found.values()) == {"active": GROUPS * MEMBERS}, reasons(found)
+            assert_apart(members, found, wanted)
+
+            leaving = to_be_evacuated(found)
+            for host in {str(found[uuid].host) for uuid in leaving}:
+                message = SetHost(request_id=ids.fresh(), service_host=host, forced_down=True)
+                ask(cloud.client("scheduler"), message)
+            began = time.monotonic()
+            all_at_once(conductor, [EvacuateInstance(request_id=ids.fresh(), instance_uuid=uuid) for uuid in leaving])
+            wait(lambda: not ask(conductor, ListMigrations()), "all to be evacuated")
+            evacuated = time.monotonic() - began
+        after = instances(conductor)
+        migrations = ask(conductor, ListMigrations(ended=True))
+        assert Counter(one.state for one in migrations) == {"confirmed": EVACUATED}, migrations
+        assert all(after[uuid].state == "active" and after[uuid].host != found[uuid].host for uuid in leaving)
+        assert_apart(members, after, wanted)
+        assert watch.broken == []
+        assert watch.looks > 10
+        wait(lambda: judge(database, list(after)).clean, "the residues to be cleaned up")
+        record_property(
+            "measured",
+            f"{GROUPS * MEMBERS} members of {GROUPS} groups built in {built:.1f} s, {EVACUATED} evacuated in "
+            f"{evacuated:.1f} s, on {HOSTS} hosts by two schedulers; {watch.looks} looks have found no rule broken",
+        )
+
+
+def to_be_evacuated(found: dict[str, Instance]) -> list[str]:
+    """Return as many members as are to be evacuated: those of the fullest hosts, so that these are few."""
+    hosts = Counter(str(one.host) for one in found.values())
+    ranks = {host: rank for rank, (host, _count) in enumerate(hosts.most_common())}
+    ordered = sorted(found.values(), key=lambda one: (ranks[str(one.host)], one.uuid))
+    return [one.uuid for one in ordered[:EVACUATED]]
+
+
+def reasons(found: dict[str, Instance]) -> Counter[str]:
+    return Counter(f"{one.state}: {one.reason}" for one in found.values() if one.state != "active")

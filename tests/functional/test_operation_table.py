@@ -1,0 +1,67 @@
+"""Every operation, and every trouble that can strike it, on a whole cloud: as the table has it, and as docs show it.
+
+One cloud for each policy serves all rows; several are played at a time, each in a room of its own.
+"""
+
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from operation_cloud import Troubles, TroublesomeCloud, plan
+from operation_player import played
+from operation_room import Room, rooms_of
+from operation_table import WELL, Row, rows
+
+from moorage import failpoints
+
+pytestmark = pytest.mark.timeout(1200)
+
+ROOMS = 8
+
+Rooms = Callable[[str], list[Room]]
+
+
+@pytest.fixture(scope="module")
+def rooms() -> Iterator[Rooms]:
+    """The rooms of a cloud whose conductors have a policy; started when it is first asked for."""
+    with ExitStack() as opened:
+        troubles = Troubles()
+        opened.enter_context(failpoints.observed(troubles))
+        known: dict[str, list[Room]] = {}
+
+        def of(policy: str) -> list[Room]:
+            if policy not in known:
+                cloud = opened.enter_context(TroublesomeCloud(plan(policy, hosts=3 * ROOMS)))
+                known[policy] = rooms_of(cloud, troubles)
+            return known[policy]
+
+        yield of
+
+
+def play(table: list[Row], rooms: list[Room]) -> list[str]:
+    """Play rows, as many at a time as there are rooms; return all that was not as they have it."""
+    free: queue.SimpleQueue[Room] = queue.SimpleQueue()
+    for room in rooms:
+        free.put(room)
+
+    def one(row: Row) -> list[str]:
+        room = free.get()
+        try:
+            return played(row, room)
+        finally:
+            free.put(room)
+
+    with ThreadPoolExecutor(len(rooms)) as pool:
+        return [wrong for found in pool.map(one, table) for wrong in found]
+
+
+@pytest.mark.parametrize("operation", WELL)
+def test_each_trouble_ends_as_the_table_has_it_and_the_next_try_ends_well(operation: str, rooms: Rooms) -> None:
+    wrong: list[str] = []
+    for policy in ("combine", "retry", "fail"):
+        if chosen := [row for row in rows() if row.operation == operation and policy in row.policies]:
+            wrong += [f"[{policy}] {one}" for one in play(chosen, rooms(policy))]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)

@@ -1,0 +1,77 @@
+"""Four actors do at random to ten servers on six hosts of two cells what can be done; in the end the books are right.
+
+`make test` plays a few stories; with DRILLS=long in the environment it is sixty, each longer.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+from operation_cloud import TroublesomeCloud
+from random_aftermath import Aftermath, drifts
+from random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Mishaps, Troop
+
+from moorage import failpoints
+
+LONG = os.environ.get("DRILLS") == "long"
+ACTORS = 4
+STORIES = 60 if LONG else 3
+DEEDS_EACH = 40 if LONG else 15
+
+pytestmark = pytest.mark.timeout(3600 if LONG else 600)
+
+
+def deeds() -> st.SearchStrategy[list[Deed]]:
+    one = st.tuples(st.sampled_from(DEEDS), st.integers(0, SERVERS - 1), st.integers(0, HOSTS - 1))
+    return st.lists(one, min_size=DEEDS_EACH, max_size=DEEDS_EACH)
+
+
+@pytest.fixture(scope="module")
+def mishaps() -> Iterator[Mishaps]:
+    mishaps = Mishaps()
+    with failpoints.observed(mishaps):
+        yield mishaps
+
+
+@pytest.fixture(scope="module")
+def troop(mishaps: Mishaps) -> Iterator[Troop]:
+    with TroublesomeCloud(PLAN) as cloud:
+        troop = Troop(cloud)
+        troop.furnish()
+        yield troop
+
+
+@given(scripts=st.lists(deeds(), min_size=ACTORS, max_size=ACTORS), seed=st.integers(0, 2**16))
+@settings(
+    max_examples=STORIES,
+    deadline=None,
+    phases=[Phase.generate],
+    # A story takes seconds, and no two of them are alike: four threads tell it.
+    suppress_health_check=list(HealthCheck),
+    derandomize=not LONG,
+    database=None,
+)
+def test_whatever_is_done_to_servers_in_the_end_exactly_those_hold_something_that_should(
+    troop: Troop, mishaps: Mishaps, scripts: list[list[Deed]], seed: int
+) -> None:
+    began = time.monotonic()
+    troop.begin()
+    mishaps.begin(seed, rate=0.02)
+    try:
+        with ThreadPoolExecutor(ACTORS) as actors:
+            for _ in actors.map(troop.act, scripts):
+                pass
+    finally:
+        mishaps.end()
+    after = Aftermath(troop)
+    after.settle()
+
+    findings = after.findings()
+    note(f"{time.monotonic() - began:.1f} s; {dict(troop.answers)}")
+    assert not findings, "\n".join(findings)
+    assert not drifts(troop.cloud)
+    assert not after.clear()

@@ -1,0 +1,251 @@
+"""Plays rows of the table of operations in a room of a cloud."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from operation_cloud import CrashPoint, Troubles, lose
+from operation_room import LARGE, Room, Seen
+from operation_table import (
+    AGAIN,
+    ANSWERS,
+    AS_ORDERED,
+    CONFIRM,
+    DROPPING,
+    ELSEWHERE,
+    REBUILD,
+    ROOM,
+    TAKEN_AWAY,
+    Row,
+    Stand,
+)
+
+from moorage import context, ids
+from moorage.messages import (
+    AbortMigration,
+    ConfirmMigration,
+    DeleteAllocations,
+    DeleteInstance,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    ShelveInstance,
+    UnshelveInstance,
+)
+from moorage.model import Image
+
+OTHERS = ("destination", "alternate")
+
+
+@dataclass
+class Play:
+    """One row in one room."""
+
+    row: Row
+    room: Room
+    troubles: Troubles
+    request_id: str = field(default_factory=ids.fresh)
+    uuid: str = ""
+    crash: CrashPoint | None = None
+
+    def run(self) -> list[str]:
+        """Return what was not as the table has it."""
+        with context.bound(request_id=self.request_id):
+            try:
+                return self._run()
+            finally:
+                self.troubles.disarm(self.request_id)
+                if self.uuid:
+                    self.room.clear(self.uuid)
+
+    def _run(self) -> list[str]:
+        self._prepare()
+        self._make_trouble()
+        self._order()
+        if self.crash is not None:
+            self.room.until(self.crash.reached.is_set, "the step to be reached")
+            self.crash.restart()
+        wrong = self._compare("then", self.row.then, self.row.pending)
+        unpassed = self.troubles.disarm(self.request_id)
+        wrong += [f"{self.row.operation}, {self.row.trouble}: nobody passed {name}" for name in unpassed]
+        if self.row.next != AS_ORDERED:
+            self._go_on()
+            wrong += self._compare(f"after: {self.row.next}", self.row.end)
+        self.room.cloud.faults.forget(self.uuid)
+        self.room.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=self.uuid))
+        self.room.becomes(self.uuid, "deleted")
+        self.room.until(lambda: not self.room.seen(self.uuid).holds, "nothing to be held")
+        return wrong
+
+    def _compare(self, when: str, stand: Stand, pending: str = "") -> list[str]:
+        wanted = Seen(stand.server, stand.migration, stand.holds, (pending,) if pending else ())
+        seen = self.room.settles(self.uuid, wanted)
+        if seen == wanted:
+            return []
+        instance = self.room.show(self.uuid)
+        attempts = [(one.host, one.state, one.reason) for one in instance.attempts]
+        why = f"{instance.reason} {attempts}"
+        return [f"{self.row.operation}, {self.row.trouble}, {when}:\n  {seen}\n  instead of\n  {wanted}\n  {why}"]
+
+    # --- Before -------------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        room, operation = self.room, self.row.operation
+        self.uuid = room.build(hanging=self.row.trouble == "it is being built")
+        waiting = ("its move waits to be confirmed", "its move is being confirmed")
+        if operation in ("confirm", "revert") or self.row.trouble in waiting:
+            self._give("migrate", host="destination")
+            room.becomes(self.uuid, "moved")
+        elif operation == "abort" or self.row.trouble == "it is on its way to another host":
+            room.misbehave("hanging", self.uuid, "destination")
+            self._give("live-migrate" if operation == "abort" else "migrate", host="destination")
+            room.until(lambda: room.has_attempt(self.uuid, "destination", "building"), "the guest to arrive")
+        elif operation == "evacuate":
+            room.force_down("source")
+        elif operation == "unshelve":
+            self._give("shelve")
+            room.becomes(self.uuid, "shelved")
+            # So that there is a destination and an alternate, as for a move.
+            room.fill("source")
+        if self.row.trouble == "its move is being confirmed":
+            room.misbehave("silent", self.uuid, "source")
+            self._give("confirm")
+            self.room.cloud.faults.forget(self.uuid)
+
+    def _give(self, operation: str, host: str | None = None, drop_extras: bool = False) -> None:
+        """Order something."""
+        to = None if host is None else self.room.hosts[host]
+        request_id, uuid = ids.fresh(), self.uuid
+        moving = {"request_id": request_id, "instance_uuid": uuid, "host": to, "drop_extras": drop_extras}
+        plain = {"request_id": request_id, "instance_uuid": uuid}
+        messages: dict[str, Callable[[], object]] = {
+            "delete": lambda: DeleteInstance(**plain),
+            "migrate": lambda: MigrateInstance(**moving),
+            "resize": lambda: ResizeInstance(**moving, flavor=LARGE),
+            "resize on its host": lambda: ResizeInstance(**{**moving, "host": self.room.hosts["source"]}, flavor=LARGE),
+            "confirm": lambda: ConfirmMigration(**plain),
+            "revert": lambda: RevertMigration(**plain),
+            "live-migrate": lambda: LiveMigrateInstance(**moving),
+            "abort": lambda: AbortMigration(**plain),
+            "evacuate": lambda: EvacuateInstance(**moving),
+            "shelve": lambda: ShelveInstance(**plain),
+            "unshelve": lambda: UnshelveInstance(**plain, host=to),
+            "rebuild": lambda: RebuildInstance(**plain, image=Image(id="another")),
+        }
+        self.room.order(messages[operation]())
+
+    def _order(self) -> None:
+        self._give(self.row.operation, "destination" if "that was asked for" in self.row.trouble else None)
+
+    # --- Trouble ------------------------------------------------------------------------------------------------------
+
+    def _make_trouble(self) -> None:
+        trouble, room, uuid = self.row.trouble, self.room, self.uuid
+        hosts = {
+            "the destination fails": ("failing", "destination"),
+            "the destination refuses": ("refusing", "destination"),
+            "every destination fails": ("failing", "source", *OTHERS),
+            "its host fails": ("failing", "source"),
+            "the source's guest cannot be stopped": ("stuck", "source"),
+            "the source's guest cannot be started": ("stuck", "source"),
+            "the guest cannot be rebuilt": ("stuck", "source"),
+            "the source's host does not answer": ("silent", "source"),
+            "the destination's host does not answer": ("silent", "destination"),
+        }
+        for start, (how, *which) in hosts.items():
+            if trouble.startswith(start):
+                room.misbehave(how, uuid, *which)
+        if self.row.point is not None:
+            self._interrupt(*self.row.point)
+        self._make_others_write(trouble)
+        if trouble == "no host has room":
+            room.fill("destination")
+            room.fill("alternate")
+            if self.row.operation == "resize":
+                room.fill("source", leave=LARGE.vcpus - 1)
+        elif trouble == "its host has no room for both sizes":
+            room.fill("source", leave=LARGE.vcpus - 1)
+
+    def _make_others_write(self, trouble: str) -> None:
+        room, uuid = self.room, self.uuid
+        licence = lambda: room.attach_licence(uuid)  # noqa: E731
+        at = {
+            "others write before the claim": ("step.*.select.begin", licence, 1),
+            "others write before the claim, again and again": ("step.*.select.begin", self._again_and_again, 4),
+            "others put something on the source before the claim": (
+                "step.move.select.begin",
+                lambda: room.attach_memory(uuid),
+                1,
+            ),
+            "the destination fails, and others write before the swap": ("step.*.swap.begin", licence, 1),
+            "every destination fails, and others write before the source is given back": (_END, licence, 1),
+            "others write before the source is given back": (_END, licence, 1),
+            "others write before the source is released": (_END, licence, 1),
+            "others write before the end of the move": (_END, licence, 1),
+            "others write before the release": ("step.*.release.begin", licence, 1),
+            "others write meanwhile": ("step.rebuild.rebuild.begin", licence, 1),
+            "the destination that was asked for fills up before the claim": (
+                "step.*.select.begin",
+                lambda: room.fill("destination"),
+                1,
+            ),
+            "the destination fails, and the alternates are full by then": ("step.*.swap.begin", self._fill_all, 1),
+        }
+        if trouble in at:
+            self.troubles.arm(self.request_id, *at[trouble])
+        elif trouble == "others have put something on it":
+            licence()
+
+    def _again_and_again(self) -> None:
+        """Write so that what is held is the same in the end: once for the licence, then in vain."""
+        self.room.touch_licence(self.uuid)
+
+    def _fill_all(self) -> None:
+        self.room.fill("alternate")
+        if self.row.operation == "resize":
+            self.room.fill("source")
+
+    def _interrupt(self, half: str, kind: str, step: str) -> None:
+        if "the reply is lost" in self.row.trouble:
+            self.troubles.arm(self.request_id, f"step.{kind}.{step}.answered.*", lose)
+            return
+        service = "conductor" if half == "super" else "conductor-cell1"
+        self.crash = CrashPoint(self.room.cloud, service)
+        self.troubles.arm(self.request_id, f"step.{kind}.{step}.done", self.crash, times=10_000)
+
+    # --- After --------------------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        room, row = self.room, self.row
+        room.cloud.faults.forget(self.uuid)
+        if row.next == ANSWERS:
+            return
+        if row.next in (ROOM, AGAIN):
+            room.make_room()
+            if row.operation == "unshelve":
+                room.fill("source")
+        if row.next == TAKEN_AWAY:
+            room.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.uuid))
+        if row.next == CONFIRM:
+            self._give("confirm")
+        elif row.next == REBUILD:
+            self._give("rebuild")
+        elif row.next == ELSEWHERE:
+            self._give(row.operation, "alternate")
+        else:
+            self._give(row.operation, drop_extras=row.next == DROPPING)
+
+
+_END = "step.*.send.placement.end_move"
+
+
+def played(row: Row, room: Room) -> list[str]:
+    """Play a row, and return what was not as it has it, or what went wrong otherwise."""
+    began = time.monotonic()
+    try:
+        return Play(row, room, room.troubles).run()
+    except Exception as fault:  # noqa: BLE001 - every row is to be heard of
+        return [f"{row.operation}, {row.trouble}: {type(fault).__name__}: {fault} ({time.monotonic() - began:.0f} s)"]

@@ -1,0 +1,303 @@
+"""Three hosts of a cloud on which one server at a time is built, operated upon in trouble, and looked at."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from msgspec import structs
+from operation_cloud import Troubles, TroublesomeCloud, roles
+from sqlalchemy import or_, select
+
+from harness.cloud import wait_until
+from moorage import errors, ids
+from moorage.bus import Client
+from moorage.messages import (
+    BuildInstances,
+    CreateResourceProvider,
+    DeleteAllocations,
+    EnsureResourceClass,
+    GetAllocations,
+    GetResourceProvider,
+    ListHosts,
+    ListMigrations,
+    ListOperations,
+    PutAllocations,
+    SetAggregates,
+    SetHost,
+    SetInventories,
+    ShowInstance,
+)
+from moorage.model import (
+    ConsumerAllocations,
+    Flavor,
+    HostState,
+    Instance,
+    Inventory,
+    ProviderAmounts,
+    RequestSpec,
+    ResourceGroup,
+)
+from moorage.wire import Message, Mutation, R
+from placement_store.schema import allocations, consumers, resource_classes, resource_providers
+
+SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
+LARGE = Flavor(name="large", vcpus=4, memory_mb=8192, root_gb=20)
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL)
+LICENCE = "CUSTOM_LICENCE"
+#: How long a condition is waited for, and how long a server that stands otherwise than wanted must stand so, with
+#: nothing going on, until it is believed.
+SECONDS, STILL = 180.0, 20.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A server as it stands: its state and host, its last migration's state, who holds what for it, what goes on."""
+
+    server: str
+    migration: str
+    holds: str
+    pending: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        goes_on = f"; pending: {', '.join(self.pending)}" if self.pending else ""
+        return f"{self.server} | {self.migration or 'no migration'} | {self.holds or 'nobody'}{goes_on}"
+
+
+@dataclass
+class Room:
+    """Three hosts; what else is in the cloud is no business of the servers in here."""
+
+    cloud: TroublesomeCloud
+    troubles: Troubles
+    hosts: Mapping[str, str]
+    nodes: Mapping[str, str]
+    aggregate: str
+    licences: str
+    fillers: list[str] = field(default_factory=list)
+
+    @classmethod
+    def furnish(cls, cloud: TroublesomeCloud, troubles: Troubles, hosts: list[HostState]) -> "Room":
+        """Make a room of three hosts, of which the alternate has less room than the destination."""
+        placement = cloud.client("placement")
+        named = {host.service_host: host.compute_node_uuid for host in hosts}
+        of_role = roles(sorted(named))
+        room = cls(
+            cloud, troubles, of_role, {role: named[host] for role, host in of_role.items()}, ids.fresh(), ids.fresh()
+        )
+        for node in room.nodes.values():
+            placement.call(SetAggregates(request_id=ids.fresh(), uuid=node, aggregates=(room.aggregate,)))
+        placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
+        made = placement.call(
+            CreateResourceProvider(request_id=ids.fresh(), uuid=room.licences, name=f"licences of {of_role['source']}")
+        )
+        shelf = {LICENCE: Inventory(total=100)}
+        placement.call(
+            SetInventories(request_id=ids.fresh(), uuid=room.licences, generation=made.generation, inventories=shelf)
+        )
+        room.hold(ids.fresh(), {room.nodes["alternate"]: {"MEMORY_MB": 4096}})
+        return room
+
+    # --- What is asked ------------------------------------------------------------------------------------------------
+
+    @property
+    def placement(self) -> Client:
+        return self.cloud.client("placement")
+
+    def order(self, message: Mutation[R]) -> R:
+        """Order something, with the same request until it is answered."""
+        return until_answered(lambda: self.cloud.client("conductor").call(message))
+
+    def ask(self, message: Message[R]) -> R:
+        return until_answered(lambda: self.cloud.client("conductor").call(message))
+
+    def show(self, uuid: str) -> Instance:
+        return self.ask(ShowInstance(instance_uuid=uuid))
+
+    def build(self, hanging: bool = False) -> str:
+        """Return an instance that is active on the source."""
+        uuid = ids.fresh()
+        spec = structs.replace(
+            SPEC,
+            force_hosts=(self.hosts["source"],),
+            groups={"": ResourceGroup(member_of=((self.aggregate,),))},
+        )
+        if hanging:
+            self.misbehave("hanging", uuid, "source")
+        self.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
+        if hanging:
+            self.until(lambda: self.has_attempt(uuid, "source", "building"), "it to be built")
+        else:
+            self.becomes(uuid, "active")
+        return uuid
+
+    def has_attempt(self, uuid: str, role: str, state: str) -> bool:
+        found = {(attempt.host, attempt.state) for attempt in self.show(uuid).attempts}
+        return (self.hosts[role], state) in found
+
+    def becomes(self, uuid: str, state: str) -> None:
+        self.until(lambda: self.show(uuid).state == state, state)
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        wait_until(true, what, SECONDS, interval=0.1)
+
+    # --- Other people -------------------------------------------------------------------------------------------------
+
+    def misbehave(self, how: str, uuid: str, *which: str) -> None:
+        """Have hosts do badly by an instance."""
+        getattr(self.cloud.faults, how).update((uuid, self.hosts[role]) for role in which)
+
+    def force_down(self, role: str, down: bool = True) -> None:
+        message = SetHost(request_id=ids.fresh(), service_host=self.hosts[role], forced_down=down)
+        until_answered(lambda: self.cloud.client("scheduler").call(message))
+
+    def hold(self, consumer: str, wanted: Mapping[str, Mapping[str, int]]) -> None:
+        """Have a consumer hold something, beside what it holds already, as an operator does with plain writes."""
+        while True:
+            try:
+                known = self.placement.call(GetAllocations(consumer_uuid=consumer))
+            except errors.ConsumerNotFound:
+                known = None
+            held = {} if known is None else {uuid: dict(one.resources) for uuid, one in known.allocations.items()}
+            for provider, amounts in wanted.items():
+                for name, amount in amounts.items():
+                    at = held.setdefault(provider, {})
+                    at[name] = at.get(name, 0) + amount
+            allocations = ConsumerAllocations(
+                allocations={uuid: ProviderAmounts(resources=amounts) for uuid, amounts in held.items()},
+                project_id="p",
+                user_id="u",
+                consumer_type="OTHER" if known is None else known.consumer_type,
+                consumer_generation=None if known is None else known.generation,
+            )
+            message = PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=allocations)
+            try:
+                self.placement.call(message)
+            except errors.ConsumerGenerationConflict:
+                continue
+            return
+
+    def attach_licence(self, uuid: str) -> None:
+        """Write to an instance's consumer what is on no host: it is in nobody's way but moves the generation."""
+        self.hold(uuid, {self.licences: {LICENCE: 1}})
+
+    def touch_licence(self, uuid: str) -> None:
+        """Do so the first time, and write the same again each further time."""
+        held = self.placement.call(GetAllocations(consumer_uuid=uuid)).allocations
+        self.hold(uuid, {} if self.licences in held else {self.licences: {LICENCE: 1}})
+
+    def attach_memory(self, uuid: str) -> None:
+        """Write to an instance's consumer what is on the host that it is to leave."""
+        self.hold(uuid, {self.nodes["source"]: {"MEMORY_MB": 512}})
+
+    def fill(self, role: str, leave: int = 0) -> None:
+        """Have somebody else take all VCPU of a host but so many."""
+        provider = self.placement.call(GetResourceProvider(uuid=self.nodes[role]))
+        free = 16 - provider.used["VCPU"] - leave
+        filler = ids.fresh()
+        self.fillers.append(filler)
+        self.hold(filler, {self.nodes[role]: {"VCPU": free}})
+
+    def make_room(self) -> None:
+        """Have the others go."""
+        while self.fillers:
+            self.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.fillers.pop()))
+
+    # --- What is seen -------------------------------------------------------------------------------------------------
+
+    def seen(self, uuid: str) -> Seen:
+        """Return how a server stands; what still goes on is asked first, so that nothing ends unseen."""
+        operations = self.ask(ListOperations(instance_uuid=uuid))
+        pending = tuple(sorted({one.kind for one in operations if one.kind != "clean"}))
+        instance = self.show(uuid)
+        migrations = self.ask(ListMigrations(instance_uuid=uuid, ended=True))
+        role = {host: role for role, host in self.hosts.items()}
+        where = "" if instance.host is None else f" on the {role[instance.host]}"
+        return Seen(
+            server=f"{instance.state}{where}",
+            migration=migrations[-1].state if migrations else "",
+            holds=self.holds(instance),
+            pending=pending,
+        )
+
+    def holds(self, instance: Instance) -> str:
+        """Return who holds what for an instance; one statement, so that it is of one moment."""
+        attempts = [attempt.attempt_id for attempt in instance.attempts]
+        statement = (
+            select(
+                consumers.c.uuid,
+                consumers.c.consumer_type,
+                resource_providers.c.uuid.label("provider"),
+                resource_classes.c.name,
+                allocations.c.used,
+            )
+            .join(allocations, allocations.c.consumer_id == consumers.c.id)
+            .join(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
+            .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
+            .where(
+                or_(
+                    consumers.c.uuid.in_([instance.uuid, *attempts]),
+                    consumers.c.migration_of == instance.uuid,
+                    consumers.c.accepted_by.in_(attempts),
+                )
+            )
+        )
+        held: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        for row in self.cloud.database.read(lambda connection: connection.execute(statement).all()):
+            who = "residue" if row.consumer_type == "RESIDUE" else "migration"
+            who = "instance" if row.uuid == instance.uuid else who
+            held.setdefault((who, row.uuid), {}).setdefault(row.provider, {})[row.name] = row.used
+        # In the order of the alphabet: instance, migration, residue.
+        return "; ".join(sorted(f"{who}: {self._places(amounts)}" for (who, _uuid), amounts in held.items()))
+
+    def _places(self, held: Mapping[str, Mapping[str, int]]) -> str:
+        places = [role + _size(held[node]) for role, node in self.nodes.items() if node in held]
+        return " + ".join([*places, "licence"] if self.licences in held else places)
+
+    def settles(self, uuid: str, wanted: Seen) -> Seen:
+        """Return how a server stands when it stands as wanted and does so twice, or at last otherwise."""
+        now = time.monotonic()
+        end, still = now + SECONDS, now + STILL
+        before, times = None, 0
+        while True:
+            # The whole sight is dear: it is not taken before the server itself is as it shall be.
+            is_late = time.monotonic() > still
+            if is_late or wanted.server.startswith(self.show(uuid).state):
+                seen = self.seen(uuid)
+                times = times + 1 if seen == wanted else 0
+                if times == 2 or (is_late and (seen == before and not seen.pending)) or time.monotonic() > end:
+                    return seen
+                if seen != before:
+                    before, still = seen, time.monotonic() + STILL
+            time.sleep(0.15)
+
+    def clear(self, uuid: str) -> None:
+        """Let all be well again for the next server."""
+        self.cloud.faults.forget(uuid)
+        self.make_room()
+        self.force_down("source", False)
+
+
+def _size(resources: Mapping[str, int]) -> str:
+    """Return what is special about an amount."""
+    memory = resources.get("MEMORY_MB", 0)
+    if resources.get("VCPU") == LARGE.vcpus:
+        return " (new size)"
+    return " (and more)" if memory > SMALL.memory_mb else ""
+
+
+def until_answered(call: Callable[[], R]) -> R:
+    """Repeat a call while nobody answers, as whoever is not answered does."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            return call()
+        except (errors.Unavailable, errors.RequestInProgress):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def rooms_of(cloud: TroublesomeCloud, troubles: Troubles) -> list[Room]:
+    """Divide all hosts of a cloud into rooms."""
+    hosts = sorted(cloud.client("scheduler").call(ListHosts()), key=lambda host: host.service_host)
+    return [Room.furnish(cloud, troubles, hosts[first : first + 3]) for first in range(0, len(hosts) - 2, 3)]

@@ -1,0 +1,306 @@
+"""What becomes of a server when trouble strikes an operation: the table that is played, and that the guide shows.
+
+Run as a script it writes docs/operations.md.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+GUIDE = Path(__file__).parents[1] / "docs" / "operations.md"
+
+ALL = ("fail", "retry", "combine")
+#: Of no policy's making: played under the default.
+ANY = ("combine",)
+
+AS_ORDERED = "nothing"
+AGAIN = "order it again"
+ELSEWHERE = "order it again, to another host"
+DROPPING = "order it again with --drop-extras"
+ROOM = "order it again when there is room"
+CONFIRM = "confirm it once more"
+REBUILD = "rebuild it"
+TAKEN_AWAY = "order it again when that is taken away"
+ANSWERS = "nothing; it ends when the host answers"
+
+
+@dataclass(frozen=True)
+class Stand:
+    """How a server stands: its state and where it is, the state of its migration, and who holds what for it."""
+
+    server: str
+    migration: str = ""
+    holds: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trouble that strikes one operation: how the server stands then, what is to be done, and how it ends."""
+
+    operation: str
+    trouble: str
+    policies: tuple[str, ...]
+    then: Stand
+    next: str
+    end: Stand
+    #: The operation has not ended.
+    pending: str = ""
+    #: Which failpoint is meant, where there are many: half, kind and step.
+    point: tuple[str, str, str] | None = None
+
+
+#: Each operation, begun on the source, when nothing is wrong.
+WELL = {
+    "delete": Stand("deleted"),
+    "migrate": Stand("moved on the destination", "moved", "instance: destination; migration: source"),
+    "resize": Stand("moved on the destination", "moved", "instance: destination (new size); migration: source"),
+    "resize on its host": Stand("moved on the source", "moved", "instance: source (new size); migration: source"),
+    "confirm": Stand("active on the destination", "confirmed", "instance: destination"),
+    "revert": Stand("active on the source", "reverted", "instance: source"),
+    "live-migrate": Stand("active on the destination", "confirmed", "instance: destination"),
+    "abort": Stand("active on the source", "failed", "instance: source"),
+    "evacuate": Stand("active on the destination", "confirmed", "instance: destination"),
+    "shelve": Stand("shelved"),
+    "unshelve": Stand("active on the destination", "", "instance: destination"),
+    "rebuild": Stand("active on the source", "", "instance: source"),
+}
+AS_IT_WAS = Stand("active on the source", "failed", "instance: source")
+SHELVED = Stand("shelved")
+
+MOVES = ("migrate", "resize", "live-migrate", "evacuate")
+STOPPING = ("migrate", "resize")
+#: What a move or an unshelving does that goes straight: the half of the conductor, the kind of operation, the step.
+_ASKING = ("prepare", "read", "select", "hand_over")
+POINTS: dict[str, list[tuple[str, str, str]]] = {
+    "delete": [("super", "delete", "in_cell"), ("cell", "delete", "destroy"), ("cell", "delete", "release")],
+    "confirm": [("cell", "confirm", "destroy"), ("cell", "confirm", "end")],
+    "revert": [("cell", "revert", step) for step in ("destroy", "give_back", "restart")],
+    "abort": [("cell", "move", "give_back")],
+    "shelve": [("cell", "shelve", "destroy"), ("cell", "shelve", "release")],
+    "unshelve": [*(("super", "unshelve", step) for step in _ASKING), ("cell", "unshelve", "start")],
+    "rebuild": [("cell", "rebuild", "rebuild")],
+}
+for _move in MOVES:
+    POINTS[_move] = [("super", "move", step) for step in _ASKING]
+    POINTS[_move] += [("cell", "move", "stop")] if _move in STOPPING else []
+    POINTS[_move] += [("cell", "move", "start")]
+    POINTS[_move] += [] if _move in STOPPING else [("cell", "confirm", "end")]
+#: Steps that are reached only after hosts have failed, and how it ends then.
+LATER_POINTS = [("cell", "move", "swap"), ("cell", "move", "give_back"), ("cell", "move", "restart")]
+
+
+def with_licence(stand: Stand) -> Stand:
+    """Return how a server stands on whose consumer others have put something that is on no host."""
+    first, *others = stand.holds.split("; ")
+    held = f"{first} + licence" if first else "instance: licence"
+    return replace(stand, holds="; ".join([held, *others]))
+
+
+def on_alternate(stand: Stand) -> Stand:
+    """Return the same with the alternate in place of the destination."""
+    return replace(
+        stand,
+        server=stand.server.replace("destination", "alternate"),
+        holds=stand.holds.replace("destination", "alternate"),
+    )
+
+
+def ends_well(operation: str, trouble: str, policies: tuple[str, ...] = ANY, end: Stand | None = None) -> Row:
+    """Return a row after which nothing is left to do."""
+    end = WELL[operation] if end is None else end
+    return Row(operation, trouble, policies, end, AS_ORDERED, end)
+
+
+def rows() -> list[Row]:
+    """Return the whole table."""
+    table = [ends_well(operation, "none") for operation in WELL]
+    for operation in MOVES:
+        table += _conflicts_of_a_move(operation)
+        table += _refused_moves(operation)
+        table += _failing_hosts(operation)
+    table += [*_ends_of_moves(), *_deletions(), *_shelving(), *_the_rest()]
+    for operation, points in POINTS.items():
+        table += [_interrupted(operation, how, point) for how, point in itertools.product(_INTERRUPTIONS, points)]
+    for operation in MOVES:
+        table += _interrupted_fall_back(operation)
+    order = list(WELL)
+    return sorted(table, key=lambda row: order.index(row.operation))
+
+
+def _conflicts_of_a_move(operation: str) -> Iterator[Row]:
+    once, ever = "others write before the claim", "others write before the claim, again and again"
+    moved = with_licence(WELL[operation])
+    back = with_licence(AS_IT_WAS)
+    for trouble, refusing in ((once, ("fail",)), (ever, ("fail", "retry"))):
+        yield Row(operation, trouble, refusing, back, AGAIN, moved)
+        yield ends_well(operation, trouble, tuple(policy for policy in ALL if policy not in refusing), moved)
+    more = WELL[operation].holds.replace("migration: source", "migration: source (and more)")
+    yield Row(
+        operation,
+        "others put something on the source before the claim",
+        ALL,
+        replace(AS_IT_WAS, holds="instance: source (and more)"),
+        DROPPING,
+        replace(WELL[operation], holds=more),
+    )
+    yield ends_well(operation, "the destination fails, and others write before the swap", ALL, on_alternate(moved))
+    yield Row(
+        operation,
+        "every destination fails, and others write before the source is given back",
+        ALL,
+        back,
+        AGAIN,
+        moved,
+    )
+    if operation not in STOPPING:
+        trouble = "others write before the source is released"
+        waiting = Stand("moved on the destination", "confirming", "instance: destination + licence; migration: source")
+        yield Row(operation, trouble, ("fail",), waiting, CONFIRM, moved, pending="confirm")
+        yield ends_well(operation, trouble, ("retry", "combine"), moved)
+
+
+def _refused_moves(operation: str) -> Iterator[Row]:
+    well = WELL[operation]
+    full = "the destination that was asked for fills up before the claim"
+    yield Row(operation, full, ANY, AS_IT_WAS, ELSEWHERE, on_alternate(well))
+    yield Row(operation, "no host has room", ANY, AS_IT_WAS, ROOM, well)
+
+
+def _failing_hosts(operation: str) -> Iterator[Row]:
+    well = WELL[operation]
+    yield ends_well(operation, "the destination fails", end=on_alternate(well))
+    yield ends_well(operation, "the destination refuses", end=on_alternate(well))
+    yield Row(operation, "every destination fails", ANY, AS_IT_WAS, AGAIN, well)
+    yield Row(operation, "the destination fails, and the alternates are full by then", ANY, AS_IT_WAS, AGAIN, well)
+    if operation in STOPPING:
+        stuck = Stand("error on the source", "failed", "instance: source")
+        yield Row(operation, "the source's guest cannot be stopped", ANY, stuck, REBUILD, AS_IT_WAS)
+    else:
+        silent = replace(well, holds=f"{well.holds}; residue: source")
+        yield Row(operation, "the source's host does not answer", ANY, silent, ANSWERS, well)
+
+
+def _ends_of_moves() -> Iterator[Row]:
+    both = "instance: destination; migration: source"
+    for operation, state in (("confirm", "confirming"), ("revert", "reverting")):
+        waiting = with_licence(Stand("moved on the destination", state, both))
+        trouble, well = "others write before the end of the move", with_licence(WELL[operation])
+        yield Row(operation, trouble, ("fail",), waiting, AGAIN, well, pending=operation)
+        yield ends_well(operation, trouble, ("retry", "combine"), well)
+    waiting = Stand("moved on the destination", "confirming", both)
+    yield Row("confirm", "the source's host does not answer", ANY, waiting, ANSWERS, WELL["confirm"], pending="confirm")
+    left = replace(WELL["revert"], holds="instance: source; residue: destination")
+    yield Row("revert", "the destination's host does not answer", ANY, left, ANSWERS, WELL["revert"])
+    stuck = replace(WELL["revert"], server="error on the source")
+    yield Row("revert", "the source's guest cannot be started", ANY, stuck, REBUILD, WELL["revert"])
+    yield ends_well("abort", "others write before the source is given back", ALL, with_licence(WELL["abort"]))
+    left = replace(WELL["abort"], holds="instance: source; residue: destination")
+    yield Row("abort", "the destination's host does not answer", ANY, left, ANSWERS, WELL["abort"])
+
+
+def _deletions() -> Iterator[Row]:
+    yield ends_well("delete", "others write before the release", ALL)
+    left = Stand("deleted", "", "residue: source")
+    yield Row("delete", "the source's host does not answer", ANY, left, ANSWERS, WELL["delete"])
+    yield ends_well("delete", "it is being built")
+    for trouble in (
+        "it is on its way to another host",
+        "its move waits to be confirmed",
+        "its move is being confirmed",
+    ):
+        yield ends_well("delete", trouble, end=Stand("deleted", "ended"))
+
+
+def _shelving() -> Iterator[Row]:
+    yield ends_well("shelve", "others write before the release", ALL)
+    waiting = Stand("shelving on the source", "", "instance: source")
+    yield Row("shelve", "the source's host does not answer", ANY, waiting, ANSWERS, SHELVED, pending="shelve")
+    operation, well = "unshelve", WELL["unshelve"]
+    for trouble in ("others have put something on it", "others write before the claim"):
+        yield Row(operation, trouble, ("fail", "retry"), with_licence(SHELVED), TAKEN_AWAY, well)
+        yield ends_well(operation, trouble, ("combine",), with_licence(well))
+    full = "the destination that was asked for fills up before the claim"
+    yield Row(operation, full, ANY, SHELVED, ELSEWHERE, on_alternate(well))
+    yield Row(operation, "no host has room", ANY, SHELVED, ROOM, well)
+    yield ends_well(operation, "the destination fails", end=on_alternate(well))
+    yield ends_well(operation, "the destination refuses", end=on_alternate(well))
+    yield Row(operation, "every destination fails", ANY, SHELVED, AGAIN, well)
+    yield Row(operation, "the destination fails, and the alternates are full by then", ANY, SHELVED, AGAIN, well)
+
+
+def _the_rest() -> Iterator[Row]:
+    yield ends_well("rebuild", "others write meanwhile", ALL, with_licence(WELL["rebuild"]))
+    failed = replace(WELL["rebuild"], server="error on the source")
+    yield Row("rebuild", "the guest cannot be rebuilt", ANY, failed, AGAIN, WELL["rebuild"])
+    same = "resize on its host"
+    yield Row(same, "its host has no room for both sizes", ANY, AS_IT_WAS, ROOM, WELL[same])
+    yield Row(
+        same, "others write before the claim", ("fail",), with_licence(AS_IT_WAS), AGAIN, with_licence(WELL[same])
+    )
+    yield ends_well(same, "others write before the claim", ("retry", "combine"), with_licence(WELL[same]))
+    yield Row(same, "its host fails", ANY, AS_IT_WAS, AGAIN, WELL[same])
+
+
+_INTERRUPTIONS = ("the reply is lost at", "the conductor is restarted at")
+
+
+def _interrupted(operation: str, how: str, point: tuple[str, str, str]) -> Row:
+    half, kind, step = point
+    row = ends_well(operation, f"{how} step `{kind}.{step}` ({half})")
+    return replace(row, point=point)
+
+
+def _interrupted_fall_back(operation: str) -> Iterator[Row]:
+    well = WELL[operation]
+    for how, (half, kind, step) in itertools.product(_INTERRUPTIONS, LATER_POINTS):
+        if step == "restart" and operation not in STOPPING:
+            continue
+        which = "the destination fails" if step == "swap" else "every destination fails"
+        trouble = f"{which}, and {how} step `{kind}.{step}` ({half})"
+        if step == "swap":
+            row = ends_well(operation, trouble, end=on_alternate(well))
+        else:
+            row = Row(operation, trouble, ANY, AS_IT_WAS, AGAIN, well)
+        yield replace(row, point=(half, kind, step))
+
+
+# --- The guide --------------------------------------------------------------------------------------------------------
+
+_HEAD = """# What becomes of a server when trouble strikes an operation
+
+Written by `python tests/operation_table.py`; `tests/functional/test_operation_table.py` plays every row on a whole
+cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the *alternate*.
+*Licence* is something on no host that others have written to the server's consumer. A *residue* holds what a host may
+still have a guest on, until that host has answered. *Policy* is `[conductor] consumer_conflict_policy`, where it
+matters. After every row the server was deleted, and nobody held anything for it.
+"""
+
+
+def guide() -> str:
+    """Return the document."""
+    parts = [_HEAD]
+    table = rows()
+    for operation in WELL:
+        parts.append(f"## {operation}\n")
+        parts.append("| trouble | policy | server | migration | who holds what | what to do | how it ends |")
+        parts.append("|---|---|---|---|---|---|---|")
+        parts += [_line(row) for row in table if row.operation == operation]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _line(row: Row) -> str:
+    policy = "" if row.policies == ANY and not _matters(row) else ", ".join(row.policies)
+    end = "as before" if row.end == row.then else f"{row.end.server}; {row.end.holds or 'nobody holds anything'}"
+    then = row.then
+    cells = (row.trouble, policy, then.server, then.migration, then.holds or "nobody", row.next, end)
+    return f"| {' | '.join(cells)} |"
+
+
+def _matters(row: Row) -> bool:
+    return any(one.policies != ANY for one in rows() if (one.operation, one.trouble) == (row.operation, row.trouble))
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(guide())

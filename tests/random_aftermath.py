@@ -1,0 +1,154 @@
+"""What must be true of a cloud when all is quiet: exactly those hold something, and have guests, that should."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from operation_cloud import TroublesomeCloud
+from operation_room import until_answered
+from random_operations import HOSTS, Troop
+
+from compute.guest_file import GuestFile
+from harness.cloud import wait_until
+from moorage import audit, ids
+from moorage.audit_command import examine
+from moorage.looking import Look
+from moorage.messages import (
+    AuditStore,
+    DeleteInstance,
+    GetAllocations,
+    ListHosts,
+    ListInstances,
+    ListMigrations,
+    ListOperations,
+)
+from moorage.model import Flavor, HostState, Instance, Resources
+from moorage.reach import Reach
+
+_SECONDS = 240.0
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What is seen of a cloud after its actors have gone."""
+
+    troop: Troop
+
+    def settle(self) -> None:
+        """Let all hosts be up, and wait until nothing goes on and no residue is left.
+
+        :raises AssertionError: something goes on for ever.
+        """
+        for number in range(HOSTS):
+            self.troop.force(self.troop.host(number), down=False)
+        conductor, placement = self.troop.cloud.client("conductor"), self.troop.cloud.client("placement")
+
+        def going_on() -> list[object]:
+            pending: list[object] = [
+                (one.kind, one.subject, one.step, one.tries, one.reason)
+                for one in until_answered(lambda: conductor.call(ListOperations()))
+            ]
+            residues = [
+                holder.uuid for holder in placement.call(AuditStore()).holders if holder.consumer_type == "RESIDUE"
+            ]
+            return pending + residues
+
+        def quiet() -> bool:
+            # Twice: an operation that goes from one conductor to the other is on neither list for a moment.
+            return not going_on() and not going_on()
+
+        try:
+            wait_until(quiet, "all to be quiet", _SECONDS, interval=0.1)
+        except TimeoutError:
+            raise AssertionError(f"this goes on for ever: {going_on()}") from None
+
+    def findings(self) -> list[str]:
+        """Return all that an audit finds, what is held otherwise than the servers say, and guests nobody wants."""
+        reach = Reach(self.troop.cloud.configuration(), 60.0)
+        try:
+            found, unseen = examine(lambda: Look(self.troop.cloud.configuration(), reach).sight(), settle=2.0)
+        finally:
+            reach.close()
+        wrong = [f"{finding.kind} {finding.subject}: {finding.detail}" for finding in found]
+        wrong += [f"not seen: {part}: {why}" for part, why in unseen.items()]
+        conductor = self.troop.cloud.client("conductor")
+        instances = conductor.call(ListInstances())
+        hosts = {host.service_host: host for host in self.troop.cloud.client("scheduler").call(ListHosts())}
+        wanted, guests = self._wanted(instances, hosts)
+        held = self._held()
+        wrong += [
+            f"{uuid} holds {held.get(uuid)}, not {wanted.get(uuid)}"
+            for uuid in sorted(held.keys() | wanted.keys())
+            if held.get(uuid) != wanted.get(uuid)
+        ]
+        there = self._guests()
+        wrong += [
+            f"guests on {one} are {there[one]}, not {guests[one]}"
+            for one in there.keys() | guests.keys()
+            if there[one] != guests[one]
+        ]
+        wrong += [f"{one.uuid} is {one.state}: {one.reason}" for one in instances if one.state not in _QUIET]
+        return wrong
+
+    def _wanted(
+        self, instances: Sequence[Instance], hosts: Mapping[str, HostState]
+    ) -> tuple[dict[str, dict[str, Resources]], Counter[tuple[str, str]]]:
+        """Return what each consumer shall hold of which host, and how many guests each host shall have of each."""
+        held: dict[str, dict[str, Resources]] = {}
+        guests: Counter[tuple[str, str]] = Counter()
+        migrations = {one.uuid: one for one in self.troop.cloud.client("conductor").call(ListMigrations(ended=True))}
+        for instance in instances:
+            if instance.host is None:
+                continue
+            flavor = instance.flavor
+            if instance.state == "moved" and instance.migration_uuid is not None:
+                migration = migrations[instance.migration_uuid]
+                source = str(migration.source_host)
+                held[migration.uuid] = {hosts[source].compute_node_uuid: _amounts(flavor)}
+                guests[source, instance.uuid] += 1
+                flavor = self.troop.sizes.get(migration.uuid, flavor)
+            held[instance.uuid] = {hosts[instance.host].compute_node_uuid: _amounts(flavor)}
+            guests[instance.host, instance.uuid] += 1
+        return held, guests
+
+    def _held(self) -> dict[str, dict[str, Resources]]:
+        placement = self.troop.cloud.client("placement")
+        found: dict[str, dict[str, Resources]] = {}
+        for holder in placement.call(AuditStore()).holders:
+            allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
+            # What others have put there is theirs.
+            of_hosts = {at: dict(one.resources) for at, one in allocations.items() if at != self.troop.licences}
+            if of_hosts:
+                found[str(holder.uuid)] = of_hosts
+        return found
+
+    def _guests(self) -> Counter[tuple[str, str]]:
+        found: Counter[tuple[str, str]] = Counter()
+        for cell in self.troop.cloud.cell_names:
+            file = GuestFile(self.troop.cloud.folder / f"agent-{cell}.sqlite")
+            file.open()
+            try:
+                found.update((guest.host, guest.instance_uuid) for guest in file.guests())
+            finally:
+                file.close()
+        return found
+
+    def clear(self) -> list[str]:
+        """Delete all servers; return who holds something all the same."""
+        for instance in self.troop.cloud.client("conductor").call(ListInstances()):
+            self.troop.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid))
+        self.settle()
+        return [str(holder) for holder in self.troop.cloud.client("placement").call(AuditStore()).holders]
+
+
+_QUIET = ("active", "moved", "shelved", "error")
+
+
+def _amounts(flavor: Flavor) -> Resources:
+    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb}
+
+
+def drifts(cloud: TroublesomeCloud) -> list[audit.Finding]:
+    """Return what the store says against itself."""
+    store = cloud.client("placement").call(AuditStore())
+    return [one for one in audit.judge(audit.Sight(store=store)) if one.kind in ("over-committed", "drifted")]

@@ -1,0 +1,237 @@
+"""A cloud of two cells, and actors on it who do to servers whatever comes into their heads."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from operation_cloud import Crash, TroublesomeCloud
+from operation_room import LARGE, LICENCE, SMALL, until_answered
+
+from harness.cloud import Plan, wait_until
+from moorage import errors, failpoints, ids
+from moorage.messages import (
+    AbortMigration,
+    BuildInstances,
+    ConfirmMigration,
+    CreateResourceProvider,
+    DeleteInstance,
+    EnsureResourceClass,
+    EvacuateInstance,
+    GetAllocations,
+    LiveMigrateInstance,
+    MigrateInstance,
+    PutAllocations,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    SetHost,
+    SetInventories,
+    ShelveInstance,
+    ShowInstance,
+    UnshelveInstance,
+)
+from moorage.model import (
+    ConsumerAllocations,
+    Flavor,
+    Image,
+    Instance,
+    Inventory,
+    ProviderAmounts,
+    RequestSpec,
+)
+
+SERVERS, HOSTS = 10, 6
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL)
+#: What an actor may do to one of the servers.
+DEEDS = (
+    "build",
+    "delete",
+    "migrate",
+    "resize",
+    "resize back",
+    "confirm",
+    "revert",
+    "live-migrate",
+    "abort",
+    "evacuate",
+    "shelve",
+    "unshelve",
+    "rebuild",
+    "write",
+    "force down",
+    "force up",
+    "restart",
+)
+#: One deed: what, to which server, and with which host.
+Deed = tuple[str, int, int]
+#: Answers that say that something is broken here, and not that an order is refused.
+_BROKEN = (errors.InternalError, errors.ConfigurationError)
+_SECONDS = 120.0
+
+PLAN = Plan(
+    hosts=HOSTS,
+    cells=2,
+    schedulers=2,
+    settings={
+        "rpc": {"call_timeout": 20.0},
+        "conductor": {"report_interval": 0.2, "retry_backoff": 0.05, "delete_patience": 0.5, "lease_seconds": 10.0},
+        "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
+        "placement": {"reconcile_after": 1.0, "reconcile_interval": 0.5},
+        # Little room: with all the moves there are, some find none.
+        "fake_driver": {"vcpus": 8, "fail_rate": 0.15, "live_migration_seconds": 0.05},
+    },
+)
+
+
+class Mishaps:
+    """Loses answers and forgets what steps have found out, now and then, wherever that can happen."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()
+        self._rate = 0.0
+
+    def begin(self, seed: int, rate: float) -> None:
+        self._random, self._rate = random.Random(seed), rate
+
+    def end(self) -> None:
+        self._rate = 0.0
+
+    def __call__(self, name: str) -> None:
+        if not self._rate or self._random.random() >= self._rate:
+            return
+        if ".answered." in name or name.startswith("answered.conductor"):
+            raise failpoints.Dropped(name)
+        if name.startswith("step.") and name.endswith(".done"):
+            raise Crash
+
+
+@dataclass
+class Troop:
+    """Actors on one cloud, the servers that they share, and what they have been answered."""
+
+    cloud: TroublesomeCloud
+    servers: list[str] = field(default_factory=list)
+    #: The size that each resize was ordered with, by its migration.
+    sizes: dict[str, Flavor] = field(default_factory=dict)
+    licences: str = field(default_factory=ids.fresh)
+    answers: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def furnish(self) -> None:
+        """Have a provider from which others write to the consumers of servers."""
+        placement = self.cloud.client("placement")
+        placement.call(EnsureResourceClass(request_id=ids.fresh(), name=LICENCE))
+        made = placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=self.licences, name=self.licences))
+        placement.call(
+            SetInventories(
+                request_id=ids.fresh(),
+                uuid=self.licences,
+                generation=made.generation,
+                inventories={LICENCE: Inventory(total=10_000)},
+            )
+        )
+
+    def begin(self) -> None:
+        """Build the servers."""
+        self.servers = [ids.fresh() for _ in range(SERVERS)]
+        for uuid in self.servers:
+            self.order(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
+        wait_until(lambda: all(self.show(uuid).state != "building" for uuid in self.servers), "all to be built")
+
+    def act(self, deeds: Sequence[Deed]) -> None:
+        """Do one deed after the other, whatever becomes of each.
+
+        :raises MoorageError: an answer says that something is broken.
+        """
+        for what, server, host in deeds:
+            try:
+                self._do(what, server, host)
+                answer = "done"
+            except _BROKEN:
+                raise
+            except errors.MoorageError as refusal:
+                answer = type(refusal).__name__
+            with self._lock:
+                self.answers[f"{what}: {answer}"] += 1
+
+    def _do(self, what: str, server: int, number: int) -> None:
+        uuid, host = self.servers[server], self.host(number)
+        plain = {"request_id": ids.fresh(), "instance_uuid": uuid}
+        # Every other one leaves the choice to the scheduler.
+        moving = {**plain, "host": host if number % 2 else None}
+        others: dict[str, Callable[[], object]] = {
+            "build": lambda: self._build(server),
+            "resize": lambda: self._resize(moving, LARGE),
+            "resize back": lambda: self._resize(moving, SMALL),
+            "write": lambda: self._write(uuid, number),
+            "force down": lambda: self.force(host, down=True),
+            "force up": lambda: self.force(host, down=False),
+            "restart": lambda: self._restart(number),
+        }
+        orders: dict[str, Callable[[], object]] = {
+            "delete": lambda: DeleteInstance(**plain),
+            "migrate": lambda: MigrateInstance(**moving, drop_extras=True),
+            "confirm": lambda: ConfirmMigration(**plain),
+            "revert": lambda: RevertMigration(**plain),
+            "live-migrate": lambda: LiveMigrateInstance(**moving, drop_extras=True),
+            "abort": lambda: AbortMigration(**plain),
+            "evacuate": lambda: EvacuateInstance(**moving, drop_extras=True),
+            "shelve": lambda: ShelveInstance(**plain),
+            "unshelve": lambda: UnshelveInstance(**moving),
+            "rebuild": lambda: RebuildInstance(**plain, image=Image(id=f"image {number}")),
+        }
+        if what in others:
+            others[what]()
+        else:
+            self.order(orders[what]())
+
+    def _build(self, server: int) -> None:
+        """Build another server in place of one that is deleted."""
+        with self._lock:
+            if self.show(self.servers[server]).state not in ("deleting", "deleted"):
+                raise errors.InvalidState(reason="it is there")
+            uuid = self.servers[server] = ids.fresh()
+        self.order(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
+
+    def _resize(self, moving: Mapping[str, object], flavor: Flavor) -> None:
+        message = ResizeInstance(**moving, flavor=flavor, drop_extras=True)
+        self.sizes[ids.derived(message.request_id, "migration")] = flavor
+        ordered = self.order(message)
+        assert ordered.migration_uuid in self.sizes
+
+    def _write(self, uuid: str, number: int) -> None:
+        """Put a licence on a server's consumer, or take it away, as an operator with plain writes."""
+        placement = self.cloud.client("placement")
+        known = placement.call(GetAllocations(consumer_uuid=uuid))
+        held = {at: one for at, one in known.allocations.items() if at != self.licences}
+        if number % 3:
+            held[self.licences] = ProviderAmounts(resources={LICENCE: number})
+        if not held:
+            return
+        wanted = ConsumerAllocations(
+            allocations=held,
+            project_id=known.project_id,
+            user_id=known.user_id,
+            consumer_type=known.consumer_type,
+            consumer_generation=known.generation,
+        )
+        placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+
+    def force(self, host: str, *, down: bool) -> None:
+        message = SetHost(request_id=ids.fresh(), service_host=host, forced_down=down)
+        until_answered(lambda: self.cloud.client("scheduler").call(message))
+
+    def _restart(self, number: int) -> None:
+        name = ("conductor", "conductor-cell1", "conductor-cell2")[number % 3]
+        self.cloud.restart(name, self.cloud.life(name))
+
+    def host(self, number: int) -> str:
+        return f"cell{number % 2 + 1}-host-{number // 2 % 3 + 1:04d}"
+
+    def order(self, message: object) -> object:
+        return until_answered(lambda: self.cloud.client("conductor").call(message))
+
+    def show(self, uuid: str) -> Instance:
+        return until_answered(lambda: self.cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)))
