@@ -126,7 +126,7 @@ def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None =
     return made
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 10.0) -> None:
+def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to pass"

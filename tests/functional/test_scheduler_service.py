@@ -19,7 +19,7 @@ from moorage.wire import decode
 from scheduler.service import SchedulerService
 
 
-def wait_until(true: Callable[[], object], seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
