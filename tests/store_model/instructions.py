@@ -12,6 +12,7 @@ from moorage.messages import ReshapeByInstructions
 from moorage.model import ChildProvider, Dealt, Inventory, InventoryFields, ReshapePlan
 from store_model.basis import Held, Model, Pair, Provider, apply
 from store_model.faults import Refused, refuse
+from store_model.providers import taken
 
 
 @dataclass
@@ -102,7 +103,10 @@ def _misnamed(
         present = model.providers.get(uuid)
         strange |= present is not None and (present.name, present.parent) != (child.name, child.parent)
         strange |= present is None and child.name in names
-    return faults + [errors.InvalidRequest(path="$", reason="not one tree, or not as described")] * strange
+    # Who comes to be there after the tree has been read is found when the children are created.
+    words = {word for uuid, child in children.items() for word in (uuid, child.name)}
+    strangers: list[errors.MoorageError] = [errors.InvalidRequest(path="$", reason="not one tree, or not as described")]
+    return faults + (strangers + taken(model, words)) * strange
 
 
 # --- Inventories ----------------------------------------------------------------------------------------------------
