@@ -81,8 +81,9 @@ class SuperMoveOrders:
     @serves(UnshelveInstance)
     def unshelve_instance(self, message: UnshelveInstance) -> Done:
         """Record that a shelved instance is to be placed again."""
-        if (answered := self._answered(message)) is not None:
-            return answered
+        return self._once(message, lambda: self._unshelve(message))
+
+    def _unshelve(self, message: UnshelveInstance) -> Done:
         instance = self._view.as_it_stands(message.instance_uuid)
         # One that was taken off the shelf, and for which nothing came of it, is on no host.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
@@ -103,8 +104,9 @@ class SuperMoveOrders:
         return self._record(message, message.instance_uuid, Done(), begin)
 
     def _move(self, message: _Move, kind: MoveKind, flavor: Flavor | None = None) -> Ordered:
-        if (answered := self._answered(message)) is not None:
-            return answered
+        return self._once(message, lambda: self._place(message, kind, flavor))
+
+    def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Ordered:
         instance = self._view.as_it_stands(message.instance_uuid)
         evacuated = kind == "evacuation"
         cell_uuid = _require(instance, EVACUABLE if evacuated else MOVABLE, "moved")
@@ -130,6 +132,18 @@ class SuperMoveOrders:
             )
 
         return self._record(message, message.instance_uuid, Ordered(migration_uuid=migration_uuid), begin)
+
+    def _once(self, message: Mutation[R], order: Callable[[], R]) -> R:
+        """Carry an order out, or return the answer of the same one; its first sending may be on record only by now."""
+        if (answered := self._answered(message)) is not None:
+            return answered
+        try:
+            return order()
+        except errors.InvalidState:
+            # Of the instance as the first sending has left it, unless it is not on record.
+            if (answered := self._answered(message)) is not None:
+                return answered
+            raise
 
     def _answered(self, message: Mutation[R]) -> R | None:
         """Return the answer of an order that is on record already: how things stand by now does not matter to it."""

@@ -1,12 +1,12 @@
-"""Any process killed by SIGKILL at any failpoint of a build and of a delete: both end, nothing leaks or is doubled.
+"""Any process killed by SIGKILL at any failpoint of what is done with servers: it ends, nothing leaks or is doubled.
 
-The grid is what the processes themselves say: each is started once with all its failpoints writing to the log, builds
-and deletes are run, and every failpoint that a process passed on their way is one at which it is then killed. A new
-step, or a new message in a step, is in the grid with nobody remembering; a step that none of the builds here comes to
-makes a test fail.
+The grid is what the processes themselves say: each is started once with all its failpoints writing to the log, servers
+are built, moved, shelved, rebuilt and deleted, and every failpoint that a process passed on their way is one at which
+it is then killed. A new step, or a new message in a step, is in the grid with nobody remembering; a step that none of
+the scenes here comes to makes a test fail.
 
-The whole grid takes some minutes: `make grid`, or GRID=whole in the environment. Otherwise a sample of it is run,
-another one for each GRID_SEED.
+The whole grid takes a while: `make grid`, or GRID=whole in the environment. Otherwise a sample of it is run, half of it
+in scenes that only build and delete, half in the others; another one for each GRID_SEED.
 """
 
 import contextlib
@@ -15,17 +15,19 @@ import logging
 import os
 import queue
 import random
+import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
-import fault_rig as rig
 import pytest
+from fault_scenes import SCENES, Scene, begin, end, play
+from fault_servers import check, claims
+from faulty_cloud import FaultyCloud, nursed, passed, places, relieved
 
-from harness.cloud import wait_until
 from harness.servers import MariaDBServer, RabbitMQServer
-from moorage import ids
 
 pytestmark = [
     pytest.mark.servers,
@@ -37,16 +39,26 @@ pytestmark = [
 WHOLE = os.environ.get("GRID") == "whole"
 SEED = os.environ.get("GRID_SEED", "1")
 #: How many failpoints are tried where not all of them are.
-KILLS, PAUSES = 40, 5
+KILLS, PAUSES = 40, 6
 #: Most of a run is waiting for time-outs, so several clouds are run side by side.
 LANES = 5
-#: Seconds in which a step comes round that an order leads to, and how many orders are tried.
-PAUSED, MANY = 5.0, 30
 #: Seconds in which a conductor that goes on after a pause finds that it was taken over.
 RESUMED = 1.0
 
-Point = tuple[str, str]
-Trial = Callable[[rig.FaultyCloud, rig.Scene, str, str], None]
+
+class Point(NamedTuple):
+    """A failpoint that a role passes in a scene."""
+
+    role: str
+    name: str
+    scene: str
+
+
+Trial = Callable[[FaultyCloud, Scene, str, str], None]
+
+CONDUCTORS = ("conductor", "cell conductor")
+#: What every step of the conductors is tried at in each scene that comes to it: it was done, and is not on record.
+DONE = re.compile(r"step\.(?!build|delete)\w+\.\w+\.done")
 
 LOG = logging.getLogger(__name__)
 
@@ -58,7 +70,7 @@ class Lanes:
         self._mariadb = mariadb
         self._rabbitmq = rabbitmq
         self._numbers = itertools.count(1)
-        self._idle: queue.SimpleQueue[rig.FaultyCloud] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[FaultyCloud] = queue.SimpleQueue()
         self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> "Lanes":
@@ -67,38 +79,38 @@ class Lanes:
     def __exit__(self, *_: object) -> None:
         self._closing.close()
 
-    def new(self, specification: str = "") -> rig.FaultyCloud:
+    def new(self, specification: str = "") -> FaultyCloud:
         """Return a cloud of its own, with these failpoints in all of its processes."""
         name = f"grid{next(self._numbers)}"
-        cloud = rig.FaultyCloud(self._rabbitmq.add_vhost(name), self._mariadb.create_database(name))
+        cloud = FaultyCloud(self._rabbitmq.add_vhost(name), self._mariadb.create_database(name))
         self._closing.enter_context(cloud)
         cloud.begin(specification)
         return cloud
 
-    def try_all(self, trial: Trial, points: dict[Point, rig.Scene]) -> str:
+    def try_all(self, trial: Trial, points: Sequence[Point]) -> str:
         """Try failpoints, several clouds side by side, and fail with all that went wrong; return how long it took."""
         began = time.monotonic()
         with ThreadPoolExecutor(LANES) as threads:
-            tried = [threads.submit(self._try, trial, scene, *point) for point, scene in points.items()]
+            tried = [threads.submit(self._try, trial, point) for point in points]
         faults = [fault for one in tried if (fault := one.result())]
         assert not faults, f"{len(faults)} of {len(points)}:\n" + "\n".join(faults)
         return f"{len(points)} failpoints, seed {SEED}: {time.monotonic() - began:.0f} s"
 
-    def _try(self, trial: Trial, scene: rig.Scene, role: str, point: str) -> str | None:
+    def _try(self, trial: Trial, point: Point) -> str | None:
         try:
             cloud = self._idle.get_nowait()
         except queue.Empty:
             cloud = self.new()
         began = time.monotonic()
         try:
-            trial(cloud, scene, role, point)
+            trial(cloud, SCENES[point.scene], point.role, point.name)
         except Exception as fault:  # noqa: BLE001 - told with the others'
             tails = "".join(
                 f"\n--- {name} ({process.poll()})\n{cloud.log(name)[-3000:]}"
                 for name, process in cloud.processes.items()
             )
-            return f"{role} at {point}: {type(fault).__name__}: {fault}{tails}"
-        LOG.info("%5.1f s  %s: %s", time.monotonic() - began, role, point)
+            return f"{point}: {type(fault).__name__}: {fault}{tails}"
+        LOG.info("%5.1f s  %s", time.monotonic() - began, point)
         self._idle.put(cloud)
         return None
 
@@ -110,59 +122,63 @@ def lanes(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Lanes]:
 
 
 @pytest.fixture(scope="module")
-def recorded(lanes: Lanes) -> tuple[rig.FaultyCloud, dict[Point, rig.Scene]]:
+def recorded(lanes: Lanes) -> tuple[FaultyCloud, list[Point]]:
     """A cloud that has written all its failpoints to the log, and those that were passed, with the first such scene."""
     cloud = lanes.new("*=log")
-    found: dict[Point, rig.Scene] = {}
-    rig.play(cloud, rig.USUAL)  # what is asked only once in a process's life is asked here
-    for scene in rig.SCENES:
-        ours = [
-            ids.derived(order.uuid, word)
-            for order in rig.play(cloud, scene, dict.fromkeys(scene.meanwhile, "*=log"))
-            for word in ("build", "delete")
-        ]
+    found: dict[tuple[str, str], list[Point]] = {}
+    play(cloud, SCENES["usual"])  # what is asked only once in a process's life is asked here
+    for scene in SCENES.values():
+        began = time.monotonic()
+        servers = play(cloud, scene, dict.fromkeys(scene.meanwhile, "*=log"))
+        ours = {request for server in servers for request in server.requests}
         for role in cloud.ROLES:
-            for name in rig.passed(cloud.log(role), ours):
-                found.setdefault((role, name), scene)
-    return cloud, found
+            for name in passed(cloud.log(role), ours):
+                points = found.setdefault((role, name), [])
+                if not points or (role in CONDUCTORS and DONE.fullmatch(name)):
+                    points.append(Point(role, name, scene.name))
+        LOG.info("%5.1f s  %s", time.monotonic() - began, scene.name)
+    return cloud, [point for points in found.values() for point in points]
 
 
 @pytest.fixture(scope="module")
-def grid(recorded: tuple[rig.FaultyCloud, dict[Point, rig.Scene]]) -> dict[Point, rig.Scene]:
-    """Every failpoint of every role, with the scene in which it is passed."""
+def grid(recorded: tuple[FaultyCloud, list[Point]]) -> list[Point]:
+    """Every failpoint of every role, with the scenes in which it is tried."""
     return recorded[1]
 
 
-def test_every_step_that_the_conductors_have_is_in_the_grid(
-    recorded: tuple[rig.FaultyCloud, dict[Point, rig.Scene]],
-) -> None:
+def test_every_step_that_the_conductors_have_is_in_the_grid(recorded: tuple[FaultyCloud, list[Point]]) -> None:
     cloud, grid = recorded
-    for role in ("conductor", "cell conductor"):
-        steps = {place for place in rig.places(cloud.log(role)) if place.startswith("step.")}
-        passed = {name.removesuffix(".begin") for of_role, name in grid if of_role == role and name.endswith(".begin")}
+    for role in CONDUCTORS:
+        steps = {place for place in places(cloud.log(role)) if place.startswith("step.")}
+        passed = {point.name.removesuffix(".begin") for point in grid if point.role == role}
         assert steps
         assert steps <= passed, f"no scene of these tests comes to {steps - passed}: add one"
 
 
-def some(points: dict[Point, rig.Scene], count: int) -> dict[Point, rig.Scene]:
-    """Return all of them, or a sample."""
-    if WHOLE or len(points) <= count:
+def some(points: Sequence[Point], count: int) -> Sequence[Point]:
+    """Return all of them, or a sample: half of it of scenes that only build and delete."""
+    if WHOLE:
         return points
-    return {point: points[point] for point in random.Random(SEED).sample(sorted(points), count)}
+    chance = random.Random(SEED)
+    chosen: list[Point] = []
+    for has_deeds in (False, True):
+        of_kind = sorted(point for point in points if bool(SCENES[point.scene].deeds) == has_deeds)
+        chosen += chance.sample(of_kind, min(len(of_kind), count // 2))
+    return chosen
 
 
 # --- SIGKILL ----------------------------------------------------------------------------------------------------------
 
 
-def killed(cloud: rig.FaultyCloud, scene: rig.Scene, role: str, point: str) -> None:
-    """Have a role killed at a failpoint while builds and deletes are under way, and everything end in order."""
-    with rig.nursed(cloud, role) as kills:
-        rig.play(cloud, scene, {role: f"{point}=kill@1"})
+def killed(cloud: FaultyCloud, scene: Scene, role: str, point: str) -> None:
+    """Have a role killed at a failpoint while things are done with servers, and everything end in order."""
+    with nursed(cloud, role) as kills:
+        play(cloud, scene, {role: f"{point}=kill@1"})
     assert kills, "the failpoint was not passed"
 
 
-def test_a_process_killed_at_any_failpoint_of_a_build_or_a_delete_costs_time_alone(
-    lanes: Lanes, grid: dict[Point, rig.Scene], record_property: Callable[[str, object], None]
+def test_a_process_killed_at_any_failpoint_costs_time_alone(
+    lanes: Lanes, grid: list[Point], record_property: Callable[[str, object], None]
 ) -> None:
     record_property("measured", lanes.try_all(killed, some(grid, KILLS)))
 
@@ -170,44 +186,33 @@ def test_a_process_killed_at_any_failpoint_of_a_build_or_a_delete_costs_time_alo
 # --- SIGSTOP ----------------------------------------------------------------------------------------------------------
 
 
-def paused(cloud: rig.FaultyCloud, scene: rig.Scene, role: str, point: str) -> None:
+def paused(cloud: FaultyCloud, scene: Scene, role: str, point: str) -> None:
     """Have a conductor paused in the middle of a step, its work taken over, and then let it go on where it was."""
-    second = f"second {role}"
-    cloud.start_role(second)
     cloud.kill(role)
     cloud.start_role(role, f"{point}=stop@1")
-    wanted: list[rig.Order] = []
-    # The two share the orders: it comes to the armed one sooner or later.
-    while not cloud.is_paused(role):
-        assert len(wanted) < MANY, "the failpoint was not passed"
-        orders = scene.orders()
-        wanted += orders
-        rig.order_builds(cloud, orders)
-        if point.startswith("step.delete."):
-            rig.ended(cloud, orders)
-            rig.order_deletes(cloud, orders)
-        with contextlib.suppress(TimeoutError):
-            wait_until(lambda: cloud.is_paused(role), "the failpoint", PAUSED)
+    with relieved(cloud, role) as pauses:
+        servers = begin(cloud, scene)
+        if not pauses:
+            end(cloud, servers)
+            servers = []
+    assert pauses, "the failpoint was not passed"
 
-    ended = rig.ended(cloud, wanted)
-    rig.check(cloud, ended)
-    claims = rig.claims(cloud)
+    before = claims(cloud)
     cloud.processes[role].send_signal(signal.SIGCONT)
     time.sleep(RESUMED)
 
-    assert rig.claims(cloud) == claims
-    rig.check(cloud, ended)
-    rig.delete(cloud, wanted)
-    rig.check(cloud, [])
-    cloud.kill(second)
+    assert claims(cloud) == before
+    check(cloud, servers)
+    end(cloud, servers)
+    cloud.kill(f"second {role}")
 
 
 def test_a_conductor_that_was_paused_and_taken_over_changes_nothing_when_it_goes_on(
-    lanes: Lanes, grid: dict[Point, rig.Scene], record_property: Callable[[str, object], None]
+    lanes: Lanes, grid: list[Point], record_property: Callable[[str, object], None]
 ) -> None:
-    steps = {
-        (role, point): scene
-        for (role, point), scene in grid.items()
-        if role in ("conductor", "cell conductor") and point.startswith("step.") and not scene.meanwhile
-    }
+    steps = [
+        point
+        for point in grid
+        if point.role in CONDUCTORS and point.name.startswith("step.") and not SCENES[point.scene].meanwhile
+    ]
     record_property("measured", lanes.try_all(paused, some(steps, PAUSES)))

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import fault_rig as rig
 import pytest
+from fault_servers import Server, check, delete
+from faulty_cloud import FaultyCloud
 
 from harness.servers import MariaDBServer, RabbitMQServer
-from moorage.messages import ShowInstance
 
 pytestmark = [
     pytest.mark.servers,
@@ -35,7 +35,7 @@ PATIENCE = 120.0
 class Load:
     """Clients that build an instance, see to it that it is as it should be, delete it, and begin again."""
 
-    cloud: rig.FaultyCloud
+    cloud: FaultyCloud
     ended: threading.Event = field(default_factory=threading.Event)
     #: Of each build: when it was ordered, when it ended, and how.
     builds: list[tuple[float, float, str]] = field(default_factory=list)
@@ -55,15 +55,16 @@ class Load:
     def _work(self) -> None:
         try:
             while not self.ended.is_set() and not self.faults:
-                wanted = rig.Scene([1]).orders()
+                server = Server(self.cloud, 1, zone="nova", patience=PATIENCE)
                 began = time.monotonic()
-                [instance] = rig.build(self.cloud, wanted, PATIENCE)
+                server.order_build()
+                instance = server.built()
                 self.builds.append((began, time.monotonic(), instance.state))
                 if instance.state == "active":
-                    hosts = [host for host, uuid in self.cloud.guests() if uuid == instance.uuid]
+                    hosts = [guest.host for guest in self.cloud.guests() if guest.instance_uuid == instance.uuid]
                     assert hosts.count(str(instance.host)) == 1, (hosts, instance)
-                rig.delete(self.cloud, wanted, PATIENCE)
-                gone = self.cloud.call("conductor", ShowInstance(instance_uuid=instance.uuid), PATIENCE)
+                delete([server])
+                gone = server.show()
                 assert gone.state == "deleted", gone
         except BaseException as fault:  # noqa: BLE001 - told by the test's own thread
             self.faults.append(fault)
@@ -80,7 +81,7 @@ class Load:
         )
 
 
-def drill(cloud: rig.FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int) -> str:
+def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int) -> str:
     """Kill a server again and again under load, check the cloud at the end, and return how long it took to recover."""
     backs: list[float] = []
     with Load(cloud) as load:
@@ -95,7 +96,7 @@ def drill(cloud: rig.FaultyCloud, server: MariaDBServer | RabbitMQServer, times:
                 assert time.monotonic() < backs[-1] + PATIENCE, "nothing is built any more"
                 time.sleep(0.1)
     assert not load.faults, load.faults
-    rig.check(cloud, [], 60.0)
+    check(cloud, [], 60.0)
     states = [state for _, _, state in load.builds]
     assert states.count("active") > times
     return (
@@ -105,10 +106,10 @@ def drill(cloud: rig.FaultyCloud, server: MariaDBServer | RabbitMQServer, times:
 
 
 @pytest.fixture
-def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[rig.FaultyCloud]:
+def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[FaultyCloud]:
     logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
     try:
-        with rig.FaultyCloud(rabbitmq_url, mariadb_url) as begun:
+        with FaultyCloud(rabbitmq_url, mariadb_url) as begun:
             begun.begin()
             yield begun
     finally:
@@ -117,12 +118,12 @@ def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[rig.FaultyCloud]:
 
 
 def test_every_build_ends_and_nothing_leaks_when_mariadb_is_killed_under_load(
-    cloud: rig.FaultyCloud, mariadb: MariaDBServer, record_property: Callable[[str, object], None]
+    cloud: FaultyCloud, mariadb: MariaDBServer, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("measured", drill(cloud, mariadb, 10 if LONG else 3))
 
 
 def test_every_build_ends_and_nothing_leaks_when_rabbitmq_is_killed_under_load(
-    cloud: rig.FaultyCloud, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
+    cloud: FaultyCloud, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("measured", drill(cloud, rabbitmq, 5 if LONG else 2))

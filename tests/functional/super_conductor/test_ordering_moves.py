@@ -7,7 +7,7 @@ import pytest
 from conductor_builders import CELL_1, host_state, wait_until
 from moving_world import LARGE, MovingWorld
 
-from moorage import errors, ids
+from moorage import errors, failpoints, ids
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -95,6 +95,20 @@ def test_a_move_that_has_been_ordered_shows_before_its_cell_knows_of_it(world: M
         with pytest.raises(errors.InvalidState):
             world.order(ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
     world.comes_to(migration_uuid, "moved")
+
+
+def test_an_order_sent_again_while_the_first_sending_is_being_recorded_is_answered_the_same(world: MovingWorld) -> None:
+    uuid, request_id = world.active(), ids.fresh()
+    answers: list[str] = []
+
+    def overtake(name: str) -> None:
+        # It has looked for an answer and found none, and is about to ask how the instance stands.
+        if name == "serve.conductor.migrate_instance.send.conductor.cell.list_instances" and not answers:
+            answers.append("")
+            answers[0] = world.migrate(uuid, request_id=request_id)
+
+    with failpoints.observed(overtake):
+        assert world.migrate(uuid, request_id=request_id) == answers[0]
 
 
 def test_an_instance_that_was_taken_off_the_shelf_for_nothing_can_be_unshelved_again(world: MovingWorld) -> None:

@@ -1,0 +1,272 @@
+"""What is done with a server between its build and its deletion, and how each of these things may end.
+
+A deed ends as asked, or the server is as it was before and the reason is on record. In the latter case it is tried once
+more, and must then end as asked. What cannot be done by any means must leave the server as it was, with the reason.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fault_servers import Server, check, flavor
+from faulty_cloud import HANGING, LEAVING, WORKING
+
+from harness.cloud import wait_until
+from moorage import errors
+from moorage.messages import (
+    AbortMigration,
+    ConfirmMigration,
+    EvacuateInstance,
+    ListHosts,
+    ListOperations,
+    LiveMigrateInstance,
+    MigrateInstance,
+    Ordered,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    SetHost,
+    ShelveInstance,
+    UnshelveInstance,
+)
+from moorage.model import Image, Instance, Migration
+from moorage.wire import Mutation
+
+Deed = Callable[[Server], None]
+#: A kind of message that orders a move.
+Move = type[MigrateInstance] | type[ResizeInstance] | type[LiveMigrateInstance] | type[EvacuateInstance]
+
+#: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
+TRIES = 2
+
+
+# --- Moves ------------------------------------------------------------------------------------------------------------
+
+
+def migrate(host: str | None = None) -> Deed:
+    """Move it to this host, or one that the scheduler chooses; it waits to be confirmed or reverted."""
+    return lambda server: _move(server, MigrateInstance, "moved", host=host)
+
+
+def resize(vcpus: int, host: str | None = None) -> Deed:
+    """Give it another size, on this host or any; it waits to be confirmed or reverted."""
+    return lambda server: _move(server, ResizeInstance, "moved", host=host, flavor=flavor(vcpus))
+
+
+def live_migrate(host: str | None = None) -> Deed:
+    """Move it while it runs."""
+    return lambda server: _move(server, LiveMigrateInstance, "confirmed", host=host)
+
+
+def migrate_in_vain(host: str | None = None) -> Deed:
+    """Order a move that comes to nothing."""
+    return lambda server: _in_vain(server, server.show(), _order(server, MigrateInstance, host=host))
+
+
+def resize_in_vain(vcpus: int) -> Deed:
+    """Order a size that it cannot have."""
+    return lambda server: _in_vain(server, server.show(), _order(server, ResizeInstance, flavor=flavor(vcpus)))
+
+
+def confirm(server: Server) -> None:
+    """Let it be where it is now."""
+    migration = _end(server, ConfirmMigration, "confirmed")
+    assert server.becomes("active").host == migration.destination_host
+    server.vcpus = server.becoming or server.vcpus
+
+
+def revert(server: Server) -> None:
+    """Take it back to where it was."""
+    migration = _end(server, RevertMigration, "reverted")
+    assert server.becomes("active").host == migration.source_host
+
+
+def live_migrate_and_abort(server: Server) -> None:
+    """Move it while it runs to a host that never finishes, and break that off."""
+    before = server.show()
+    ordered = _order(server, LiveMigrateInstance, host=HANGING[0])
+    _wait_for_two_guests(server, ordered)
+    try:
+        server.order(AbortMigration(request_id=server.request_id("abort"), instance_uuid=server.uuid))
+    except errors.InvalidState:
+        # Whoever was away has taken so long to come back that the host has been given up.
+        assert server.comes_to(ordered.migration_uuid, {"failed"})
+    _in_vain(server, before, ordered)
+
+
+def live_migrate_and_abort_at_once(server: Server) -> None:
+    """Order a move while it runs, and break that off before a host was chosen."""
+    before = server.show()
+    ordered = _order(server, LiveMigrateInstance, host=HANGING[0])
+    server.becomes("moving")
+    server.order(AbortMigration(request_id=server.request_id("abort"), instance_uuid=server.uuid))
+    _in_vain(server, before, ordered)
+
+
+def evacuate(server: Server) -> None:
+    """Start it anew elsewhere because its host has died; then the host comes back."""
+    cloud = server.cloud
+    cloud.kill("leaving agent")
+    _force_down(server, LEAVING, True)
+    before = [guest for guest in cloud.guests() if guest.instance_uuid == server.uuid]
+    _move(server, EvacuateInstance, "confirmed", tidy=False, host=WORKING[0])
+    # What it has left is where it was, and held, until that host says that it is gone.
+    assert [guest for guest in cloud.guests() if guest.host == LEAVING] == before
+    cloud.start_role("leaving agent")
+    _force_down(server, LEAVING, False)
+    up = [host for host in cloud.call("scheduler", ListHosts()) if host.service_host == LEAVING]
+    assert up, "its host is unknown"
+
+
+def begin_to_migrate(server: Server) -> None:
+    """Have it moved to a host that never finishes, and leave it so."""
+    _wait_for_two_guests(server, _order(server, MigrateInstance, host=HANGING[0]))
+    server.is_unsettled = True
+
+
+# --- Shelves and images -----------------------------------------------------------------------------------------------
+
+
+def shelve(server: Server) -> None:
+    """Take it off its host."""
+    server.order(ShelveInstance(request_id=server.request_id("shelve"), instance_uuid=server.uuid))
+    server.becomes("shelved")
+
+
+def unshelve(host: str | None = None) -> Deed:
+    """Place it again, on this host or any."""
+
+    def deed(server: Server) -> None:
+        for _ in range(TRIES):
+            _order_unshelve(server, host)
+            instance = server.becomes("active", "shelved")
+            if instance.state == "active":
+                return
+            assert instance.reason, instance
+            check(server.cloud, [server])
+        raise AssertionError(f"tried {TRIES} times: {server.show()}")
+
+    return deed
+
+
+def unshelve_in_vain(host: str) -> Deed:
+    """Order it to be placed where it cannot be."""
+
+    def deed(server: Server) -> None:
+        _order_unshelve(server, host)
+        instance = server.becomes("shelved")
+        assert instance.reason, instance
+
+    return deed
+
+
+def rebuild(server: Server) -> None:
+    """Make it anew from another image."""
+    before = server.show()
+    for number in range(TRIES):
+        server.order(
+            RebuildInstance(
+                request_id=server.request_id("rebuild"), instance_uuid=server.uuid, image=Image(id=f"other{number}")
+            )
+        )
+        instance = server.becomes("active", "error")
+        assert (instance.host, instance.claim_id) == (before.host, before.claim_id), instance
+        if instance.state == "active":
+            return
+        assert instance.reason, instance
+    raise AssertionError(f"tried {TRIES} times: {server.show()}")
+
+
+# --- An answer that is late -------------------------------------------------------------------------------------------
+
+
+def moved_by_a_late_answer(server: Server) -> None:
+    """Order a move whose first request is carried out after the second has been refused: it moves all the same."""
+    ordered = _order(server, MigrateInstance, host=WORKING[1])
+    _refuse_until(server, "fence")
+    server.comes_to(ordered.migration_uuid, {"moved", "failed"})
+    server.becomes("moved", "active")
+
+
+def unshelved_by_a_late_answer(server: Server) -> None:
+    """The same when it is placed again."""
+    _order_unshelve(server, WORKING[1])
+    _refuse_until(server, "fence")
+    instance = server.becomes("active", "shelved")
+    assert instance.state == "active" or instance.reason, instance
+
+
+def _refuse_until(server: Server, step: str) -> None:
+    """Have the chosen host down until the super conductor has come to a step of what is under way, or beyond."""
+    _force_down(server, WORKING[1], True)
+
+    def reached() -> bool:
+        pending = server.cloud.call("conductor", ListOperations(instance_uuid=server.uuid))
+        ours = [each for each in pending if each.cell_uuid is None]
+        return not ours or any(each.step == step for each in ours)
+
+    try:
+        wait_until(reached, f"step {step}", server.patience)
+    finally:
+        _force_down(server, WORKING[1], False)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def _order(server: Server, kind: Move, **fields: Any) -> Ordered:
+    message: Mutation[Ordered] = kind(request_id=server.request_id("move"), instance_uuid=server.uuid, **fields)
+    return server.order(message)
+
+
+def _move(server: Server, kind: Move, wanted: str, tidy: bool = True, **fields: Any) -> None:
+    size = fields.get("flavor")
+    server.becoming = size.vcpus if size else None
+    for _ in range(TRIES):
+        before = server.show()
+        ordered = _order(server, kind, **fields)
+        migration = server.comes_to(ordered.migration_uuid, {wanted, "failed"})
+        if migration.state == wanted:
+            instance = server.becomes("moved" if wanted == "moved" else "active")
+            assert instance.host == migration.destination_host, (instance, migration)
+            return
+        _require_as_before(server, before, migration)
+        if tidy:
+            check(server.cloud, [server])
+    raise AssertionError(f"tried {TRIES} times: {server.show()}, {migration}")
+
+
+def _in_vain(server: Server, before: Instance, ordered: Ordered) -> None:
+    migration = server.comes_to(ordered.migration_uuid, {"failed", "moved", "confirmed"})
+    assert migration.state == "failed", migration
+    _require_as_before(server, before, migration)
+
+
+def _require_as_before(server: Server, before: Instance, migration: Migration) -> None:
+    assert migration.reason, migration
+    instance = server.becomes("active", "error")
+    found = (instance.state, instance.host, instance.claim_id, instance.migration_uuid)
+    assert found == ("active", before.host, before.claim_id, None), (instance, migration)
+
+
+def _end(server: Server, kind: type[ConfirmMigration] | type[RevertMigration], wanted: str) -> Migration:
+    [migration] = server.migrations()
+    server.order(kind(request_id=server.request_id(wanted), instance_uuid=server.uuid))
+    return server.comes_to(migration.uuid, {wanted})
+
+
+def _order_unshelve(server: Server, host: str | None) -> None:
+    message = UnshelveInstance(request_id=server.request_id("unshelve"), instance_uuid=server.uuid, host=host)
+    server.order(message)
+
+
+def _wait_for_two_guests(server: Server, ordered: Ordered) -> None:
+    def reached() -> bool:
+        hosts = {guest.host for guest in server.cloud.guests() if guest.instance_uuid == server.uuid}
+        return len(hosts) > 1 or ordered.migration_uuid not in {each.uuid for each in server.migrations()}
+
+    wait_until(reached, "the guest to arrive", server.patience)
+
+
+def _force_down(server: Server, host: str, is_down: bool) -> None:
+    message = SetHost(request_id=server.request_id("host"), service_host=host, forced_down=is_down)
+    server.cloud.call("scheduler", message, server.patience)

@@ -1,0 +1,251 @@
+"""Servers of a faulty cloud: what is asked of each, however often a part of the cloud is away, and what must hold."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import os_resource_classes
+from faulty_cloud import FaultyCloud, Guest
+from sqlalchemy import Connection, select
+
+from harness.audit import judge
+from harness.cloud import wait_until
+from moorage import errors, ids
+from moorage.messages import (
+    BuildInstances,
+    DeleteInstance,
+    ListMigrations,
+    ListOperations,
+    ListResourceProviders,
+    ShowInstance,
+    ShowMigration,
+)
+from moorage.model import Flavor, Instance, Migration, RequestSpec
+from moorage.wire import Mutation, R
+from placement_store import audit
+from placement_store.schema import allocations, consumers, resource_providers
+
+#: Seconds that an order may take which meets a process that is away.
+PATIENCE = 60.0
+#: Seconds after which what has ended has left nothing behind. The next owner's lease, a report, a cleaning.
+TIDY = 20.0
+
+_VCPU = os_resource_classes.STANDARDS.index(os_resource_classes.VCPU)
+
+
+def flavor(vcpus: int) -> Flavor:
+    """Return a size of server."""
+    return Flavor(name=f"v{vcpus}", vcpus=vcpus, memory_mb=1024, root_gb=1)
+
+
+@dataclass
+class Server:
+    """An instance that is built, has things done to it, and is deleted.
+
+    Each order has a request id of its own, from which all that is done for it can be told.
+    """
+
+    cloud: FaultyCloud
+    vcpus: int
+    zone: str | None = None
+    #: The only host that it may be built on.
+    host: str | None = None
+    patience: float = PATIENCE
+    uuid: str = field(default_factory=ids.fresh)
+    requests: list[str] = field(default_factory=list)
+    #: The size that it gets when its move is confirmed.
+    becoming: int | None = None
+    #: What is done with it is left under way, and can end in more than one manner.
+    is_unsettled: bool = False
+
+    def request_id(self, what: str) -> str:
+        """Return a new request id."""
+        self.requests.append(ids.derived(self.uuid, what, len(self.requests)))
+        return self.requests[-1]
+
+    def order(self, message: Mutation[R]) -> R:
+        """Give an order, again and again the same one as long as it is not answered."""
+        end = time.monotonic() + self.patience
+        while True:
+            try:
+                return self.cloud.call("conductor", message, self.patience)
+            except errors.InvalidState as fault:
+                # The super conductor may not have heard yet what has ended in the cell.
+                if ("under way" not in fault.reason and "being placed" not in fault.reason) or time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def order_build(self) -> None:
+        """Have it built."""
+        spec = RequestSpec(
+            project_id="p",
+            user_id="u",
+            flavor=flavor(self.vcpus),
+            availability_zone=self.zone,
+            force_hosts=() if self.host is None else (self.host,),
+        )
+        self.order(BuildInstances(request_spec=spec, instance_uuids=(self.uuid,), request_id=self.request_id("build")))
+
+    def order_delete(self) -> None:
+        """Have it deleted."""
+        self.order(DeleteInstance(instance_uuid=self.uuid, request_id=self.request_id("delete")))
+
+    def built(self) -> Instance:
+        """Wait until its build has ended as it may: active, deleted, or in error with a reason."""
+        instance = self.becomes("active", "error", "deleted")
+        assert instance.reason or instance.state != "error", instance
+        return instance
+
+    def show(self) -> Instance:
+        """Return what its cell says of it, as soon as that answers."""
+        return self.becomes()
+
+    def becomes(self, *states: str) -> Instance:
+        """Wait until it is in one of these states by its cell's word, or in any, and return it."""
+        seen: list[Instance] = []
+
+        def reached() -> bool:
+            seen[:] = [self.cloud.call("conductor", ShowInstance(instance_uuid=self.uuid), self.patience)]
+            # Of a cell that does not answer the super conductor tells only what it has handed over.
+            is_known = bool(seen[0].attempts) or seen[0].state in ("error", "deleted")
+            return is_known and (not states or seen[0].state in states)
+
+        try:
+            wait_until(reached, f"instance {self.uuid}", self.patience, interval=0.05)
+        except TimeoutError as fault:
+            operations = self.cloud.call("conductor", ListOperations())
+            raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
+        return seen[0]
+
+    def comes_to(self, migration_uuid: str, states: Collection[str]) -> Migration:
+        """Wait until a migration is in one of these states, and return it."""
+        seen: list[Migration] = []
+
+        def reached() -> bool:
+            seen[:] = [self.cloud.call("conductor", ShowMigration(uuid=migration_uuid), self.patience)]
+            return seen[0].state in states
+
+        try:
+            wait_until(reached, f"migration {migration_uuid}", self.patience, interval=0.05)
+        except TimeoutError as fault:
+            operations = self.cloud.call("conductor", ListOperations())
+            raise AssertionError(f"not {states} after {self.patience:g} s: {seen}, {operations}") from fault
+        return seen[0]
+
+    def migrations(self) -> list[Migration]:
+        """Return its migrations that have not ended."""
+        return self.cloud.call("conductor", ListMigrations(instance_uuid=self.uuid))
+
+
+def delete(servers: Sequence[Server]) -> None:
+    """Have servers deleted, and return when they are."""
+    for server in servers:
+        server.order_delete()
+    for server in servers:
+        server.becomes("deleted")
+
+
+# --- What must hold ---------------------------------------------------------------------------------------------------
+
+#: What somebody holds of a host: the consumer, the host, how many VCPU.
+Holding = tuple[str, str, int]
+#: A guest: its host, its instance, and how it is.
+Wanted = tuple[str, str, str]
+
+
+def check(cloud: FaultyCloud, servers: Sequence[Server], seconds: float = TIDY) -> None:
+    """Fail unless, soon, each server has the guests and holds the amounts that its state says, and nothing else is.
+
+    An active one has one guest that runs. While its move waits to be confirmed, its source has another one, stopped,
+    for which the migration holds what the server held. Nobody else holds anything or has anything left to do.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            _check_now(cloud, servers)
+        except AssertionError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def _check_now(cloud: FaultyCloud, servers: Sequence[Server]) -> None:
+    holdings, guests = expected(servers)
+    assert sorted((each.host, each.instance_uuid, each.how) for each in cloud.guests()) == guests
+    assert held(cloud) == holdings
+    assert _pending(cloud) == []
+    verdict = judge(cloud.database, {consumer for consumer, _, _ in holdings})
+    assert verdict.clean, verdict
+    assert cloud.database.read(audit.report).drifted == ()
+    used = sum(provider.used.get("VCPU", 0) for provider in cloud.call("placement", ListResourceProviders()))
+    assert used == sum(vcpus for _, _, vcpus in holdings), (used, holdings)
+    assert _claims_of(cloud.guests()) == _held_claims(cloud)
+
+
+def expected(servers: Sequence[Server]) -> tuple[list[Holding], list[Wanted]]:
+    """Return what servers hold, and which guests they have, if what the conductors say of them is true."""
+    holdings: list[Holding] = []
+    guests: list[Wanted] = []
+    for server in servers:
+        instance = server.show()
+        if instance.state == "active":
+            assert instance.migration_uuid is None, instance
+            holdings.append((server.uuid, str(instance.host), server.vcpus))
+            guests.append((str(instance.host), server.uuid, "running"))
+        elif instance.state == "moved":
+            [migration] = server.migrations()
+            assert migration.uuid == instance.migration_uuid, (migration, instance)
+            assert migration.destination_host == instance.host, (migration, instance)
+            holdings.append((server.uuid, str(instance.host), server.becoming or server.vcpus))
+            holdings.append((migration.uuid, str(migration.source_host), server.vcpus))
+            guests.append((str(instance.host), server.uuid, "running"))
+            guests.append((str(migration.source_host), server.uuid, "stopped"))
+        else:
+            assert instance.state in ("error", "shelved", "deleted"), instance
+            assert instance.host is None or instance.state == "deleted", instance
+    return sorted(holdings), sorted(guests)
+
+
+def held(cloud: FaultyCloud) -> list[Holding]:
+    """Return what is held by whom, of VCPU."""
+
+    def read(connection: Connection) -> list[Holding]:
+        rows = connection.execute(
+            select(consumers.c.uuid, resource_providers.c.name, allocations.c.used)
+            .select_from(allocations)
+            .outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
+            .where(allocations.c.resource_class_id == _VCPU)
+        )
+        return sorted((str(row.uuid), str(row.name), int(row.used)) for row in rows)
+
+    return cloud.database.read(read)
+
+
+def claims(cloud: FaultyCloud) -> list[tuple[str, str, str]]:
+    """Return all claims there are, as (consumer, claim id, accepted by)."""
+
+    def read(connection: Connection) -> list[tuple[str, str, str]]:
+        table = consumers
+        rows = connection.execute(
+            select(table.c.uuid, table.c.claim_id, table.c.accepted_by).where(table.c.claim_id.is_not(None))
+        )
+        return sorted((row.uuid, row.claim_id, str(row.accepted_by)) for row in rows)
+
+    return cloud.database.read(read)
+
+
+def _held_claims(cloud: FaultyCloud) -> list[str]:
+    return sorted(claim_id for _, claim_id, _ in claims(cloud))
+
+
+def _claims_of(guests: Sequence[Guest]) -> list[str]:
+    return sorted(guest.claim_id for guest in guests)
+
+
+def _pending(cloud: FaultyCloud) -> list[str]:
+    """Return what is still to be done, by anybody."""
+    pending = cloud.call("conductor", ListOperations())
+    return [f"{each.kind} of {each.subject} at {each.step}: {each.reason}" for each in pending]

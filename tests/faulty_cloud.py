@@ -1,0 +1,246 @@
+"""A small cloud of real processes that are killed and started again.
+
+Its processes are forked from one that has imported everything, which costs a tenth of starting an interpreter: a grid
+of faults starts hundreds of them. They are processes like any other, and known to the cloud by the same methods.
+"""
+
+import contextlib
+import re
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import psutil
+from forked_process import ForkedProcess
+
+from conductor.schema import CELL, CONDUCTOR
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+from moorage import errors, failpoints, ids
+from moorage.database import Database
+from moorage.wire import Message
+from placement_store import cells
+from placement_store.schema import MAIN
+
+R = TypeVar("R")
+
+#: Everything waits for seconds at most where production waits for minutes.
+QUICK: Mapping[str, Mapping[str, Any]] = {
+    "rpc": {"call_timeout": 2.0},
+    "conductor": {"report_interval": 0.3, "lease_seconds": 3.0, "retry_backoff": 0.2, "build_timeout": 4.0},
+    "placement": {"reconcile_interval": 1.0, "reconcile_after": 3.0},
+    "compute": {"report_interval": 0.3},
+    "scheduler": {"serve_placement": "false"},
+    "database": {"idle_transaction_timeout": 2.0},
+}
+
+#: Two that are tried first and fail; two that work; two that never finish, in zone `slow`; one that works, of an agent
+#: of its own and in zone `spare`.
+FAILING = ("failing-0001", "failing-0002")
+WORKING = ("working-0001", "working-0002")
+HANGING = ("hanging-0001", "hanging-0002")
+LEAVING = "leaving-0001"
+
+#: Alembic has one context for the whole process.
+_MIGRATING = threading.Lock()
+
+
+class Guest(NamedTuple):
+    """A guest as its host has it."""
+
+    host: str
+    instance_uuid: str
+    claim_id: str
+    how: Literal["half made", "running", "stopped"]
+
+
+class FaultyCloud(ProcessCloud):
+    """One cell, with every role a process of its own; each may be started with failpoints.
+
+    Two hosts of agent `failing` are large, and so are tried first: what is built there always fails. Two hosts of
+    agent `working` are small. Two hosts of agent `hanging` are alone in their availability zone, and never finish.
+    """
+
+    ROLES: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {
+        "placement": (["placement"], {}),
+        "scheduler": (["scheduler"], {}),
+        "conductor": (["conductor", "--name", "only"], {}),
+        "cell conductor": (["conductor", "--cell", "cell1", "--name", "only"], {}),
+        "failing agent": (
+            ["compute", "--cell", "cell1", "--agent", "failing", "--fake-hosts", "2"],
+            {"fake_driver": {"vcpus": 64, "memory_mb": 65536, "fail_rate": 1.0, "state_file": "failing.sqlite"}},
+        ),
+        "working agent": (
+            ["compute", "--cell", "cell1", "--agent", "working", "--fake-hosts", "2"],
+            {"fake_driver": {"state_file": "working.sqlite"}},
+        ),
+        "hanging agent": (
+            ["compute", "--cell", "cell1", "--agent", "hanging", "--fake-hosts", "2"],
+            {
+                "fake_driver": {
+                    "availability_zone": "slow",
+                    "hanging_hosts": "hanging-0001,hanging-0002",
+                    "state_file": "hanging.sqlite",
+                }
+            },
+        ),
+        "leaving agent": (
+            ["compute", "--cell", "cell1", "--agent", "leaving", "--fake-hosts", "1"],
+            {"fake_driver": {"availability_zone": "spare", "state_file": "leaving.sqlite"}},
+        ),
+    }
+    #: Started where a test wants them.
+    SECONDS: Mapping[str, tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]] = {
+        "second conductor": (["conductor", "--name", "second"], {}),
+        "second cell conductor": (["conductor", "--cell", "cell1", "--name", "second"], {}),
+    }
+    HOSTS = 7
+
+    def __init__(self, transport_url: str, database_connection: str, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(transport_url, database_connection, {**QUICK, **(settings or {})})
+        self.database = Database(database_connection, "main")
+        self._closing.callback(self.database.close)
+        #: The failpoints with which a role is started again, until one of them has killed it.
+        self.armed: dict[str, str] = {}
+        # A role may be killed by what is done in a test and be nursed at the same moment.
+        self._starting = threading.RLock()
+
+    def __exit__(self, *_: object) -> None:
+        # A good end is for other tests, and takes a second or two for each process.
+        for role in list(self.processes):
+            self.kill(role)
+        super().__exit__()
+
+    def begin(self, specification: str = "") -> None:
+        """Create the schemas and the cell, and start all roles with these failpoints."""
+        with _MIGRATING:
+            for schema in (MAIN, CONDUCTOR, CELL):
+                schema.upgrade(self.database)
+        cells.create(self.database, name="cell1", uuid=ids.fresh())
+        for role in self.ROLES:
+            self.start_role(role, specification)
+        self.wait_for_hosts(self.HOSTS)
+
+    def start_role(self, role: str, specification: str | None = None) -> None:
+        """Start a role with these failpoints, or those it is armed with, and return when it takes messages."""
+        with self._starting:
+            self._start_role(role, self.armed.get(role, "") if specification is None else specification)
+
+    def kill(self, name: str) -> int:
+        """End a process as a crash would."""
+        with self._starting:
+            return super().kill(name)
+
+    def nurse(self, role: str) -> bool:
+        """Start a role again, without failpoints, if one has killed it; tell whether one had."""
+        with self._starting:
+            process = self.processes.get(role)
+            # One that the test itself kills is not the cloud's any more.
+            if process is None or process.poll() != -signal.SIGKILL:
+                return False
+            self.armed.pop(role, None)
+            self._start_role(role, "")
+            return True
+
+    def relieve(self, role: str) -> bool:
+        """Start a second of a role that a failpoint has paused, unless there is one; tell whether it was started."""
+        second = f"second {role}"
+        with self._starting:
+            if second in self.processes or not self.is_paused(role):
+                return False
+            self._start_role(second, "")
+            return True
+
+    def _start_role(self, role: str, specification: str) -> None:
+        words, settings = {**self.ROLES, **self.SECONDS}[role]
+        log = self.folder / f"{role}.log"
+        log.touch()
+        begun = self.log(role).count("] Ready")
+        config_file = self._write_config(role, settings) if settings else self.config_file
+        process = self.processes[role] = ForkedProcess(  # type: ignore[assignment]
+            self._command(*words, config_file=config_file)[3:],
+            self.folder,
+            log,
+            {failpoints.VARIABLE: specification},
+        )
+        wait_until(
+            lambda: self.log(role).count("] Ready") > begun or process.poll() is not None,
+            f"{role} to be ready",
+        )
+        # One that is armed may have met its fate already.
+        assert process.poll() in (None, -signal.SIGKILL if specification else None), self.log(role)[-3000:]
+
+    def guests(self) -> list[Guest]:
+        """Return all guests there are."""
+        found: list[Guest] = []
+        query = """SELECT host, instance_uuid, claim_id, CASE WHEN NOT running THEN 'half made'
+                     WHEN stopped THEN 'stopped' ELSE 'running' END FROM guests"""
+        for agent in ("failing", "working", "hanging", "leaving"):
+            with contextlib.closing(sqlite3.connect(self.folder / f"{agent}.sqlite", timeout=10.0)) as connection:
+                found += map(Guest._make, connection.execute(query))
+        return found
+
+    def call(self, topic: str, message: Message[R], seconds: float = 60.0) -> R:
+        """Call, and repeat the same message for as long as a part of the cloud is away."""
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                return self.client(topic, timeout=2.0).call(message)
+            except (errors.Unavailable, errors.TryAgain):
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def is_paused(self, role: str) -> bool:
+        """Tell whether a role has been stopped, and not continued."""
+        return bool(psutil.Process(self.processes[role].pid).status() == psutil.STATUS_STOPPED)
+
+
+def nursed(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
+    """Start a role again, without failpoints, as soon as a failpoint has killed it; yield when that was."""
+    return _watched(lambda: cloud.nurse(role))
+
+
+def relieved(cloud: FaultyCloud, role: str) -> AbstractContextManager[list[float]]:
+    """Start a second of a role, without failpoints, as soon as a failpoint has paused it; yield when that was."""
+    return _watched(lambda: cloud.relieve(role))
+
+
+@contextlib.contextmanager
+def _watched(react: Callable[[], bool]) -> Iterator[list[float]]:
+    ended = threading.Event()
+    times: list[float] = []
+
+    def watch() -> None:
+        while not ended.wait(0.02):
+            if react():
+                times.append(time.monotonic())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield times
+    finally:
+        ended.set()
+        thread.join()
+
+
+# --- What the processes say -------------------------------------------------------------------------------------------
+
+_PASSED = re.compile(r"\[\S+ (?P<request>\S+) \S+\] Failpoint (?P<name>\S+) is passed")
+_PLACE = re.compile(r"There is a place (\S+)")
+
+
+def passed(log: str, request_ids: Collection[str]) -> list[str]:
+    """Return the failpoints that a process passed on the way of these requests, in the order it first did."""
+    found = (match for match in _PASSED.finditer(log) if match["request"] in request_ids)
+    return list(dict.fromkeys(match["name"] for match in found))
+
+
+def places(log: str) -> set[str]:
+    """Return the places that a process has said there are."""
+    return set(_PLACE.findall(log))
