@@ -87,7 +87,7 @@ def claim(
     try:
         allocations.write(connection, changes, names, roots=dict(keys.values()))
     except Moved as fault:
-        raise _why(connection, claims) from fault
+        raise _why(connection, claims, claim_ids) from fault
     return [
         Claimed(claim_id=claim_id, consumer_generation=(new.consumer_generation or 0) + 1)
         for new, claim_id in zip(claims, claim_ids, strict=True)
@@ -267,8 +267,11 @@ def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, r
         )
 
 
-def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageError:
-    """Return what has become of the consumers and providers of a claim since they were read."""
+def _why(connection: Connection, claims: Sequence[NewClaim], claim_ids: Collection[str]) -> errors.MoorageError:
+    """Return what has become of the consumers and providers of a claim since they were read.
+
+    :param claim_ids: the new claims; the consumers that bear one have been written by this very transaction.
+    """
     uuids = {new.consumer_uuid for new in claims}
     gone = consumers.buried(connection, uuids)
     found = consumers.holdings(connection, uuids)
@@ -276,7 +279,9 @@ def _why(connection: Connection, claims: Sequence[NewClaim]) -> errors.MoorageEr
         for new in claims:
             if new.consumer_uuid in gone:
                 return errors.ConsumerDeleted(consumer_uuid=new.consumer_uuid)
-            _require_claimable(connection, new, found.get(new.consumer_uuid))
+            holding = found.get(new.consumer_uuid)
+            if holding is None or holding.claim_id not in claim_ids:
+                _require_claimable(connection, new, holding)
         providers.keys_of(connection, _providers_named(claims))
     except errors.MoorageError as reason:
         return reason

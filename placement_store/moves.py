@@ -46,13 +46,14 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises ClaimContention: something else has changed at this very moment.
     """
+    claim_id = ids.fresh()
     try:
-        return _begin(connection, new, move, names)
+        return _begin(connection, new, move, names, claim_id)
     except Moved as fault:
-        raise _why(connection, new, move) from fault
+        raise _why(connection, new, move, claim_id) from fault
 
 
-def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
+def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames, claim_id: str) -> Claimed:
     group_ids = claims.bound(connection, [new])
     instance = _require_movable(connection, new, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
@@ -66,7 +67,6 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
     mine, others = shares.divided(parts.kept_old, claimed, places.shared)
-    claim_id = ids.fresh()
     changes = [
         Change(
             uuid=instance.uuid,
@@ -141,10 +141,18 @@ def _cannot_carry_over(
     return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)
 
 
-def _why(connection: Connection, new: NewClaim, move: Move) -> errors.MoorageError:
-    """Return what has become of what a move was to be made of since it was read."""
+def _why(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> errors.MoorageError:
+    """Return what has become of what a move was to be made of since it was read.
+
+    :param claim_id: the new claim; an instance that bears it has been written by this very transaction.
+    """
+    found = consumers.holdings(connection, [new.consumer_uuid, move.migration_uuid])
+    instance = found.get(new.consumer_uuid)
     try:
-        _require_movable(connection, new, move)
+        if instance is None or instance.claim_id != claim_id:
+            _require_movable(connection, new, move)
+        elif move.migration_uuid in found:
+            return errors.AlreadyExists(kind="consumer", name=move.migration_uuid)
         providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     except errors.MoorageError as reason:
         return reason

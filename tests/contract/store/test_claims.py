@@ -2,8 +2,10 @@
 
 import pytest
 from placement_builders import Store
+from sqlalchemy import event
 
 from moorage import errors, ids
+from moorage.database import Database
 from moorage.messages import (
     PutAllocations,
 )
@@ -59,6 +61,35 @@ def test_a_claim_on_a_stale_consumer_is_a_conflict(store: Store, host: str) -> N
 
     assert store.claim(uuid, {host: SMALL}, consumer_generation=1).consumer_generation == 2
     assert store.held(uuid) == {host: SMALL}
+
+
+# On SQLite nobody else writes while a claim is under way.
+@pytest.mark.parametrize(
+    "database", [pytest.param("mariadb", marks=pytest.mark.servers)], indirect=True, scope="module"
+)
+def test_of_two_consumers_the_one_that_has_changed_since_it_was_read_is_named(
+    store: Store, host: str, request: pytest.FixtureRequest
+) -> None:
+    other = Store(Database(store.database.url.render_as_string(hide_password=False), "main"))
+    request.addfinalizer(other.database.close)
+    elsewhere = store.provider(VCPU=8)
+    first, second = ids.fresh(), ids.fresh()
+    for uuid in (first, second):
+        store.put(uuid, {host: {"VCPU": 1}})
+    writes = iter([lambda: other.put(second, {elsewhere: {"VCPU": 1}}, 1)])
+
+    def after(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT consumers.id") and (write := next(writes, None)) is not None:
+            write()
+
+    event.listen(store.database.engine, "after_cursor_execute", after)
+    request.addfinalizer(lambda: event.remove(store.database.engine, "after_cursor_execute", after))
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        store.claim_all([store.new_claim(uuid, {host: SMALL}, consumer_generation=1) for uuid in (first, second)])
+
+    assert (caught.value.consumer_uuid, caught.value.named, caught.value.found) == (second, 1, 2)
+    assert next(writes, None) is None
+    assert store.held(first) == {host: {"VCPU": 1}}
 
 
 def test_a_claim_names_what_does_not_exist(store: Store, host: str) -> None:
