@@ -16,6 +16,7 @@ import pytest
 import webob
 from fake_keystone import require_middleware
 from http_api import Api, served
+from oslo_context.context import get_current
 
 from harness.cloud import wait_until
 from moorage import ids, options
@@ -45,6 +46,12 @@ def client(database: Database, tmp_path: Path, text: str = NOAUTH) -> Any:
     served = application(options.new(files=[file]), database)
     # A function: the test client cannot tell what other callables take.
     return falcon.testing.TestClient(lambda environ, start_response: served(environ, start_response))
+
+
+def test_a_thread_keeps_nothing_of_whom_it_has_answered(database: Database, tmp_path: Path) -> None:
+    assert client(database, tmp_path).simulate_get("/traits", headers=ADMIN).status_code == 200
+
+    assert get_current() is None, "every later line of this thread's log would bear the id of that request"
 
 
 # --- Policy ---------------------------------------------------------------------------------------------------------
