@@ -35,9 +35,9 @@ class CellInspection:
             uuids = None if message.uuid is None else [message.uuid]
             return self._states.read(connection, ended=message.ended, subjects=subjects, uuids=uuids)
 
-        return self._database.read(work)
+        return self._database.read_one_moment(work)
 
     @serves(ListMigrationsInCell)
     def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:
         """Answer with those of the named moves that this cell knows."""
-        return self._database.read(lambda connection: self._migrations.show(connection, message.uuids))
+        return self._database.read_one_moment(lambda connection: self._migrations.show(connection, message.uuids))

@@ -1,5 +1,6 @@
 """Reshapes against writers of the same moment: claims of what moves, and consumers that change elsewhere."""
 
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -45,12 +46,17 @@ def at_once(*writes: Callable[[], object]) -> list[str]:
 def test_what_is_claimed_before_a_reshape_moves_and_nothing_is_claimed_of_what_has_moved(store: Store) -> None:
     node, gpu, reshaping = store.provider("node", VGPU=100), ids.fresh(), Reshaping(store)
     new = (child("gpu", node, uuid=gpu),)
-    first = 0
+    first, lag = 0, 0.0
+
+    def claim(uuid: str, lag: float) -> None:
+        time.sleep(lag)
+        store.claim(uuid, {node: {"VGPU": 2}})
+
     for _ in range(ROUNDS):
         uuids = [ids.fresh() for _ in range(CLAIMERS)]
         outcomes = at_once(
             lambda: reshaping.move((node, {"VGPU": 100}, "gpu"), providers=new),
-            *(lambda uuid=uuid: store.claim(uuid, {node: {"VGPU": 2}}) for uuid in uuids),
+            *(lambda uuid=uuid, lag=lag: claim(uuid, lag) for uuid in uuids),
         )
 
         assert outcomes[0] == "done"
@@ -60,11 +66,12 @@ def test_what_is_claimed_before_a_reshape_moves_and_nothing_is_claimed_of_what_h
         assert (store.get(node).inventories, store.used(gpu)) == ({}, {"VGPU": 2 * len(claimed)})
         assert store.is_sound()
         first += len(claimed)
+        # Who came first on all sides begins later the next time, and so on until they meet on this machine.
+        lag = lag * 1.5 + 0.001 if len(claimed) == CLAIMERS else lag * 0.8
         for uuid in claimed:
             store.delete(uuid, for_good=True)
         reshaping.move((gpu, {"VGPU": 100}, node))
-    # Otherwise nobody has raced.
-    assert 0 < first < ROUNDS * CLAIMERS
+    assert 0 < first < ROUNDS * CLAIMERS, "nobody has raced"
 
 
 def test_consumers_that_change_elsewhere_at_the_same_moment_hold_both_changes(store: Store) -> None:

@@ -1,0 +1,58 @@
+"""What a transaction that writes nothing sees of those who write meanwhile, on SQLite and on MariaDB."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from moorage.database import Database
+
+COUNT = text("SELECT COUNT(*) FROM seen")
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/seen.sqlite"
+    url: str = request.getfixturevalue("mariadb_url")
+    return url
+
+
+@pytest.fixture
+def writer(url: str) -> Iterator[Database]:
+    database = Database(url, "test")
+    database.write(lambda connection: connection.execute(text("CREATE TABLE seen (n INT)")) and None)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def reader(url: str, writer: Database) -> Iterator[Database]:
+    """One connection, so that what a transaction leaves behind on it is met by the next."""
+    database = Database(url, "test", pool_size=1)
+    yield database
+    database.close()
+
+
+def twice(writer: Database, connection: Connection) -> tuple[int, int]:
+    """Count, let somebody write, and count again."""
+    before = connection.scalar(COUNT)
+    writer.write(lambda other: other.execute(text("INSERT INTO seen VALUES (1)")) and None)
+    return before, connection.scalar(COUNT)
+
+
+def test_all_statements_of_one_moment_see_the_same(writer: Database, reader: Database) -> None:
+    assert reader.read_one_moment(lambda connection: twice(writer, connection)) == (0, 0)
+    assert reader.read_one_moment(lambda connection: twice(writer, connection)) == (1, 1)
+
+
+def test_who_reads_after_one_moment_sees_each_write_as_soon_as_it_is_committed(
+    writer: Database, reader: Database
+) -> None:
+    reader.read_one_moment(lambda connection: connection.scalar(COUNT))
+
+    before, after = reader.read(lambda connection: twice(writer, connection))
+
+    # A transaction of SQLite is of one moment whatever is asked for.
+    assert (before, after) == ((0, 0) if reader.is_sqlite else (0, 1))
