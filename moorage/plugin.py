@@ -4,9 +4,10 @@ A plug-in answers one question about one host. It does no I/O, keeps no state be
 through its constructor. Answering for all hosts at once is optional: it is faster, never different.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 #: Yes or no: of one host, or of each of all hosts.
 Answer = bool | np.bool_ | BoolArray
+#: A number: of one host, or of each of all hosts.
+Amount = int | float | IntArray | FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,54 @@ class Host:
     #: on both of its hosts, one that is asked for itself on none. On hosts that are forced down none counts elsewhere.
     group_members_here: int = 0
     group_members_elsewhere: int = 0
+    #: Of each key of the metadata of its host aggregates, the values that they give it.
+    metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: How many servers are placed on it, and how many of them are being started, moved or rebuilt there right now.
+    instances: int = 0
+    io_ops: int = 0
+    #: How many builds have failed on it lately: each counts less as time goes by, and as others succeed.
+    failed_builds: float = 0.0
+    #: How many of its servers run from an image with a property, by ``name=value``.
+    image_properties: Mapping[str, int] = field(default_factory=dict)
+    #: Those of the servers that the request's hints name which are placed on it.
+    neighbours: frozenset[str] = frozenset()
+
+    def attribute(self, path: str) -> Any:
+        """Return what its driver says of it under a name, or under names within each other joined by dots, or None.
+
+        A name that has dots itself is found as well.
+        """
+        return attribute(self.attributes, path)
+
+    def where_attribute(self, path: str, holds: Callable[[Any], bool]) -> bool:
+        """Tell whether what its driver says under ``path`` is such as it shall be; it may be None."""
+        return bool(holds(self.attribute(path)))
+
+    def where_metadata(self, key: str, holds: Callable[[frozenset[str]], bool]) -> bool:
+        """Tell whether the values that its host aggregates give a key are such as they shall be; there may be none."""
+        return bool(holds(self.metadata.get(key, frozenset())))
+
+    def number(self, path: str, absent: float = 0.0) -> float:
+        """Return what its driver says under ``path``, as a number.
+
+        :raises ValueError: it is none.
+        """
+        return number(path, self.attribute(path), absent)
+
+    def metadata_number(self, key: str, default: float) -> float:
+        """Return the smallest of the values that its host aggregates give a key.
+
+        :raises ValueError: one of them is no number.
+        """
+        return smallest(key, self.metadata.get(key, frozenset()), default)
+
+    def has_neighbour(self, instance_uuids: Collection[str]) -> bool:
+        """Tell whether one of these servers, which the request's hints name, is placed on it."""
+        return not self.neighbours.isdisjoint(instance_uuids)
+
+    def servers_with(self, name: str, value: str) -> int:
+        """Return how many of its servers run from an image with this property."""
+        return self.image_properties.get(f"{name}={value}", 0)
 
     def fits(self, resource_class: str, amount: int) -> bool:
         """Tell whether ``amount`` may be allocated to one more consumer from one provider at least."""
@@ -170,6 +221,51 @@ class HostView(ABC):
     @abstractmethod
     def group_members_elsewhere(self) -> IntArray:
         """How many of them are on other hosts than this one."""
+
+    @property
+    @abstractmethod
+    def instances(self) -> IntArray:
+        """How many servers are placed on each host."""
+
+    @property
+    @abstractmethod
+    def io_ops(self) -> IntArray:
+        """How many servers are being started, moved or rebuilt on each host right now."""
+
+    @property
+    @abstractmethod
+    def failed_builds(self) -> FloatArray:
+        """How many builds have failed on each host lately: each counts less with time, and as others succeed."""
+
+    @abstractmethod
+    def where_attribute(self, path: str, holds: Callable[[Any], bool]) -> BoolArray:
+        """Which hosts' drivers say under ``path`` what is such as it shall be; each value is asked about once."""
+
+    @abstractmethod
+    def where_metadata(self, key: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
+        """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
+
+    @abstractmethod
+    def number(self, path: str, absent: float = 0.0) -> FloatArray:
+        """Return what the hosts' drivers say under ``path``, as numbers.
+
+        :raises ValueError: one of them is none.
+        """
+
+    @abstractmethod
+    def metadata_number(self, key: str, default: float) -> FloatArray:
+        """Return the smallest of the values that each host's aggregates give a key.
+
+        :raises ValueError: one of them is no number.
+        """
+
+    @abstractmethod
+    def has_neighbour(self, instance_uuids: Collection[str]) -> BoolArray:
+        """Which hosts have one of these servers, which the request's hints name, placed on them."""
+
+    @abstractmethod
+    def servers_with(self, name: str, value: str) -> IntArray:
+        """How many servers of each host run from an image with this property."""
 
     @abstractmethod
     def capacity(self, resource_class: str) -> FloatArray:
@@ -282,6 +378,42 @@ def any_of(answers: Iterable[Answer]) -> Answer:
     for answer in answers:
         found = np.logical_or(found, answer)
     return found
+
+
+def attribute(attributes: Mapping[str, Any], path: str) -> Any:
+    """Return what is found under a name, or under names within each other joined by dots, or None."""
+    found: Any = attributes
+    if path in attributes:
+        return attributes[path]
+    for name in path.split("."):
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(name)
+    return found
+
+
+def number(name: str, value: Any, absent: float) -> float:
+    """Return a value as a finite number; ``absent`` for None.
+
+    :raises ValueError: it is none.
+    """
+    if value is None:
+        return absent
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} is {value!r:.60}, which is no number")
+    return found
+
+
+def smallest(key: str, values: Collection[str], default: float) -> float:
+    """Return the smallest of the values of a key of metadata, or the default where there are none.
+
+    :raises ValueError: one of them is no number.
+    """
+    return min((number(f"aggregate metadata {key}", value, default) for value in values), default=default)
 
 
 class Weigher(ABC):

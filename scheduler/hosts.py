@@ -1,7 +1,7 @@
 """The hosts of the cloud as their cells report them: who they are, whether they live, whether they take servers."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -34,9 +34,15 @@ class HostRow:
     up: bool
     disabled: bool
     forced_down: bool
+    #: Of each key of the metadata of its host aggregates, the values.
+    metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    #: What its cell says of what goes on there; see :class:`moorage.plugin.Host`.
+    io_ops: int = 0
+    failed_builds: float = 0.0
+    image_properties: Mapping[str, int] = field(default_factory=dict)
 
 
-_VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__]
+_VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__ if name in hosts.c]
 
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:

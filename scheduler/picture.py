@@ -16,6 +16,7 @@ from moorage.model import Resources
 from moorage.plugin import HostInventory
 from scheduler.bits import BitColumns
 from scheduler.columns import Column
+from scheduler.facts import HostFacts
 from scheduler.forest import Forest, Member, Tree
 from scheduler.hosts import HostRow
 from scheduler.indexes import NameIndex, ProviderIndex
@@ -63,6 +64,7 @@ class Picture:
         self._unsure: set[int] = set()
         self._forest = Forest()
         self._names: NameIndex | None = None
+        self._facts: HostFacts | None = None
         self._index: ProviderIndex | None = None
         self._alive = Column(np.bool_)
         self._forced_down = Column(np.bool_)
@@ -73,6 +75,9 @@ class Picture:
         self._cells: dict[str, int] = {}
         self._cell_codes = Column(np.int32)
         self._ties = Column(np.uint64)
+        self._placed = Column(np.int64)
+        self._under_way = Column(np.int64)
+        self._failures = Column(np.float64)
         self._traits = BitColumns()
         self._root_traits = BitColumns()
         self._aggregates = BitColumns()
@@ -95,6 +100,8 @@ class Picture:
         if self._index is None:
             self._index = ProviderIndex(self._trees)
         self._rows_are_shared = True
+        if self._facts is None:
+            self._facts = HostFacts(self._hosts)
         return Snapshot(
             hosts=self._hosts,
             trees=self._trees,
@@ -114,7 +121,12 @@ class Picture:
             root_traits=self._root_traits.frozen(),
             aggregates=self._aggregates.frozen(),
             classes=self._inventories.frozen(),
+            facts=self._facts,
+            placed=self._placed.frozen(),
+            under_way=self._under_way.frozen(),
+            failures=self._failures.frozen(),
             members=None,
+            neighbours={},
         )
 
     # --- What followers compare and change --------------------------------------------------------------------------
@@ -209,12 +221,15 @@ class Picture:
             self._trees.append(None)
             self._resize(row + 1)
             self._names = None
+            self._facts = None
         else:
             before = self._hosts[row]
             self._hosts[row] = host
             del self._row_of_node[before.compute_node_uuid]
             if _names_of(before) != _names_of(host):
                 self._names = None
+            if (before.attributes, before.metadata) != (host.attributes, host.metadata):
+                self._facts = None
         self._describe(row)
 
     def _describe(self, row: int) -> None:
@@ -226,6 +241,8 @@ class Picture:
         self._zone_codes[row] = _code(self._zones, host.availability_zone)
         self._cell_codes[row] = _code(self._cells, host.cell_uuid)
         self._ties[row] = tie_of(host)
+        self._under_way[row] = host.io_ops
+        self._failures[row] = host.failed_builds
         provider_id = self._ids.get(host.compute_node_uuid)
         self._plant(row, None if provider_id is None else self._forest.tree(provider_id))
 
@@ -235,6 +252,7 @@ class Picture:
             return
         self._own_rows()
         self._names = None
+        self._facts = None
         del self._row_of_node[self._hosts[row].compute_node_uuid]
         end = len(self._hosts) - 1
         self._plant(end, None)
@@ -255,7 +273,8 @@ class Picture:
 
     def _resize(self, length: int) -> None:
         columns: list[Column[Any]] = [self._alive, self._forced_down, self._disabled, self._single, self._zone_codes]
-        for column in (*columns, self._cell_codes, self._ties):
+        columns += [self._cell_codes, self._ties, self._placed, self._under_way, self._failures]
+        for column in columns:
             column.resize(length)
         for names in (self._traits, self._root_traits, self._aggregates):
             names.resize(length)

@@ -4,22 +4,23 @@ A :class:`Snapshot` never changes and is shared by all decisions that begin befo
 :class:`PlannedView` belongs to one decision, which notes in it what it is about to claim.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moorage.model import AllocationRequest, Resources
-from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
+from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray, number, smallest
 from placement_store.candidates import HostTree
 from placement_store.candidates import Provider as CandidateProvider
 from placement_store.groups import OccupiedRoot
 from placement_store.providers import InventoryRow
 from scheduler.amounts import ClassAmounts
 from scheduler.bits import Bits
+from scheduler.facts import HostFacts
 from scheduler.forest import Member, Tree
 from scheduler.hosts import HostRow
 from scheduler.indexes import NameIndex, ProviderIndex
@@ -53,8 +54,14 @@ class Snapshot(HostView):
     root_traits: Bits
     aggregates: Bits
     classes: Mapping[str, ClassAmounts]
+    facts: HostFacts
+    placed: IntArray
+    under_way: IntArray
+    failures: FloatArray
     #: Of the server group that one request names; for that request alone.
     members: GroupMembers | None
+    #: Where the servers are that its hints name, by the row of their host; for that request alone.
+    neighbours: Mapping[int, frozenset[str]]
 
     def __len__(self) -> int:
         """Return the number of hosts."""
@@ -81,6 +88,12 @@ class Snapshot(HostView):
             flat=tree is not None and tree.is_flat,
             group_members_here=self.members.here_at(row) if self.members else 0,
             group_members_elsewhere=self.members.elsewhere_at(row) if self.members else 0,
+            metadata=known.metadata,
+            instances=int(self.placed[row]),
+            io_ops=int(self.under_way[row]),
+            failed_builds=float(self.failures[row]),
+            image_properties=known.image_properties,
+            neighbours=self.neighbours.get(row, frozenset()),
         )
 
     def host_tree(self, row: int) -> HostTree | None:
@@ -128,6 +141,53 @@ class Snapshot(HostView):
     def group_members_elsewhere(self) -> IntArray:
         """How many of them are on other hosts than this one."""
         return self.members.elsewhere if self.members else np.zeros(len(self), dtype=np.int64)
+
+    @property
+    def instances(self) -> IntArray:
+        """How many servers are placed on each host."""
+        return self.placed
+
+    @property
+    def io_ops(self) -> IntArray:
+        """How many servers are being started, moved or rebuilt on each host right now."""
+        return self.under_way
+
+    @property
+    def failed_builds(self) -> FloatArray:
+        """How many builds have failed on each host lately: each counts less with time, and as others succeed."""
+        return self.failures
+
+    def where_attribute(self, path: str, holds: Callable[[Any], bool]) -> BoolArray:
+        """Which hosts' drivers say under ``path`` what is such as it shall be; each value is asked about once."""
+        return self.facts.attribute(path).where(holds)
+
+    def where_metadata(self, key: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
+        """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
+        return self.facts.metadata(key).where(holds)
+
+    def number(self, path: str, absent: float = 0.0) -> FloatArray:
+        """Return what the hosts' drivers say under ``path``, as numbers.
+
+        :raises ValueError: one of them is none.
+        """
+        return self.facts.attribute(path).numbers(lambda value: number(path, value, absent))
+
+    def metadata_number(self, key: str, default: float) -> FloatArray:
+        """Return the smallest of the values that each host's aggregates give a key.
+
+        :raises ValueError: one of them is no number.
+        """
+        return self.facts.metadata(key).numbers(lambda values: smallest(key, values, default))
+
+    def has_neighbour(self, instance_uuids: Collection[str]) -> BoolArray:
+        """Which hosts have one of these servers, which the request's hints name, placed on them."""
+        wanted = set(instance_uuids)
+        return self._at([row for row, placed in self.neighbours.items() if placed & wanted])
+
+    def servers_with(self, name: str, value: str) -> IntArray:
+        """How many servers of each host run from an image with this property."""
+        pair = f"{name}={value}"
+        return np.fromiter((host.image_properties.get(pair, 0) for host in self.hosts), np.int64, len(self))
 
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
@@ -189,6 +249,12 @@ class Snapshot(HostView):
     def with_members(self, roots: Mapping[str, OccupiedRoot]) -> "Snapshot":
         """Return the same hosts for a request that names a server group, whose members are on these root providers."""
         return replace(self, members=GroupMembers(len(self), self.names.by_compute_node, roots))
+
+    def with_neighbours(self, instances: Mapping[str, Collection[str]]) -> "Snapshot":
+        """Return the same hosts for a request whose hints name servers: by compute node, those placed there."""
+        row_of_node = self.names.by_compute_node
+        rows = {row_of_node[node]: frozenset(uuids) for node, uuids in instances.items() if node in row_of_node}
+        return replace(self, neighbours=rows)
 
     def planned(self, resource_classes: Collection[str]) -> "PlannedView":
         """Return a view of one's own in which these classes may be claimed."""

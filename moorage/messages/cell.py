@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import MAX_INSTANCES, Done
-from moorage.messages.conductor import Ownership
+from moorage.messages.conductor import OperationBegun, Ownership
 from moorage.messages.providers import Children, MoveInstructions, ProviderReports, ProvidersReported
 from moorage.model import (
     AllocationRequest,
@@ -21,8 +21,10 @@ from moorage.model import (
     Placement,
     RequestSpec,
     ReshapePlan,
+    ResourceGroup,
     ResourceProvider,
     Selection,
+    Suffix,
     Text,
     Uuid,
     Value,
@@ -312,6 +314,27 @@ class RebuildInCell(Mutation[Done], frozen=True, kw_only=True):
     version = "1.3"
     instance_uuid: Uuid
     image: Image
+
+
+class AttachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """The cell's half of `attach_resource`."""
+
+    topic = "conductor.cell"
+    method = "attach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    suffix: Suffix
+    group: ResourceGroup
+
+
+class DetachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """The cell's half of `detach_resource`."""
+
+    topic = "conductor.cell"
+    method = "detach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    suffix: Suffix
 
 
 class ListMigrationsInCell(Message[list[Migration]], frozen=True, kw_only=True):

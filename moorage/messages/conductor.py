@@ -2,7 +2,18 @@
 
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import Done, InstanceUuids
-from moorage.model import Flavor, Image, Instance, Migration, Name, RequestSpec, Uuid, Value
+from moorage.model import (
+    Flavor,
+    Image,
+    Instance,
+    Migration,
+    Name,
+    RequestSpec,
+    ResourceGroup,
+    Suffix,
+    Uuid,
+    Value,
+)
 from moorage.wire import Message, Mutation
 
 
@@ -194,6 +205,38 @@ class RebuildInstance(Mutation[Done], frozen=True, kw_only=True):
     version = "1.3"
     instance_uuid: Uuid
     image: Image
+
+
+class OperationBegun(Value, frozen=True, kw_only=True):
+    """The operation that carries an order out: `show_operation` says how it fares."""
+
+    operation_uuid: Uuid
+
+
+class AttachResource(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """Claim a further resource group for a server that runs, in the tree of its host.
+
+    From then on the group is part of the server's request: wherever the server goes, it is asked for. Answered as soon
+    as the order is on record.
+    """
+
+    topic = "conductor"
+    method = "attach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    #: What the group is called: by this name it is detached.
+    suffix: Suffix
+    group: ResourceGroup
+
+
+class DetachResource(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """Release a resource group that was attached; answered as soon as the order is on record."""
+
+    topic = "conductor"
+    method = "detach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    suffix: Suffix
 
 
 class ShowMigration(Message[Migration], frozen=True, kw_only=True):
