@@ -193,6 +193,9 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
             return cursor.fetchall()
 
     def _prepare(self, directory: pathlib.Path) -> None:
+        # A mariadbd that starts removes all temporary tables that it finds, those of its neighbours too.
+        (directory / "tmp").mkdir()
+        self.env |= {"TMPDIR": str(directory / "tmp")}
         self._places = ["--no-defaults", f"--user={getpass.getuser()}", f"--datadir={directory / 'data'}"]
         (directory / "grants.sql").write_text(
             f"CREATE USER IF NOT EXISTS {USER}@'127.0.0.1' IDENTIFIED BY '{self.password}';\n"

@@ -67,8 +67,8 @@ def log_handlers_of_this_test() -> Iterator[None]:
     before = list(root.handlers)
     yield
     for handler in root.handlers[:]:
-        # pytest takes its own off.
-        if handler not in before and handler.filters:
+        # The service's own, and those of the command line, which knows of no end. pytest's were there before.
+        if handler not in before:
             root.removeHandler(handler)
             handler.close()
 

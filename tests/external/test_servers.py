@@ -106,6 +106,15 @@ def test_options_given_to_mariadb_win(mariadb: MariaDBServer) -> None:
         assert write(url, "SELECT @@tx_isolation, @@max_connections") == (("READ-UNCOMMITTED", 77),)
 
 
+def test_a_mariadb_that_starts_leaves_the_temporary_tables_of_its_neighbours(mariadb: MariaDBServer) -> None:
+    places = {write(mariadb.url("mysql"), "SELECT @@tmpdir")}
+    with MariaDBServer() as neighbour:
+        places.add(write(neighbour.url("mysql"), "SELECT @@tmpdir"))
+
+    # It removes what it finds in its own.
+    assert len(places) == 2
+
+
 def test_a_durable_message_outlives_a_stop_of_rabbitmq(rabbitmq: RabbitMQServer, rabbitmq_url: str) -> None:
     send_durable(rabbitmq_url, "kept")
 
