@@ -9,14 +9,15 @@ ARGS ?=
 WORKERS ?= 2
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help demo test grid drills check style types layers docstrings packaging notes sample clean $(SAMPLE)
+.PHONY: help demo test grid drills check style types layers docstrings packaging notes site sample clean $(SAMPLE)
 
 help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
 	@echo "make grid     kill every process at every failpoint, and the servers under load (an hour)"
 	@echo "make drills   the long forms of what make test tries in short (half an hour)"
-	@echo "make check    style, types, import layers, docstrings, packaging, release notes, sample configuration"
+	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"
+	@echo "make site     the documentation as a site, into build/site"
 	@echo "make $(SAMPLE)    write the sample configuration anew"
 	@echo "make clean    remove the virtual environment and everything built"
 
@@ -45,7 +46,7 @@ drills: $(VENV)/.test
 	DRILLS=long MACHINE=long FUZZ=long $(PYTEST) --timeout 3600 \
 		$(shell grep -lrE --include='test_*.py' '"(DRILLS|MACHINE|FUZZ)"' tests) $(ARGS)
 
-check: style types layers docstrings packaging notes sample
+check: style types layers docstrings packaging notes site sample
 
 style: $(VENV)/.check
 	$(BIN)/ruff check .
@@ -64,6 +65,9 @@ packaging: $(VENV)/.test
 
 notes: $(VENV)/.check
 	$(BIN)/reno lint
+
+site: $(VENV)/.check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 sample: $(VENV)/.package
 	PATH="$(abspath $(BIN)):$$PATH" .ci/sample-config check

@@ -1,0 +1,72 @@
+"""The pages of the site that are written when it is built: the help of every command, release notes, decisions."""
+
+import re
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from reno.config import Config
+from reno.loader import Loader
+
+from moorage.shell import Shell
+
+ROOT = Path(__file__).parents[1]
+_SECTIONS = {"features": "New", "upgrade": "When upgrading", "deprecations": "Going away"}
+_SECTIONS |= {"security": "Security", "fixes": "Mended"}
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages that no file holds."""
+    for name, page in (("commands.md", commands()), ("release-notes.md", release_notes())):
+        files.append(File.generated(config, name, content=page))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
+    """List the decisions on their first page; name the files of the check-out that the site does not hold as such."""
+    if page.file.src_uri == "adr/README.md":
+        markdown += "\n\n" + "\n".join(decisions())
+    return re.sub(r"\[([^]]+)\]\((?:\.\./)+(?!adr/)([^)#]+)\)", r"\1 (`\2`)", markdown)
+
+
+def commands() -> str:
+    """Return a page with the help of every command, as `moorage help` gives it."""
+    shell = Shell()
+    parts = ["# Every command", "What `moorage help COMMAND` says. Options that stand before the command:", ""]
+    parts.append(_block(shell.parser.format_help()))
+    for point in sorted(metadata.entry_points(group="moorage.cli"), key=lambda point: point.name.replace("_", " ")):
+        name = point.name.replace("_", " ")
+        parser = point.load()(shell, None, cmd_name=name).get_parser(f"moorage {name}")
+        parts += [f"## `moorage {name}`", _block(parser.format_help())]
+    return "\n\n".join(parts)
+
+
+def release_notes() -> str:
+    """Return a page with all release notes, the newest version first."""
+    parts = ["# Release notes"]
+    with Loader(Config(str(ROOT))) as loader:
+        for version in loader.versions:
+            parts.append(f"## {'Not yet released' if version.endswith('0.0') else version}")
+            notes = [loader.parse_note_file(name, sha) for name, sha in loader[version]]
+            for section, title in _SECTIONS.items():
+                if entries := [entry for note in notes for entry in note.get(section, [])]:
+                    parts += [f"### {title}", "\n".join(f"- {_indented(entry)}" for entry in entries)]
+    return "\n\n".join(parts)
+
+
+def decisions() -> Iterator[str]:
+    """Yield a line for each decision."""
+    for file in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")):
+        title = file.read_text().splitlines()[0].removeprefix("# ")
+        yield f"- [{title}]({file.name})"
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```"
+
+
+def _indented(entry: str) -> str:
+    return entry.strip().replace("\n", "\n  ")
