@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from conductor import super_migrations
 from conductor.cells import Cells, at_once
-from conductor.super_migrations import MOVING, OVER, MigrationRecord
+from conductor.super_migrations import MOVING, OVER, PLACING, MigrationRecord
 from moorage import errors
 from moorage.bus import serves
 from moorage.database import Database
@@ -40,7 +40,9 @@ class SuperMigrationView:
     def list_migrations(self, message: ListMigrations) -> list[Migration]:
         """Answer with migrations, in the order they were asked for."""
         known = self._database.read(
-            lambda connection: super_migrations.list_all(connection, message.instance_uuid, over=message.ended)
+            lambda connection: super_migrations.list_all(
+                connection, message.instance_uuid, over=message.ended, request_id=message.request_id
+            )
         )
         shown = self._with_cells(known)
         return [migration for migration in shown if message.ended or migration.state not in OVER]
@@ -76,7 +78,7 @@ class SuperMigrationView:
         except errors.MoorageError as missing:
             LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)
             fault = str(missing)
-        return {one.uuid: _merged(one, found.get(one.uuid), cell, fault) for one in known}
+        return {one.uuid: merged(one, found.get(one.uuid), cell, fault) for one in known}
 
 
 def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
@@ -91,11 +93,15 @@ def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
         )
 
 
-def _merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
+def merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
     """Return a migration as its cell has it, except for what is known here alone, or for good."""
     best = in_cell or known
     # What has been given back to the cell as it was is over before the cell is asked for anything else.
-    state = known.state if in_cell is None or known.state in OVER else in_cell.state
+    # And what is still being placed is over only once its operation has recorded that, with the explanation.
+    if in_cell is None or known.state in OVER or (known.state == PLACING and in_cell.state in OVER):
+        state = known.state
+    else:
+        state = in_cell.state
     reasons = (known.reason, best.reason) if known.state in OVER else (best.reason, known.reason, fault)
     return Migration(
         uuid=known.uuid,

@@ -1,0 +1,61 @@
+"""What an operator is shown of a migration, of what the super conductor and the cell know of it."""
+
+import pytest
+from msgspec import structs
+
+from conductor.super_migration_view import merged
+from conductor.super_migrations import MigrationRecord
+from moorage import ids
+from moorage.model import Migration
+
+UUID, INSTANCE, CELL = ids.fresh(), ids.fresh(), ids.fresh()
+
+
+def record(state: str) -> MigrationRecord:
+    return MigrationRecord(
+        uuid=UUID,
+        instance_uuid=INSTANCE,
+        cell_uuid=CELL,
+        kind="resize",
+        state=state,
+        source_host="h1",
+        destination_host=None,
+        reason=None,
+        explanation=None,
+        request_id="req",
+        created_at=1.0,
+        updated_at=2.0,
+    )
+
+
+def in_cell(state: str) -> Migration:
+    return Migration(uuid=UUID, instance_uuid=INSTANCE, kind="resize", state=state, source_host="h1", updated_at=3.0)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "shown"),
+    [
+        ("placing", None, "placing"),
+        ("placing", "placing", "placing"),
+        # The cell has been told that nothing comes of it; why is yet to be recorded here.
+        ("placing", "failed", "placing"),
+        ("placing", "ended", "placing"),
+        # The cell has it, and was quicker than the record of that.
+        ("placing", "moving", "moving"),
+        ("placing", "moved", "moved"),
+        ("moving", "moved", "moved"),
+        ("moving", "reverted", "reverted"),
+        ("failed", "placing", "failed"),
+        ("ended", "moved", "ended"),
+    ],
+)
+def test_a_migration_is_over_once_it_is_on_record_how_it_ended(here: str, there: str | None, shown: str) -> None:
+    found = merged(record(here), None if there is None else in_cell(there), "cell1", None)
+
+    assert found.state == shown
+
+
+def test_what_is_over_is_shown_with_the_reason_on_record() -> None:
+    known = structs.replace(record("failed"), reason="no host was left")
+
+    assert merged(known, in_cell("placing"), "cell1", None).reason == "no host was left"
