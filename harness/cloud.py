@@ -128,7 +128,7 @@ class Cloud:
         """Return all hosts as the schedulers know them."""
         return self.client("scheduler").call(ListHosts())
 
-    def wait_for_hosts(self, seconds: float = 60.0) -> None:
+    def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all planned hosts are known and up.
 
         :raises NoReply: they are not after ``seconds``.
@@ -184,7 +184,7 @@ class Cloud:
         )
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 60.0, interval: float = 0.02) -> None:
+def wait_until(true: Callable[[], bool], what: str, seconds: float = 120.0, interval: float = 0.02) -> None:
     """Return as soon as ``true`` answers so.
 
     :raises TimeoutError: it has not after ``seconds``.

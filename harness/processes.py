@@ -98,7 +98,7 @@ class ProcessCloud:
         """Return what a process has logged so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def wait_for_hosts(self, hosts: int, seconds: float = 60.0) -> None:
+    def wait_for_hosts(self, hosts: int, seconds: float = 120.0) -> None:
         """Wait until so many hosts are up.
 
         :raises TimeoutError: they are not after ``seconds``.

@@ -27,7 +27,7 @@ SETTINGS = {
     "rpc": {"call_timeout": 5.0},
     "scheduler": {"host_down_after": 5.0},
     "placement": {"reconcile_interval": 0.5, "reconcile_after": 1.0},
-    "conductor": {"build_timeout": 3.0, "report_interval": 0.5, "retry_backoff": 0.2},
+    "conductor": {"build_timeout": 6.0, "report_interval": 0.5, "retry_backoff": 0.2},
     "compute": {"report_interval": 0.5},
 }
 
@@ -89,7 +89,7 @@ def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and
 ) -> None:
     cloud.start("conductor", "conductor")
     # The larger host is weighed higher, so it is tried first.
-    agent(cloud, "late", memory_mb=65536, late_hosts="late-0001", late_seconds=8.0)
+    agent(cloud, "late", memory_mb=65536, late_hosts="late-0001", late_seconds=16.0)
     agent(cloud, "fine")
     cloud.wait_for_hosts(2)
 
@@ -102,9 +102,9 @@ def test_a_host_that_finishes_after_its_attempt_timed_out_destroys_its_guest_and
         ("late-0001", "failed"),
         ("fine-0001", "active"),
     ]
-    wait_until(lambda: time.monotonic() > began + 8.5, "the late host to finish")
-    wait_until(lambda: guests(cloud.folder) == [("fine-0001", uuid)], "the late guest to be destroyed", 30)
-    wait_until(lambda: judge(database, [uuid]).clean, "the residue to go", 30)
+    wait_until(lambda: time.monotonic() > began + 16.5, "the late host to finish")
+    wait_until(lambda: guests(cloud.folder) == [("fine-0001", uuid)], "the late guest to be destroyed", 90)
+    wait_until(lambda: judge(database, [uuid]).clean, "the residue to go", 90)
 
 
 def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_comes_back(
@@ -112,10 +112,10 @@ def test_an_instance_deleted_before_or_after_a_gate_leaves_nothing_and_nothing_c
 ) -> None:
     cloud.start("conductor", "conductor")
     gates = {
-        "before-the-first": "*send*accept_claim=wait:6",
-        "after-the-first": "*answered*accept_claim=wait:6",
-        "before-the-second": "*send*build_finished=wait:6",
-        "after-the-second": "*answered*build_finished=wait:6",
+        "before-the-first": "*send*accept_claim=wait:9",
+        "after-the-first": "*answered*accept_claim=wait:9",
+        "before-the-second": "*send*build_finished=wait:9",
+        "after-the-second": "*answered*build_finished=wait:9",
     }
     for name, armed in gates.items():
         agent(cloud, name, armed)
@@ -154,7 +154,7 @@ def test_a_host_that_returns_with_a_strangers_guest_leaves_it_running_and_report
     wait_until(
         patiently(lambda: [one.guest.instance_uuid for one in conductor.call(ListStrangers())] == [stranger[1]]),
         "the stranger to be reported",
-        30,
+        90,
     )
     cloud.wait_for_hosts(1)
 
@@ -169,7 +169,7 @@ def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: Pr
     cloud.wait_for_hosts(1)
     uuid = order(cloud)
     dying = cloud.processes["conductor"]
-    wait_until(lambda: dying.poll() is not None, "the conductor to die", 30)
+    wait_until(lambda: dying.poll() is not None, "the conductor to die", 90)
     placement = cloud.client("placement")
     [claim] = placement.call(ListClaims(unaccepted=True))
 
@@ -180,6 +180,6 @@ def test_a_claim_whose_owner_has_lost_its_records_is_kept_and_reported(cloud: Pr
         found = {action.consumer_uuid: action for action in placement.call(ListReconciled())}
         return uuid in found and found[uuid].outcome == "unknown" and "no instance" in found[uuid].reason
 
-    wait_until(patiently(reported), "the claim to be reported", 30)
+    wait_until(patiently(reported), "the claim to be reported", 90)
     assert [one.claim_id for one in placement.call(ListClaims(unaccepted=True))] == [claim.claim_id]
     assert claim.consumer_uuid == uuid
