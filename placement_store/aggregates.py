@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, exc, select
 
 from moorage.messages import SetAggregates
-from placement_store import bulk, feed, links, providers
+from placement_store import bulk, feed, host_aggregate_links, links, providers
 from placement_store.races import Moved
 from placement_store.schema import aggregates, provider_aggregates
 
@@ -20,21 +20,22 @@ def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[st
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
     """Make these uuids the aggregates of providers, by provider id; the providers' rows must be locked.
 
-    Generations and the feed are the caller's.
+    Nodes of hosts stay in the aggregates of these beside. Generations and the feed are the caller's.
 
     :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
     """
-    numbers = _numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
+    known = numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
+    staying = host_aggregate_links.required(connection, wanted)
     links.rewrite(
         connection,
         _LINK,
         {id_: found.values() for id_, found in links.held(connection, _LINK, _UUID, wanted).items()},
-        {id_: {numbers[uuid] for uuid in uuids} for id_, uuids in wanted.items()},
+        {id_: {known[uuid] for uuid in uuids}.union(staying.get(id_, {}).values()) for id_, uuids in wanted.items()},
     )
 
 
 def set_aggregates(connection: Connection, message: SetAggregates) -> None:
-    """Replace all aggregates of a provider; its generation moves, even if nothing changes.
+    """Replace all aggregates of a provider; its generation moves, even if nothing changes. See :func:`replace`.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
@@ -46,8 +47,11 @@ def set_aggregates(connection: Connection, message: SetAggregates) -> None:
     feed.record(connection, provider_ids=[id_])
 
 
-def _numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    """Return the numbers of aggregates by uuid; those that nobody has named before are created."""
+def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
+    """Return the numbers of aggregates by uuid; those that nobody has named before are created.
+
+    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    """
     found = _known(connection, uuids)
     missing = sorted(set(uuids) - found.keys())
     if not missing:

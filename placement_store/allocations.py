@@ -58,8 +58,8 @@ class Change:
 
     ``before`` is the consumer as it was read, nothing if it is to be created. ``columns`` of its row are set, together
     with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host
-    has accepted the claim that stood; ``for_good`` buries the consumer. What is ``inherited`` has been another
-    consumer's, who loses it in the same write: no unit rule is asked of it any more.
+    has accepted the claim that stood; ``for_good`` buries the consumer, around what it shall hold all the same. What
+    is ``inherited`` has been another consumer's, who loses it in the same write: no unit rule is asked of it any more.
     """
 
     uuid: str
@@ -142,7 +142,8 @@ def write(
     :raises GroupRuleRefused: a consumer would come to where the rule of its group does not let it be.
     :raises Moved: what was read has changed since; a new transaction may succeed.
     """
-    touched = providers_touched(changes)
+    # Those that the caller relies on are locked and moved as well, be it that nothing of them changes.
+    touched = providers_touched(changes) | set(relied_on or ())
     providers.move_rows(connection, touched, generation=int(moves_generations), roots=roots)
     if relied_on:
         _compare_generations(connection, relied_on, moved_by=int(moves_generations))
@@ -207,7 +208,9 @@ def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[s
         consumers.move_all(connection, [before for _, _, before in present])
         return ids
     for _, change, before in sorted(present, key=lambda one: one[0]):
-        if change.for_good:
+        if change.for_good and change.after:
+            consumers.bury_around(connection, before, unaccepted=change.unaccepted)
+        elif change.for_good:
             consumers.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
         elif change.forgets:
             consumers.forget(connection, before, unaccepted=change.unaccepted)

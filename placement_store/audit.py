@@ -1,13 +1,21 @@
 """What the store says of itself: inventories that hold too much, sums that disagree, and who holds what."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import os_resource_classes
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from moorage.inspection import Holder, InventoryFinding, StoreAudit
-from placement_store.schema import allocations, consumers, inventories, resource_classes, resource_providers
+from placement_store import bulk
+from placement_store.schema import (
+    allocations,
+    consumers,
+    inventories,
+    resource_classes,
+    resource_providers,
+    tombstones,
+)
 
 
 def report(connection: Connection) -> StoreAudit:
@@ -22,7 +30,7 @@ def report(connection: Connection) -> StoreAudit:
     return StoreAudit(
         overcommitted=tuple(finding for finding in found if finding.allocated > finding.capacity),
         drifted=tuple(finding for finding in found if finding.allocated != finding.used),
-        holders=tuple(_holders(connection)),
+        holders=tuple(_holders(connection, names)),
     )
 
 
@@ -66,19 +74,23 @@ def _suspects() -> Any:
 
 
 def _finding(row: Row[Any], names: Mapping[int, str]) -> InventoryFinding:
-    standard = dict(enumerate(os_resource_classes.STANDARDS))
-    number = row.resource_class_id
     return InventoryFinding(
         # A provider that is gone, and a class that is unknown, are findings too: by their number.
         provider_uuid=row.uuid or f"#{row.resource_provider_id}",
-        resource_class=standard.get(number) or names.get(number) or f"#{number}",
+        resource_class=_class_name(row.resource_class_id, names),
         capacity=float(row.capacity),
         used=int(row.used),
         allocated=int(row.allocated),
     )
 
 
-def _holders(connection: Connection) -> list[Holder]:
+def _class_name(number: int, names: Mapping[int, str]) -> str:
+    if number < len(os_resource_classes.STANDARDS):
+        return str(os_resource_classes.STANDARDS[number])
+    return names.get(number) or f"#{number}"
+
+
+def _holders(connection: Connection, names: Mapping[int, str]) -> list[Holder]:
     """Return who holds something, by the number of the consumer."""
     host = resource_providers.alias()
     # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
@@ -91,11 +103,13 @@ def _holders(connection: Connection) -> list[Holder]:
             consumers.c.claim_id,
             consumers.c.migration_of,
             consumers.c.accepted_by,
+            tombstones.c.consumer_uuid.label("buried"),
             host.c.uuid.label("root_uuid"),
             func.count().label("rows"),
         )
         .select_from(
             allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id)
+            .outerjoin(tombstones, tombstones.c.consumer_uuid == consumers.c.uuid)
             .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
             .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
         )
@@ -106,6 +120,7 @@ def _holders(connection: Connection) -> list[Holder]:
             consumers.c.claim_id,
             consumers.c.migration_of,
             consumers.c.accepted_by,
+            tombstones.c.consumer_uuid,
             host.c.uuid,
         )
         .order_by(allocations.c.consumer_id, host.c.uuid)
@@ -113,6 +128,10 @@ def _holders(connection: Connection) -> list[Holder]:
     by_consumer: dict[int, list[Row[Any]]] = {}
     for row in connection.execute(query):
         by_consumer.setdefault(row.consumer_id, []).append(row)
+    buried = {
+        number for number, (row, *_) in by_consumer.items() if row.buried and not (row.claim_id or row.accepted_by)
+    }
+    foreign = _amounts(connection, buried, names) if buried else {}
     return [
         Holder(
             uuid=rows[0].uuid,
@@ -122,6 +141,27 @@ def _holders(connection: Connection) -> list[Holder]:
             accepted_by=rows[0].accepted_by,
             allocations=sum(row.rows for row in rows),
             root_provider_uuids=tuple(row.root_uuid for row in rows if row.root_uuid is not None),
+            foreign=foreign.get(number, {}),
         )
-        for rows in by_consumer.values()
+        for number, rows in by_consumer.items()
     ]
+
+
+def _amounts(
+    connection: Connection, consumer_ids: Collection[int], names: Mapping[int, str]
+) -> dict[int, dict[str, dict[str, int]]]:
+    """Return what these consumers hold, by provider and resource class."""
+    columns = (
+        allocations.c.consumer_id,
+        allocations.c.resource_class_id,
+        allocations.c.used,
+        resource_providers.c.uuid,
+    )
+    query = select(*columns).join_from(
+        allocations, resource_providers, resource_providers.c.id == allocations.c.resource_provider_id
+    )
+    found: dict[int, dict[str, dict[str, int]]] = {}
+    for row in bulk.select_in(connection, query, allocations.c.consumer_id, sorted(consumer_ids)):
+        held = found.setdefault(row.consumer_id, {}).setdefault(row.uuid, {})
+        held[_class_name(row.resource_class_id, names)] = row.used
+    return found

@@ -1,4 +1,4 @@
-"""Claims: placing consumers on a host, and releasing what they hold."""
+"""Claims: placing consumers on a host."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from moorage import errors, ids
-from moorage.messages import Claimed, DeleteAllocations, Released
+from moorage.messages import Claimed
 from moorage.model import ServerGroup
-from placement_store import allocations, bulk, consumers, groups, providers, residues
+from placement_store import allocations, bulk, consumers, groups, providers
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding
 from placement_store.names import ResourceClassNames
@@ -131,102 +131,6 @@ def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str
 def accepted(consumer_uuid: str) -> errors.InvalidState:
     """Return the error that says that a host has accepted a consumer's claim."""
     return errors.InvalidState(reason=f"a host has accepted the claim of consumer {consumer_uuid}")
-
-
-# --- Releasing ------------------------------------------------------------------------------------------------------
-
-
-def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
-    """Release all that a consumer holds; with ``for_good``, also bury it, whether or not it existed.
-
-    With it go its migrations that are named, and whatever else holds something for it, if it is an attempt. As in
-    Placement the generations of the providers do not move; their ``seq`` does.
-
-    :raises InvalidRequest: it is to be released unaccepted, and no claim is named; or migrations are named that are not
-        this consumer's, or not for good.
-    :raises ClaimReleased: a claim is named, and it no longer stands.
-    :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
-    :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
-    :raises Moved: a consumer has changed since it was read; a new transaction may succeed.
-    """
-    uuid = message.consumer_uuid
-    if message.unaccepted and message.claim_id is None:
-        raise errors.InvalidRequest(path="$.claim_id", reason="needed where `unaccepted` is said")
-    if message.migration_uuids and not message.for_good:
-        raise errors.InvalidRequest(path="$.migration_uuids", reason="they go only for good")
-    holding = consumers.holdings(connection, [uuid]).get(uuid)
-    if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
-        if holding is not None or not message.for_good or not consumers.buried(connection, [uuid]):
-            raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
-        if not message.migration_uuids:
-            return Released()
-    if holding is None and not message.for_good:
-        raise consumers.not_found(uuid)
-    if message.unaccepted and holding is not None and holding.accepted_by is not None:
-        raise accepted(uuid)
-    if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
-        return Released()
-    return _release(connection, message, holding, names)
-
-
-def _release(
-    connection: Connection, message: DeleteAllocations, holding: Holding | None, names: ResourceClassNames
-) -> Released:
-    going: dict[str, Holding | None] = {message.consumer_uuid: holding}
-    # It may be the id of an attempt: then this is its host's word that nothing is left there.
-    is_attempt = message.for_good and (holding is None or residues.is_one(holding))
-    if is_attempt:
-        going |= residues.of_attempt(connection, message.consumer_uuid)
-    migrations = _migrations_of(connection, message)
-    staying = [one.uuid for one in migrations.values() if one is not None and _stays(connection, message, one)]
-    going |= {uuid: one for uuid, one in migrations.items() if uuid not in staying}
-    left = {uuid: _left(connection, message, one) for uuid, one in going.items() if one is not None}
-    changes = [_change(message, uuid, one) for uuid, one in going.items()]
-    new = [residue for residue in left.values() if residue is not None]
-    residues.write_all(connection, [*changes, *new], names, moves_generations=False)
-    if is_attempt:
-        residues.require_none_of(connection, message.consumer_uuid)
-    mine = left.get(message.consumer_uuid)
-    return Released(
-        residue_uuid=None if mine is None else mine.uuid,
-        residue_uuids=tuple(sorted([*(residue.uuid for residue in new), *staying])),
-    )
-
-
-def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[str, Holding | None]:
-    """Return the migrations that are named; nothing of one that is not there, so that it never comes."""
-    uuids = message.migration_uuids
-    found = consumers.holdings(connection, uuids) if uuids else {}
-    for one in found.values():
-        if one.migration_of != message.consumer_uuid:
-            raise errors.InvalidRequest(path="$.migration_uuids", reason=f"{one.uuid} is no migration of this consumer")
-    return {uuid: found.get(uuid) for uuid in uuids}
-
-
-def _stays(connection: Connection, message: DeleteAllocations, migration: Holding) -> bool:
-    """Tell whether a migration is a residue already, of a guest that is not known to be gone."""
-    if not message.leave_residue or not residues.is_one(migration) or migration.accepted_by in message.guests_gone:
-        return False
-    return not consumers.buried(connection, [str(migration.accepted_by)])
-
-
-def _left(connection: Connection, message: DeleteAllocations, going: Holding) -> Change | None:
-    """Return the residue that a consumer leaves."""
-    if not message.leave_residue or going.accepted_by in message.guests_gone:
-        return None
-    return residues.left(connection, going, {})
-
-
-def _change(message: DeleteAllocations, uuid: str, going: Holding | None) -> Change:
-    return Change(
-        uuid=uuid,
-        before=going,
-        after={},
-        columns=UNCLAIMED,
-        # Accepted meanwhile, it would have to be refused, or to leave a residue.
-        unaccepted=going is not None and going.accepted_by is None and (message.unaccepted or message.leave_residue),
-        for_good=message.for_good,
-    )
 
 
 # --- Parts ----------------------------------------------------------------------------------------------------------

@@ -302,13 +302,33 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
     :raises Moved: it is no longer as it was read, or has appeared since.
     """
     # The order is what keeps a claim made at this moment from winning as well: see `create`.
-    with suppress(exc.IntegrityError):  # buried before
-        bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])
+    _write_tombstone(connection, uuid)
     if holding is None:
         if connection.execute(consumers.delete().where(consumers.c.uuid == uuid)).rowcount:
             raise Moved
     else:
         forget(connection, holding, unaccepted=unaccepted)
+
+
+#: The columns of a consumer that is buried and still holds something: a member of no group, and nobody's over RPC.
+_LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
+
+
+def bury_around(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
+    """Write a consumer's tombstone, and leave its row to those whose allocations stay; it goes with the last of them.
+
+    Only HTTP, which sees no tombstones, can give it anything any more.
+
+    :param unaccepted: as in :func:`bury`.
+    :raises Moved: it is no longer as it was read.
+    """
+    _write_tombstone(connection, holding.uuid)
+    move(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)
+
+
+def _write_tombstone(connection: Connection, uuid: str) -> None:
+    with suppress(exc.IntegrityError):  # buried before
+        bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])
 
 
 def accept(connection: Connection, message: AcceptClaim) -> None:

@@ -21,7 +21,7 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import Cell, Consumer
-from placement_store import cells, claims, consumers, moves, puts, swaps
+from placement_store import cells, consumers, deletes, moves, puts, swaps
 from placement_store.endpoint_basis import StoreEndpoint
 
 LOG = logging.getLogger(__name__)
@@ -60,8 +60,8 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(DeleteAllocations)
     def delete_allocations(self, message: DeleteAllocations) -> Released:
-        """Release all that a consumer holds; see :func:`placement_store.claims.delete`."""
-        released = self._once(message, lambda connection: claims.delete(connection, message, self._names))
+        """Release all that a consumer holds; see :func:`placement_store.deletes.delete`."""
+        released = self._once(message, lambda connection: deletes.delete(connection, message, self._names))
         LOG.info("Consumer %s has released all it held%s", message.consumer_uuid, _but(released.residue_uuid))
         return released
 

@@ -55,7 +55,7 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames, claim_id: str) -> Claimed:
     group_ids = claims.bound(connection, [new])
-    instance = _require_movable(connection, new, move)
+    instance = movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     held = shares.amounts_of(move.held)
     keys |= providers.keys_found(connection, held)
@@ -89,17 +89,23 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     return Claimed(claim_id=claim_id, consumer_generation=instance.generation + 1)
 
 
-def _require_movable(connection: Connection, new: NewClaim, move: Move) -> Holding:
-    uuid = new.consumer_uuid
+def movable(connection: Connection, uuid: str, generation: int | None, move: Move) -> Holding:
+    """Return the instance that is to be moved, as it is placed by the claim that is named.
+
+    :param generation: the one that it has to be at.
+    :raises ClaimReleased: that claim is not its own, or no longer.
+    :raises ConsumerGenerationConflict: it is at another generation.
+    :raises InvalidState: no host has accepted the claim, or another move of it has not ended.
+    :raises ConsumerDeleted: it has been deleted for good.
+    :raises AlreadyExists: the migration is there already.
+    """
     found = consumers.holdings(connection, [uuid, move.migration_uuid])
     instance = found.get(uuid)
     consumers.require_unburied(connection, uuid, instance)
     if instance is None or instance.claim_id != move.claim_id:
         raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id)
-    if instance.generation != new.consumer_generation:
-        raise errors.ConsumerGenerationConflict(
-            consumer_uuid=uuid, named=new.consumer_generation, found=instance.generation
-        )
+    if instance.generation != generation:
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=generation, found=instance.generation)
     if instance.accepted_by is None:
         raise errors.InvalidState(reason=f"no host has accepted the claim of consumer {uuid}")
     if move.migration_uuid in found:
@@ -150,7 +156,7 @@ def _why(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> er
     instance = found.get(new.consumer_uuid)
     try:
         if instance is None or instance.claim_id != claim_id:
-            _require_movable(connection, new, move)
+            movable(connection, new.consumer_uuid, new.consumer_generation, move)
         elif move.migration_uuid in found:
             return errors.AlreadyExists(kind="consumer", name=move.migration_uuid)
         providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, bindparam, exc, or_, select, tuple_
 from moorage import errors
 from moorage.columns import now
 from moorage.model import Inventory
-from placement_store import bulk
+from placement_store import bulk, host_aggregate_links
 from placement_store.races import Moved
 from placement_store.schema import inventories, resource_providers
 
@@ -255,6 +255,8 @@ class NewProvider:
 def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:
     """Create providers without inventory at generation 0; return their ids by uuid.
 
+    Nodes of hosts that are there already come into the aggregates of these.
+
     A parent may be among them, or be there; then it is locked together with its root, so that neither goes nor moves to
     another tree meanwhile. The feed is the caller's.
 
@@ -273,7 +275,9 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
             raise errors.InvalidRequest(path=path, reason="a provider would be its own ancestor")
         places |= _insert(connection, level, places)
         pending = [one for one in pending if one.uuid not in places]
-    return {one.uuid: places[one.uuid].id for one in new}
+    created = {one.uuid: places[one.uuid].id for one in new}
+    host_aggregate_links.welcome(connection, created)
+    return created
 
 
 def _refuse_taken(connection: Connection, new: Sequence[NewProvider]) -> None:

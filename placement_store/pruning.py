@@ -9,7 +9,7 @@ from moorage.database import Database
 from moorage.requests import StoredRequests
 from moorage.retention import Retention
 from placement_store import reconciled, service_list
-from placement_store.schema import requests, tombstones
+from placement_store.schema import consumers, requests, tombstones
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,15 @@ class Pruning:
     def _unbury(self, connection: Connection) -> int:
         # By key, read without a lock: deleting by time would lock the index that new tombstones are entered in.
         old = tombstones.c.created_at < now() - self._retention.tombstones
-        uuids = sorted(connection.scalars(select(tombstones.c.consumer_uuid).where(old).limit(_AT_ONCE)))
+        # Who was deleted and still holds what others have put there stays deleted.
+        #
+        # SELECT ... FROM tombstones t LEFT JOIN consumers c ON c.uuid = t.consumer_uuid
+        #  WHERE t.created_at < ... AND c.id IS NULL LIMIT :n
+        query = (
+            select(tombstones.c.consumer_uuid)
+            .select_from(tombstones.outerjoin(consumers, consumers.c.uuid == tombstones.c.consumer_uuid))
+            .where(old, consumers.c.id.is_(None))
+        )
+        uuids = sorted(connection.scalars(query.limit(_AT_ONCE)))
         connection.execute(tombstones.delete().where(tombstones.c.consumer_uuid.in_(uuids)))
         return len(uuids)

@@ -16,7 +16,7 @@ from moorage.bus import Bus
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, OwnsClaim, Released
 from moorage.requests import StoredRequests
-from placement_store import claims, reconciled
+from placement_store import deletes, reconciled
 from placement_store.names import ResourceClassNames
 from placement_store.races import until_settled
 from placement_store.reconciled import KEPT, RELEASED, UNKNOWN, Doubtful
@@ -92,7 +92,7 @@ class Reconciler:
         )
 
         def work(connection: Connection) -> Released:
-            released = claims.delete(connection, message, self._names)
+            released = deletes.delete(connection, message, self._names)
             reconciled.record(connection, claim, RELEASED, "its owner does not want it")
             return released
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 from moorage import errors
 from moorage.messages import ReportProviders
 from moorage.model import ProviderReport
-from placement_store import aggregates, bulk, feed, inventories, providers, traits, trees
+from placement_store import aggregates, bulk, feed, host_aggregate_links, inventories, providers, traits, trees
 from placement_store.inventories import Wanted
 from placement_store.names import ResourceClassNames
 from placement_store.providers import NewProvider
@@ -135,17 +135,19 @@ def _changed(
     ids = [known[one.uuid].id for one in reports]
     held = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
+    # Those of its host are not the reporter's to take away.
+    staying = host_aggregate_links.required(connection, ids)
     return [
         one
         for one, id_ in zip(reports, ids, strict=True)
         if inventories.differ(held.get(id_, {}), wanted[one.uuid])
         or _differ(held_traits.get(id_, []), one.traits)
-        or _differ(held_aggregates.get(id_, []), one.aggregates)
+        or _differ(held_aggregates.get(id_, []), one.aggregates, staying.get(id_, ()))
     ]
 
 
-def _differ(present: Collection[str], said: Collection[str] | None) -> bool:
-    return said is not None and set(present) != set(said)
+def _differ(present: Collection[str], said: Collection[str] | None, staying: Collection[str] = ()) -> bool:
+    return said is not None and set(present) != {*said, *staying}
 
 
 def _has_anything(report_: ProviderReport) -> bool:

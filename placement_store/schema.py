@@ -131,6 +131,7 @@ consumers = Table(
     Column("migration_of", uuid_type()),
     Index("ix_consumers_claim", "claim_id"),
     Index("ix_consumers_group", "consumer_group_id", "root_provider_id"),
+    Index("ix_consumers_root", "root_provider_id"),
     Index("ix_consumers_migration_of", "migration_of"),
     Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
     Index("ix_consumers_project", "project_id", "user_id"),
@@ -212,6 +213,13 @@ hosts = Table(
     Column("disabled", Boolean, nullable=False, default=False),
     Column("disabled_reason", document_type()),
     Column("forced_down", Boolean, nullable=False, default=False),
+    # What its cell says of what goes on there, and when the cell saw it so, by its own database's clock: of two reports
+    # that overtake each other the later one counts.
+    Column("io_ops", Integer, nullable=False, default=0, server_default="0"),
+    Column("failed_builds", Double, nullable=False, default=0.0, server_default="0"),
+    # By `name=value`, how many servers; null where there are none.
+    Column("image_properties", document_type()),
+    Column("load_at", Double, nullable=False, default=0.0, server_default="0"),
     # A heartbeat alone is no change; going up or down is.
     Column("seq", id_type(), nullable=False, default=0),
     Column("heartbeat_at", Double, nullable=False),
@@ -221,6 +229,28 @@ hosts = Table(
     Index("ix_hosts_heartbeat", "up", "heartbeat_at"),
     # SQLite would give the number of a deleted last row out again.
     sqlite_autoincrement=True,
+)
+
+# An aggregate of providers that has a name, metadata (a document, str to str) and hosts; keyed by that aggregate.
+host_aggregates = Table(
+    "host_aggregates",
+    METADATA,
+    Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
+    Column("name", name_type(), nullable=False, unique=True),
+    Column("metadata", document_type(), nullable=False),
+    # Moves with every change of it or of its hosts: that update is the lock.
+    Column("seq", id_type(), nullable=False, default=0),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+)
+# By name, so that every node that a host has or will have belongs to it.
+host_aggregate_hosts = Table(
+    "host_aggregate_hosts",
+    METADATA,
+    Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
+    Column("cell_uuid", uuid_type(), primary_key=True),
+    Column("service_host", name_type(), primary_key=True),
+    Index("ix_host_aggregate_hosts_host", "cell_uuid", "service_host"),
 )
 
 # --- The feed of changes --------------------------------------------------------------------------------------------

@@ -111,13 +111,13 @@ def _too_little_of(class_number: int, unit: int, demands: Sequence[tuple[int, Ma
 def _too_few_seats(puzzle: Puzzle, state: State) -> bool:
     """Tell whether the suffixed groups cannot all be seated (Hall's condition).
 
-    A provider has one seat where groups must be alone; otherwise as many as there are groups that could share it if
-    the smallest came first.
+    A provider has one seat for those groups of a set that are kept apart; otherwise as many as there are groups that
+    could share it if the smallest came first.
     """
     groups = [
         number
         for number in members(state.open)
-        if puzzle.choices[number].alone or (puzzle.choices[number].suffix and puzzle.choices[number].demands)
+        if puzzle.choices[number].apart or (puzzle.choices[number].suffix and puzzle.choices[number].demands)
     ]
     if len(groups) < 2:  # a domain that is not empty has a seat for one
         return False
@@ -167,9 +167,8 @@ class _Seating:
 
     def _seats_of(self, provider: int) -> int:
         choices = [self._puzzle.choices[n] for n in self._groups if self._state.domains[n] >> provider & 1]
-        if choices[0].alone:
-            return 1
-        seats = len(choices)
+        # Whichever sets a group is in, of those that are in the same ones a provider takes one.
+        seats = sum(not choice.apart for choice in choices) + len({choice.apart for choice in choices if choice.apart})
         for class_number, left in enumerate(self._state.room[provider]):
             amounts = sorted(n for choice in choices for number, n in choice.demands if number == class_number)
             fitting = sum(total <= left for total in accumulate(amounts))

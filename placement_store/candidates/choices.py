@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
+from placement_store.candidates.masks import Mask, mask_of
 
 _NOTHING = ResourceGroup()
 
@@ -20,8 +21,8 @@ class Choice:
     suffix: str | None
     #: Pairs of (number of the class, amount).
     demands: tuple[tuple[int, int], ...] = ()
-    #: No other choice that is `alone` may have the same provider.
-    alone: bool = False
+    #: The numbers of the sets, as a mask, in which no two choices may have the same provider.
+    apart: Mask = 0
     #: Of a suffixed group, the numbers of the subtrees that it is named in.
     subtrees: tuple[int, ...] = ()
     #: Of a top, the number of its subtree.
@@ -46,9 +47,12 @@ class Asked:
             *(frozenset((trait,)) for trait in self.unsuffixed.required),
             *(frozenset(traits) for traits in self.unsuffixed.any_of),
         ]
-        self.choices: Sequence[Choice] = list(self._choices(request.group_policy == "isolate"))
+        # To keep all groups from each other keeps some of them from each other as well.
+        isolated = [self.groups.keys() - {UNSUFFIXED}] if request.group_policy == "isolate" else []
+        self._apart = isolated or [set(suffixes) for suffixes in request.apart]
+        self.choices: Sequence[Choice] = list(self._choices())
 
-    def _choices(self, isolate: bool) -> Iterator[Choice]:
+    def _choices(self) -> Iterator[Choice]:
         numbers = {name: number for number, name in enumerate(self.classes)}
         for name, amount in self.unsuffixed.resources.items():
             yield Choice(UNSUFFIXED, ((numbers[name], amount),))
@@ -56,6 +60,7 @@ class Asked:
             if suffix != UNSUFFIXED:
                 demands = tuple(sorted((numbers[name], amount) for name, amount in group.resources.items()))
                 subtrees = tuple(n for n, suffixes in enumerate(self.subtrees) if suffix in suffixes)
-                yield Choice(suffix, demands, isolate, subtrees)
+                apart = mask_of(n for n, suffixes in enumerate(self._apart) if suffix in suffixes)
+                yield Choice(suffix, demands, apart, subtrees)
         for number in range(len(self.subtrees)):
             yield Choice(None, top_of=number)

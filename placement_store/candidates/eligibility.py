@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from moorage.model import ResourceGroup
+from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates.tree import HostTree, Provider
 from placement_store.providers import InventoryRow
 
@@ -25,6 +25,16 @@ class Kin:
             root_of={provider.uuid: provider.root_uuid for provider in known},
             aggregates_of_root={p.uuid: p.aggregates for p in known if p.uuid == p.root_uuid},
         )
+
+
+def is_right_root(root: Provider, request: ResourceRequest) -> bool:
+    """Tell whether the root of a host's tree is as a request wants it."""
+    return (
+        root.traits.issuperset(request.root_required)
+        and root.traits.isdisjoint(request.root_forbidden)
+        and root.aggregates.isdisjoint(request.root_not_member_of)
+        and not any(root.aggregates.isdisjoint(wanted) for wanted in request.root_member_of)
+    )
 
 
 def serves_group(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:

@@ -144,7 +144,7 @@ def _domains(asked: Asked, kinds: Sequence[_Kind], groups_of_subtree: Sequence[M
 def _twins(choices: Sequence[Choice], domains: Sequence[Mask]) -> list[Mask]:
     alike: dict[object, Mask] = {}
     sorts = [
-        (choice.suffix == UNSUFFIXED, choice.demands, choice.subtrees, choice.top_of, domain)
+        (choice.suffix == UNSUFFIXED, choice.demands, choice.apart, choice.subtrees, choice.top_of, domain)
         for choice, domain in zip(choices, domains, strict=True)
     ]
     for number, sort in enumerate(sorts):

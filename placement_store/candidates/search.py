@@ -7,7 +7,7 @@ from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
 from placement_store.candidates.bounds import hopeless, narrowed
 from placement_store.candidates.choices import Asked
-from placement_store.candidates.eligibility import Kin, serves_group
+from placement_store.candidates.eligibility import Kin, is_right_root, serves_group
 from placement_store.candidates.masks import members
 from placement_store.candidates.puzzle import Puzzle, puzzle_of
 from placement_store.candidates.signature import signature
@@ -36,7 +36,7 @@ def search(
     :raises SearchBoundReached: that was not enough; whether there are more candidates is not known.
     """
     root = tree.root
-    if not root.traits.issuperset(request.root_required) or not root.traits.isdisjoint(request.root_forbidden):
+    if not is_right_root(root, request):
         return
     if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
         yield from _of_flat_host(tree, request.groups[UNSUFFIXED])

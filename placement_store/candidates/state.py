@@ -95,5 +95,5 @@ def _withdraw(
         if not domains[other] & bit:
             continue
         choice = puzzle.choices[other]
-        if (chosen.alone and choice.alone) or any(amount > left[number] for number, amount in choice.demands):
+        if chosen.apart & choice.apart or any(amount > left[number] for number, amount in choice.demands):
             domains[other] &= ~bit

@@ -22,10 +22,14 @@ def _faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
     if len(request.groups.keys() - {UNSUFFIXED}) > 1 and request.group_policy is None:
         yield "group_policy", "must be said where there is more than one suffixed group"
     yield from _subtree_faults(request)
+    yield from _apart_faults(request)
     for suffix, group in request.groups.items():
         yield from _group_faults(f"groups[{suffix!r}]", group)
     if both := _common(request.root_required, request.root_forbidden):
         yield "root_forbidden", f"{both} is required as well"
+    for number, wanted in enumerate(request.root_member_of):
+        if set(wanted) <= set(request.root_not_member_of):
+            yield f"root_member_of[{number}]", "all of these aggregates are forbidden"
 
 
 def _subtree_faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
@@ -38,6 +42,15 @@ def _subtree_faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
             if suffix not in request.groups:
                 yield f"same_subtree[{number}]", f"there is no group {suffix!r}"
     yield from _resourceless_faults(request.groups, named)
+
+
+def _apart_faults(request: ResourceRequest) -> Iterator[tuple[str, str]]:
+    for number, suffixes in enumerate(request.apart):
+        for suffix in suffixes:
+            if suffix == UNSUFFIXED:
+                yield f"apart[{number}]", "the unsuffixed group has no one provider that others could be kept from"
+            if suffix not in request.groups:
+                yield f"apart[{number}]", f"there is no group {suffix!r}"
 
 
 def _resourceless_faults(groups: Mapping[str, ResourceGroup], in_subtrees: set[str]) -> Iterator[tuple[str, str]]:

@@ -35,17 +35,18 @@ class Aggregates(OfProvider):
         sent = call.body["aggregates"] if by_generation else call.body
         wanted = tuple(dict.fromkeys(str(canonical_uuid(one)) for one in sent))
 
-        def work(connection: Connection) -> Outline:
+        def work(connection: Connection) -> tuple[Outline, Sequence[str]]:
             if by_generation:
                 generation = int(call.body["resource_provider_generation"])
                 message = SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=wanted, generation=generation)
                 aggregates.set_aggregates(connection, message)
             else:
                 _replace_silently(connection, uuid, wanted)
-            return provider_outlines.get(connection, uuid)
+            return _held(connection, uuid)
 
-        # In the order in which they were sent.
-        return _shown(call, self.store.write(work), wanted)
+        provider, held = self.store.write(work)
+        # In the order in which they were sent; what a host's node belongs to with its host has stayed.
+        return _shown(call, provider, [*wanted, *(one for one in held if one not in wanted)])
 
 
 def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
-from placement_store import claims, consumers, puts
+from placement_store import consumers, deletes, puts
 from placement_store.consumers import Stored
 from placement_store.http.errors import Told
 from placement_store.http.operations import Answer, Call, Noun, operation
@@ -134,7 +134,7 @@ class AllocationsOfConsumer(Noun):
         def work(connection: Connection) -> None:
             if self._found(connection, uuid) is None:
                 raise consumers.not_found(uuid)
-            claims.delete(connection, message, self.store.classes)
+            deletes.delete(connection, message, self.store.classes)
 
         self.store.write(work)
         return Answer(204)

@@ -1,0 +1,67 @@
+"""Host aggregates among the aggregates of providers: whoever else writes those, nodes of hosts stay in theirs.
+
+The node of a host is the provider of its compute node's uuid. It belongs to every aggregate that the host is in, from
+the transaction that brings either of them to the one that takes either away.
+"""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, select
+
+from placement_store import bulk
+from placement_store.schema import (
+    aggregates,
+    host_aggregate_hosts,
+    host_aggregates,
+    hosts,
+    provider_aggregates,
+    resource_providers,
+)
+
+# SELECT p.id, a.id, a.uuid FROM resource_providers p
+#   JOIN hosts h ON h.compute_node_uuid = p.uuid
+#   JOIN host_aggregate_hosts m ON m.cell_uuid = h.cell_uuid AND m.service_host = h.service_host
+#   JOIN host_aggregates g ON g.aggregate_id = m.aggregate_id
+#   JOIN aggregates a ON a.id = g.aggregate_id
+#  WHERE p.id IN (...)
+_MEMBER = host_aggregate_hosts.c
+_IN = bulk.Lookup(
+    select(resource_providers.c.id, aggregates.c.id, aggregates.c.uuid)
+    .select_from(resource_providers)
+    .join(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid)
+    .join(
+        host_aggregate_hosts,
+        (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
+    )
+    .join(host_aggregates, host_aggregates.c.aggregate_id == _MEMBER.aggregate_id)
+    .join(aggregates, aggregates.c.id == host_aggregates.c.aggregate_id),
+    resource_providers.c.id,
+)
+
+
+def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str, int]]:
+    """Return the aggregates that providers belong to as nodes of hosts, by provider id: the number by the uuid.
+
+    To be relied on once the providers' rows are locked: whoever puts a host into an aggregate locks those of its nodes.
+    """
+    found: dict[int, dict[str, int]] = {}
+    for id_, number, uuid in _IN.rows(connection, sorted(ids)):
+        found.setdefault(id_, {})[uuid] = number
+    return found
+
+
+def welcome(connection: Connection, created: Mapping[str, int]) -> None:
+    """Put providers, which this transaction has created, into the aggregates of the hosts whose nodes they are."""
+    # Whoever puts such a host into an aggregate at this moment has not seen its provider, and holds the host's row or
+    # waits for it. After that either this one sees the aggregate, or the other one the provider.
+    #
+    # SELECT id FROM hosts WHERE compute_node_uuid IN (...) ORDER BY id FOR UPDATE
+    query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
+    if not list(bulk.select_in(connection, query, hosts.c.compute_node_uuid, sorted(created))):
+        return
+    links = [
+        {"resource_provider_id": id_, "aggregate_id": number}
+        for id_, numbers in sorted(required(connection, created.values()).items())
+        for number in sorted(numbers.values())
+    ]
+    bulk.insert(connection, provider_aggregates, links)
