@@ -12,6 +12,7 @@ from os_resource_classes import (
     MEMORY_MB,
     NET_BW_EGR_KILOBIT_PER_SEC,
     NET_BW_IGR_KILOBIT_PER_SEC,
+    PCPU,
     SRIOV_NET_VF,
     VCPU,
     VGPU,
@@ -26,7 +27,7 @@ from moorage.model import HostReport, Inventory
 
 #: What is this driver's to say; an inventory of another class, set by hand, stays.
 _OURS = frozenset(
-    {DISK_GB, MEMORY_MB, NET_BW_EGR_KILOBIT_PER_SEC, NET_BW_IGR_KILOBIT_PER_SEC, SRIOV_NET_VF, VCPU, VGPU}
+    {DISK_GB, MEMORY_MB, NET_BW_EGR_KILOBIT_PER_SEC, NET_BW_IGR_KILOBIT_PER_SEC, PCPU, SRIOV_NET_VF, VCPU, VGPU}
 )
 
 
@@ -125,7 +126,7 @@ def _is_ours(name: str, host: HostReport) -> bool:
 def _whole(options: cfg.ConfigOpts.GroupAttr, devices: Sequence[_Part]) -> dict[str, int]:
     """Return what a host has in all."""
     disk_gb = 0 if options.shared_disk_aggregate else options.disk_gb
-    whole = Counter({VCPU: options.vcpus, MEMORY_MB: options.memory_mb, DISK_GB: disk_gb})
+    whole = Counter({VCPU: options.vcpus, PCPU: options.pcpus, MEMORY_MB: options.memory_mb, DISK_GB: disk_gb})
     for device in devices:
         whole.update(device.totals)
     return dict(+whole)
@@ -135,6 +136,7 @@ def _numa_nodes(options: cfg.ConfigOpts.GroupAttr) -> Iterator[_Part]:
     for number in range(options.numa_nodes):
         shares = {
             VCPU: _share(options.vcpus, options.numa_nodes, number),
+            PCPU: _share(options.pcpus, options.numa_nodes, number),
             MEMORY_MB: _share(options.memory_mb, options.numa_nodes, number),
         }
         totals = {name: total for name, total in shares.items() if total}

@@ -20,6 +20,7 @@ from conductor.cell_records import (
     CellInstance,
     CellRecords,
 )
+from conductor.failed_builds import FailedBuilds
 from conductor.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
 from moorage.model import RequestSpec, Selection
 
@@ -73,6 +74,7 @@ class Courses:
     def __init__(self, records: CellRecords, migrations: MigrationRecords) -> None:
         self._records = records
         self._migrations = migrations
+        self._failed_builds = FailedBuilds(records.cell_uuid)
 
     def of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, Course]:
         """Return an instance with the course that it is in.
@@ -99,6 +101,10 @@ class Courses:
     ) -> Outcome:
         """Return the step that follows a failed attempt: the next host, or what is done when there is none."""
         _instance, course = self.of(connection, instance)
+        if course.kind != MOVE:
+            # A move may have failed on account of its source.
+            attempt = self._records.numbered(connection, instance.uuid, failed)
+            self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
         reason = reason[:_LONGEST_REASON]
         if candidate < course.first_number + len(course.selections) and not course.is_aborted:
@@ -118,6 +124,7 @@ class Courses:
         """Record that the guest of the current attempt runs; return the migration that is to be confirmed now."""
         _instance, course = self.of(connection, instance)
         self._records.change_attempt(connection, attempt.attempt_id, state=ACTIVE)
+        self._failed_builds.halve(connection, attempt.host)
         if course.migration is None:
             self._records.change(connection, instance.uuid, state=ACTIVE, reason=None)
             LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)

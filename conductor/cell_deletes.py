@@ -6,18 +6,22 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
+from conductor import foreign_amounts
 from conductor.acknowledging import Peer
 from conductor.cell_agents import CellAgents
 from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
 from conductor.cell_migrations import MigrationRecords
-from conductor.cell_payloads import Deleting
+from conductor.cell_payloads import Deleting, Writing
 from conductor.cell_records import DELETED, DELETING, CellInstance, CellRecords
+from conductor.cell_resources import record_claim
 from conductor.operations import Operations
 from conductor.steps import (
+    ATTACH,
     BUILD,
     CONFIRM,
     DELETE,
+    DETACH,
     MOVE,
     REBUILD,
     REVERT,
@@ -36,11 +40,12 @@ from conductor.steps import (
 from moorage import context, errors, ids
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell
+from moorage.model import AllocationRequest
 
 LOG = logging.getLogger(__name__)
 
 #: What an order to delete ends, wherever it stands.
-ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD)
+ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH)
 
 
 class CellDeletes:
@@ -58,6 +63,7 @@ class CellDeletes:
         placement: Peer,
     ) -> None:
         self._patience: float = conf.conductor.delete_patience
+        self._keeps_extras: bool = not conf.conductor.delete_foreign_amounts
         self._database = database
         self._records = records
         self._migrations = migrations
@@ -105,6 +111,9 @@ class CellDeletes:
         for kind in ENDED_BY_DELETION:
             operation = self._operations.pending(connection, instance.uuid, kind)
             if operation is not None:
+                if operation.kind == ATTACH and operation.step != "choose":
+                    # It may be held already, and is the instance's own.
+                    record_claim(self._records, connection, instance, operation.read(Writing))
                 self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
 
     def destroy(self, operation: Operation) -> Record:
@@ -139,11 +148,27 @@ class CellDeletes:
         instance = self._records.read(connection, instance_uuid)
         if instance is None:
             return ()
+        return tuple(each.attempt_id for each in self._current(connection, instance) if each.guest_gone)
+
+    def _current(self, connection: Connection, instance: CellInstance) -> list[AttemptRecord]:
+        """Return the instance's current attempt, and beside it that of the source of its move."""
         numbers = {instance.attempt_number}
         if instance.migration_uuid is not None:
             numbers.add(self._migrations.of(connection, instance).source_number)
-        attempts = self._records.attempts(connection, instance_uuid)
-        return tuple(each.attempt_id for each in attempts if each.number in numbers and each.guest_gone)
+        return [each for each in self._records.attempts(connection, instance.uuid) if each.number in numbers]
+
+    def _claimed_with(self, connection: Connection, instance: CellInstance) -> dict[str, AllocationRequest]:
+        """Return, by claim, what was claimed for the instance and for its migration; nothing where it has no claim.
+
+        It stays the same from the order to delete on: nothing else changes an instance that is being deleted.
+        """
+        if instance.claim_id is None:
+            return {}
+        return {
+            each.claim: each.selection.allocation_request
+            for each in self._current(connection, instance)
+            if each.claim_id is not None and each.encoded_selection is not None
+        }
 
     def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         return [
@@ -155,31 +180,39 @@ class CellDeletes:
     def release(self, operation: Operation) -> Record:
         """Release all that the instance holds, for good: a swap or a selection still on its way is refused.
 
-        What a host may still have a guest for stays held by a residue, until that host has been cleaned up.
+        What a host may still have a guest for stays held by a residue, until that host has been cleaned up. What
+        others have put there goes too, or stays, and is named in the instance's record.
         """
-        uuid, deleting = operation.subject, operation.read(Deleting)
-        instance = self._database.read(lambda connection: self._records.read(connection, uuid))
-        migration_uuid = None if instance is None else instance.migration_uuid
-        released = self._placement.call(
-            DeleteAllocations(
-                request_id=operation.derived("release"),
-                consumer_uuid=uuid,
-                for_good=True,
-                leave_residue=deleting.leave_residue,
-                migration_uuids=() if migration_uuid is None else (migration_uuid,),
-                guests_gone=deleting.guests_gone,
-            )
-        )
+        uuid = operation.subject
+        released = self._placement.call(self._database.read(lambda connection: self._release_of(connection, operation)))
         residues = {released.residue_uuid, *released.residue_uuids}
+        reason = foreign_amounts.told(released, stay=self._keeps_extras)
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
-            self._records.change(connection, uuid, state=DELETED, host=None, claim_id=None, migration_uuid=None)
+            ended = {"state": DELETED, "host": None, "claim_id": None, "migration_uuid": None, "reason": reason}
+            self._records.change(connection, uuid, **ended)
             # Its host's word may have come between the two: the residue is there all the same.
             attempts = self._records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             self._cleanings.begin(connection, uuid, left, operation.request_id)
-            LOG.info("Instance %s is deleted, and holds nothing", uuid)
+            LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
             return Ended()
 
         return record
+
+    def _release_of(self, connection: Connection, operation: Operation) -> DeleteAllocations:
+        deleting = operation.read(Deleting)
+        instance = self._records.read(connection, operation.subject)
+        migration_uuid = None if instance is None else instance.migration_uuid
+        return DeleteAllocations(
+            # After a restart the option may say something else: that is another request.
+            request_id=operation.derived("release", f"keep extras: {self._keeps_extras}"),
+            consumer_uuid=operation.subject,
+            for_good=True,
+            leave_residue=deleting.leave_residue,
+            migration_uuids=() if migration_uuid is None else (migration_uuid,),
+            guests_gone=deleting.guests_gone,
+            claimed_with={} if instance is None else self._claimed_with(connection, instance),
+            keep_extras=self._keeps_extras,
+        )

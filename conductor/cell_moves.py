@@ -11,9 +11,11 @@ from conductor.cell_move_ends import CellMoveEnds
 from conductor.cell_payloads import Fate, GivingBack, Starting
 from conductor.cell_records import ERROR, MOVING, CellInstance, CellRecords
 from conductor.cell_requests import CellRequests, origin
+from conductor.cell_resource_orders import require_settled
 from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
 from conductor.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
+from conductor.what_first import cannot_move
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
@@ -69,19 +71,10 @@ class CellMoves:
 
     def _movable(self, connection: Connection, instance: CellInstance, message: PrepareMoveInCell) -> AttemptRecord:
         states = (ACTIVE, ERROR) if message.kind == "evacuation" else (ACTIVE,)
-        needed = " or ".join(states)
         if instance.state not in states:
-            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {needed}")
-        found = [
-            attempt
-            for attempt in self._records.attempts(connection, instance.uuid)
-            if attempt.number == instance.attempt_number and attempt.state == ACTIVE
-        ]
-        if instance.claim_id is None or not found:
-            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}, and on no host")
-        if found[0].encoded_selection is None:
-            raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} was claimed with")
-        return found[0]
+            raise cannot_move(instance.uuid, instance.state, message.kind, instance.migration_uuid)
+        require_settled(connection, self._operations, instance.uuid)
+        return self._records.standing(connection, instance)
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:

@@ -90,7 +90,9 @@ class CellOrders:
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
         """Answer with those of the named instances that the cell knows."""
-        return self._database.read_one_moment(lambda connection: self._records.show(connection, message.instance_uuids))
+        return self._database.read_one_moment(
+            lambda connection: self._records.show(connection, message.instance_uuids, with_request=message.with_request)
+        )
 
 
 def first_step(number: int, disowned: bool) -> tuple[str, Value]:

@@ -24,6 +24,8 @@ from conductor.cell_providers import CellProviders
 from conductor.cell_rebuilds import CellRebuilds, RebuildOrders
 from conductor.cell_records import CellRecords
 from conductor.cell_requests import CellRequests
+from conductor.cell_resource_orders import ResourceOrders
+from conductor.cell_resources import CellResources
 from conductor.cell_returns import CellReturns
 from conductor.cell_shelves import CellShelves, ShelfOrders
 from conductor.cell_stops import CellStops
@@ -97,6 +99,7 @@ class CellParts:
             | stops.steps()
             | CellShelves(database, records, self._agents, self._peer).steps()
             | CellRebuilds(database, records, self._guests).steps()
+            | CellResources(conf, database, records, self._peer).steps()
             | fall_back.steps()
             | give_back.steps()
             | self._ends.steps()
@@ -113,6 +116,7 @@ class CellParts:
             CellMoves(requests, records, self._migrations, operations, self.disowned, self._ends),
             ShelfOrders(requests, records, operations, self.disowned),
             RebuildOrders(requests, records, operations),
+            ResourceOrders(requests, records, operations),
             CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),
             self.hosts,
             CellReturns(database, records, operations, worker, self.hosts, self._courses, self._cleanings),

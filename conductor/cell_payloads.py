@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from moorage.model import Image, Value
+from moorage.model import Allocations, ConsumerAllocations, Image, ResourceGroup, Suffix, Uuid, Value
 
 #: What is known of the guest of an attempt that has ended, and so what becomes of its claim. ``gone``: its host has
 #: said so, the claim is released. ``unstarted``: it is so if no host has accepted the claim; if one has, its report is
@@ -70,6 +70,30 @@ class Rebuilding(Value, frozen=True, kw_only=True):
     """The step of a rebuild."""
 
     image: Image
+
+
+class Choosing(Value, frozen=True, kw_only=True):
+    """Step `choose` of attaching a resource group, and step `read` of detaching one."""
+
+    suffix: Suffix
+    group: ResourceGroup
+    #: The attempt that the instance is on its host by; null for one that is shelved.
+    number: int | None
+    #: How many writes have been written down, and how many of them have lost to other writers of the consumer.
+    writes: int = 0
+    conflicts: int = 0
+    #: Providers that were chosen and had no room.
+    refused: tuple[Uuid, ...] = ()
+
+
+class Writing(Value, frozen=True, kw_only=True):
+    """Step `write` of both, and step `fence`: all that the consumer was found to hold, and all that it shall hold."""
+
+    choosing: Choosing
+    #: What a group that is attached is claimed of.
+    provider_uuid: Uuid | None = None
+    before: ConsumerAllocations
+    after: Allocations
 
 
 class Deleting(Value, frozen=True, kw_only=True):

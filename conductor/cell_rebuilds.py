@@ -11,6 +11,7 @@ from conductor.cell_guests import CellGuests
 from conductor.cell_payloads import Rebuilding
 from conductor.cell_records import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
 from conductor.cell_requests import CellRequests, origin
+from conductor.cell_resource_orders import require_settled
 from conductor.operations import Operations
 from conductor.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
 from moorage import errors, ids
@@ -94,6 +95,7 @@ class RebuildOrders:
                 raise errors.InvalidState(
                     reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be {ACTIVE} or {ERROR}"
                 )
+            require_settled(connection, self._operations, instance.uuid)
             self._records.change(connection, instance.uuid, state=REBUILDING, reason=None)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, REBUILD, instance.uuid),

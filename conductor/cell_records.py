@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, exc, select
 
-from conductor.cell_attempts import STARTING, AttemptRecords, attempt_row, encoded, text
+from conductor.attached import provider_of
+from conductor.cell_attempts import ACTIVE as STANDING
+from conductor.cell_attempts import STARTING, AttemptRecord, AttemptRecords, attempt_row, encoded, text
 from conductor.schema import cell_instances
 from moorage import errors
 from moorage.columns import now
 from moorage.messages import InstanceBuild
-from moorage.model import Attempt, Flavor, Instance, RequestSpec, Selection
+from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
 
 BUILDING = "building"
 ACTIVE = "active"
@@ -45,6 +47,8 @@ class CellInstance:
     #: The move that is under way, or waits to be confirmed or reverted.
     migration_uuid: str | None
     reason: str | None
+    #: Those groups of the request that were attached after the build.
+    attached: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,22 @@ class CellRecords(AttemptRecords):
         row = connection.execute(self._one(uuid)).one_or_none()
         return None if row is None else _instance(row)
 
+    def standing(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
+        """Return the attempt that an instance is on its host by.
+
+        :raises InvalidState: it is on no host, or what it was claimed with is not on record.
+        """
+        found = [
+            attempt
+            for attempt in self.attempts(connection, instance.uuid)
+            if attempt.number == instance.attempt_number and attempt.state == STANDING
+        ]
+        if instance.claim_id is None or not found:
+            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}, and on no host")
+        if found[0].encoded_selection is None:
+            raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} was claimed with")
+        return found[0]
+
     def change(self, connection: Connection, uuid: str, **values: Any) -> None:
         """Change an instance's record."""
         connection.execute(
@@ -120,13 +140,20 @@ class CellRecords(AttemptRecords):
             .values(**encoded(values), updated_at=now())
         )
 
-    def show(self, connection: Connection, uuids: Collection[str]) -> list[Instance]:
+    def show(self, connection: Connection, uuids: Collection[str], *, with_request: bool = False) -> list[Instance]:
         """Return those of the named instances that the cell knows, each with all its attempts."""
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
         rows = connection.execute(
             select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid.in_(uuids))
         )
-        return [self._shown(row, attempts.get(row.uuid, ())) for row in rows]
+        shown = ((row, self._shown(connection, row, attempts.get(row.uuid, ()))) for row in rows)
+        if not with_request:
+            return [instance for _, instance in shown]
+        # Of one whose deletion came first it is not known here.
+        return [
+            msgspec.structs.replace(instance, request_spec=None if row.request_spec is None else _spec(row))
+            for row, instance in shown
+        ]
 
     def _one(self, uuid: str) -> Any:
         return select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid == uuid)
@@ -144,7 +171,7 @@ class CellRecords(AttemptRecords):
         except exc.IntegrityError as fault:
             raise errors.RequestInProgress(request_id=request_id) from fault
 
-    def _shown(self, row: Row[Any], attempts: tuple[Attempt, ...]) -> Instance:
+    def _shown(self, connection: Connection, row: Row[Any], attempts: tuple[Attempt, ...]) -> Instance:
         spec = _spec(row)
         return Instance(
             uuid=row.uuid,
@@ -158,10 +185,24 @@ class CellRecords(AttemptRecords):
             migration_uuid=row.migration_uuid,
             reason=text(row.reason),
             attempts=attempts,
+            attached=self._attached_shown(connection, row, spec),
             request_id=row.request_id,
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
+
+    def _attached_shown(self, connection: Connection, row: Row[Any], spec: RequestSpec) -> dict[str, AttachedResource]:
+        suffixes = _attached(row)
+        if not suffixes or row.state == DELETED:
+            return {}
+        on_host = None if row.claim_id is None else self.numbered(connection, row.uuid, row.attempt_number).selection
+        return {
+            suffix: AttachedResource(
+                resources=spec.groups[suffix].resources,
+                provider_uuid=None if on_host is None else provider_of(on_host.allocation_request, suffix),
+            )
+            for suffix in suffixes
+        }
 
 
 def _spec(row: Row[Any]) -> RequestSpec:
@@ -180,4 +221,9 @@ def _instance(row: Row[Any]) -> CellInstance:
         claim_id=row.claim_id,
         migration_uuid=row.migration_uuid,
         reason=text(row.reason),
+        attached=_attached(row),
     )
+
+
+def _attached(row: Row[Any]) -> tuple[str, ...]:
+    return () if row.attached is None else msgspec.json.decode(row.attached, type=tuple[str, ...])

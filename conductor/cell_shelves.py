@@ -12,6 +12,7 @@ from conductor.cell_orders import first_step
 from conductor.cell_payloads import Starting
 from conductor.cell_records import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
 from conductor.cell_requests import CellRequests, origin
+from conductor.cell_resource_orders import require_settled
 from conductor.disowned import DisownedClaims
 from conductor.operations import Operations
 from conductor.steps import (
@@ -132,6 +133,7 @@ class ShelfOrders:
                 begun += [] if again is None else [again]
                 return Done()
             _require(instance, ACTIVE)
+            require_settled(connection, self._operations, instance.uuid)
             attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
             # From now on it passes no gate, and a host that returns destroys it.
             self._records.change_attempt(connection, attempt.attempt_id, state=ENDED, reason="it was shelved")
@@ -162,6 +164,7 @@ class ShelfOrders:
             instance = self._lock(connection, message.instance_uuid)
             if instance.state != UNSHELVING or self._is_starting(connection, instance):
                 _require(instance, SHELVED)
+            require_settled(connection, self._operations, instance.uuid)
             self._records.change(connection, instance.uuid, state=UNSHELVING)
             return instance.spec
 

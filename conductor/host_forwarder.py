@@ -1,34 +1,55 @@
 """What the schedulers are told of a cell's hosts."""
 
 import time
+from collections.abc import Mapping
 
 from oslo_config import cfg
 
 from conductor.cell_hosts import BATCH, CellHosts, parts
+from conductor.cell_loads import CellLoads
 from moorage import context, ids
 from moorage.bus import Client
 from moorage.messages import ReportHosts
-from moorage.model import HostReport
+from moorage.model import HostLoad, HostReport
 from moorage.service import Periodic
 
 _ALIVE_BATCH = 20_000
+_LOADS_BATCH = 2_000
 #: Seconds between two looks whether something is to be passed on at once.
 _TICK = 0.1
 #: A report that is not answered soon is overtaken by the next one.
 _LONGEST_WAIT = 10.0
+#: Seconds after which the loads of all hosts are told once more, whatever was told before. It mends what another
+#: conductor of the cell has told late, and what a host had that was deleted and described anew.
+_ALL_LOADS_EVERY = 300.0
+
+#: The load of a host where nothing goes on.
+_IDLE = HostLoad()
 
 
 class HostForwarder:
     """Tells the schedulers of a cell's hosts, round by round. Nothing of a build depends on it."""
 
-    def __init__(self, conf: cfg.ConfigOpts, cell_uuid: str, hosts: CellHosts, scheduler: Client, service: str) -> None:
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        cell_uuid: str,
+        hosts: CellHosts,
+        loads: CellLoads,
+        scheduler: Client,
+        service: str,
+    ) -> None:
         self._cell_uuid = cell_uuid
         self._hosts = hosts
+        self._loads = loads
         self._scheduler = scheduler
         self._service = service
         self._interval: float = conf.conductor.report_interval
         self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
         self._told_at: float | None = None
+        #: The loads that a scheduler has been told, where there are any.
+        self._told_loads: dict[str, HostLoad] = {}
+        self._all_loads_at = float("-inf")
         self._next_round = 0.0
         self._periodic = Periodic("host reports", self._tick, min(_TICK, self._interval))
 
@@ -58,10 +79,47 @@ class HostForwarder:
         while reports := self._hosts.unacknowledged(BATCH):
             self._report(hosts=tuple(report for report, _number in reports))
             self._hosts.acknowledge(reports)
+            for report, _number in reports:
+                # It may be new to the schedulers, whatever this cell has told of it before.
+                self._told_loads.pop(report.service_host, None)
         for names in parts(alive, _ALIVE_BATCH):
             self._report(alive=tuple(names))
         self._told_at = clock
+        # Last: whatever is the matter with them, it shall not make hosts look dead.
+        self._forward_loads()
 
-    def _report(self, hosts: tuple[HostReport, ...] = (), alive: tuple[str, ...] = ()) -> None:
-        message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, hosts=hosts, alive=alive)
+    def _forward_loads(self) -> None:
+        """Tell which loads are others than were told before, and from time to time all of them."""
+        loads = self._loads.now()
+        tells_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
+        hosts = self._loads.names() if tells_all else {*loads.by_host, *self._told_loads}
+        news = {
+            host: load
+            for host in sorted(hosts)
+            if (load := loads.by_host.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
+        }
+        for part in parts(list(news), _LOADS_BATCH):
+            self._report(loads={host: news[host] for host in part}, loads_at=loads.at)
+            for host in part:
+                self._told_loads[host] = news[host]
+                if news[host] == _IDLE:
+                    del self._told_loads[host]
+        if tells_all:
+            self._all_loads_at = time.monotonic()
+
+    def _report(
+        self,
+        hosts: tuple[HostReport, ...] = (),
+        alive: tuple[str, ...] = (),
+        loads: Mapping[str, HostLoad] | None = None,
+        loads_at: float = 0.0,
+    ) -> None:
+        message = ReportHosts(
+            request_id=ids.fresh(),
+            cell_uuid=self._cell_uuid,
+            hosts=hosts,
+            alive=alive,
+            loads=dict(loads or {}),
+            loads_at=loads_at,
+        )
         self._scheduler.call(message, timeout=self._timeout)

@@ -1,28 +1,31 @@
 """What an operator does with instances, and asks of them."""
 
 import argparse
-import getpass
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from conductor.instance_timeline import explained, holdings, migrations_of, timeline
+from conductor.instance_timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait, instance_row
-from moorage import errors, group_options, ids
+from moorage import errors, ids, request_words
+from moorage.amounts import amounts_of, in_words
 from moorage.commands import Configured, shown
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,
     DeleteInstance,
+    GetAllocations,
+    GetResourceProvider,
     GetServerGroup,
     ListClaims,
     ListInstances,
     ShowInstance,
 )
-from moorage.model import Flavor, Instance, RequestSpec, ServerGroup
+from moorage.model import Instance, ServerGroup
 
 
 class InstanceBuild(Ordering):
@@ -38,19 +41,8 @@ class InstanceBuild(Ordering):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        add = parser.add_argument
-        add("--vcpus", type=int, required=True, metavar="N", help="VCPU of each instance")
-        add("--memory-mb", type=int, required=True, metavar="MIB", help="MEMORY_MB of each instance")
-        add("--root-gb", type=int, default=0, metavar="GIB", help="its root disk; default: 0")
-        add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="its ephemeral disk; default: 0")
-        add("--swap-mb", type=int, default=0, metavar="MIB", help="its swap; default: 0")
-        add("--count", type=int, default=1, metavar="N", help="how many; default: 1")
-        add("--availability-zone", metavar="NAME", help="where; default: in any zone")
-        add("--host", metavar="NAME", help="on this host and no other")
-        add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
-        add("--project", default="default", metavar="NAME", help="whose; default: default")
-        add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
-        group_options.add_request_words(parser)
+        request_words.add_words(parser, size_required=True)
+        parser.add_argument("--host", metavar="NAME", help="on this host and no other")
         add_request_id(parser)
         add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
         return parser
@@ -62,7 +54,11 @@ class InstanceBuild(Ordering):
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} instances can be ordered")
         request_id = self.named(parsed_args)
         uuids = tuple(ids.derived(request_id, "instance", number) for number in range(count))
-        spec = msgspec.structs.replace(_spec(parsed_args), server_group=self._group(parsed_args.server_group))
+        spec = msgspec.structs.replace(
+            request_words.request_spec(parsed_args),
+            server_group=self._group(parsed_args.server_group),
+            force_hosts=() if parsed_args.host is None else (parsed_args.host,),
+        )
         self.order(BuildInstances(request_id=request_id, request_spec=spec, instance_uuids=uuids))
         return INSTANCE_COLUMNS, self.wait(parsed_args, uuids, "active", "building", ends=("error",))
 
@@ -112,9 +108,9 @@ class InstanceShow(Configured, ShowOne):
             "flavor": f"{flavor.vcpus} VCPU, {flavor.memory_mb} MiB, {flavor.root_gb}+{flavor.ephemeral_gb} GiB",
             "request_id": instance.request_id,
         }
-        fields |= timeline(instance) | self._held(instance)
+        fields |= timeline(instance) | self._held(instance) | attached(instance, self._providers(instance))
         if instance.explanation is not None:
-            fields |= explained(instance.explanation)
+            fields |= explained(instance.explanation, f"--instance {instance.uuid}")
         return tuple(fields), shown(fields.values())
 
     def _held(self, instance: Instance) -> dict[str, Any]:
@@ -123,9 +119,28 @@ class InstanceShow(Configured, ShowOne):
         consumers = {instance.uuid, *attempts, *migrations_of(instance)}
         try:
             claims = self.client("placement").call(ListClaims(consumer_uuids=tuple(sorted(consumers)), residues=True))
+            held = holdings(instance, claims)
+            return held if held["holds"] != NOTHING else held | self._foreign(instance)
         except errors.Unavailable as fault:
             return {"holds": f"unknown: {fault}"}
-        return holdings(instance, claims)
+
+    def _foreign(self, instance: Instance) -> dict[str, str]:
+        """Return what an instance holds that no claim places: only others can have put it there."""
+        try:
+            consumer = self.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
+        except errors.ConsumerNotFound:
+            return {}
+        amounts = in_words(amounts_of(consumer.allocations))
+        return {"holds": f"what others have put there: {amounts}"} if amounts else {}
+
+    def _providers(self, instance: Instance) -> dict[str, str]:
+        """Return the names of the providers of what was attached, as far as they are there and can be asked for."""
+        found: dict[str, str] = {}
+        for uuid in {one.provider_uuid for one in instance.attached.values()} - {None}:
+            with suppress(errors.Unavailable, errors.ProviderNotFound):
+                provider = self.client("placement").call(GetResourceProvider(uuid=str(uuid)))
+                found[provider.uuid] = provider.name
+        return found
 
 
 class InstanceDelete(Ordering):
@@ -144,21 +159,3 @@ class InstanceDelete(Ordering):
         for uuid in parsed_args.uuid:
             conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
         return INSTANCE_COLUMNS, self.wait(parsed_args, parsed_args.uuid, "deleted", "deleting")
-
-
-def _spec(given: argparse.Namespace) -> RequestSpec:
-    return RequestSpec(
-        project_id=given.project,
-        user_id=given.user,
-        flavor=Flavor(
-            vcpus=given.vcpus,
-            memory_mb=given.memory_mb,
-            root_gb=given.root_gb,
-            ephemeral_gb=given.ephemeral_gb,
-            swap_mb=given.swap_mb,
-        ),
-        availability_zone=given.availability_zone,
-        force_hosts=() if given.host is None else (given.host,),
-        groups=dict(group_options.groups(given)),
-        **group_options.between(given),
-    )

@@ -1,11 +1,14 @@
 """The life of an instance in words: each attempt with its times, and who holds what for it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from moorage.inspection import ClaimState
 from moorage.model import Attempt, Explanation, Instance
+
+#: What is said of an instance that no claim places.
+NOTHING = "nothing"
 
 _UNDER_WAY = ("starting", "building")
 
@@ -36,19 +39,30 @@ def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]
         elif claim.consumer_uuid in numbers:
             number = numbers[claim.consumer_uuid]
             fields[f"residue_{number}"] = f"{claim.node}, for the guest of attempt {number}, {claim.age:.0f} s old"
-    return {"holds": "nothing"} | fields
+    return {"holds": NOTHING} | fields
 
 
-def explained(explanation: Explanation) -> dict[str, str]:
-    """Return in words why there was no valid host: what each filter removed, and the nearest misses."""
-    fields = {
-        f"filter_{found.name}": f"removed {found.removed} of {found.hosts} hosts" for found in explanation.filters
-    }
-    for number, miss in enumerate(explanation.nearest_misses, start=1):
-        fields[f"miss_{number}"] = (
-            f"{miss.host}: {miss.resource_class}, {miss.asked} asked, {miss.free:g} free ({miss.reason})"
-        )
+def attached(instance: Instance, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was attached to an instance after its build, and of which provider it is claimed.
+
+    :param names: of providers, by uuid; one without a name is shown by its uuid.
+    """
+    fields: dict[str, Any] = {}
+    for suffix, one in sorted(instance.attached.items()):
+        amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(one.resources.items()))
+        of = "claimed of nothing yet"
+        if one.provider_uuid is not None:
+            of = f"of {names.get(one.provider_uuid, one.provider_uuid)}"
+        fields[f"attached {suffix}"] = f"{amounts}, {of}"
     return fields
+
+
+def explained(explanation: Explanation, found_by: str) -> dict[str, str]:
+    """Return in one line why there was no valid host, and the command that tells the rest.
+
+    :param found_by: what names it to `moorage explain`.
+    """
+    return {"explanation": explanation.summary(), "explained_by": f"moorage explain {found_by}"}
 
 
 def migrations_of(instance: Instance) -> set[str]:

@@ -61,7 +61,7 @@ class MigrationShow(Configured, ShowOne):
         fields["last_changed"] = moment(migration.updated_at)
         fields["holds"] = self._held(migration)
         if migration.explanation is not None:
-            fields |= explained(migration.explanation)
+            fields |= explained(migration.explanation, f"--request-id {migration.request_id}")
         return tuple(fields), shown(fields.values())
 
     def _held(self, migration: Migration) -> str:

@@ -95,6 +95,11 @@ def add_request_id(parser: argparse.ArgumentParser) -> None:
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the options about waiting until all are ``what``."""
     parser.add_argument("--wait", action="store_true", help=f"wait until all are {what}")
+    add_wait_timeout(parser)
+
+
+def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add the option about how long to wait."""
     parser.add_argument(
         "--wait-timeout",
         type=float,

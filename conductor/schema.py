@@ -88,6 +88,7 @@ conductor_instances = Table(
     Column("updated_at", Double, nullable=False),
     Index("ix_conductor_instances_operation", "operation_uuid"),
     Index("ix_conductor_instances_project", "project_id", "state"),
+    Index("ix_conductor_instances_request", "request_id"),
     # SQLite would give the number of a deleted last row out again.
     sqlite_autoincrement=True,
 )
@@ -113,6 +114,7 @@ conductor_migrations = Table(
     Column("updated_at", Double, nullable=False),
     Index("ix_conductor_migrations_instance", "instance_uuid"),
     Index("ix_conductor_migrations_state", "state"),
+    Index("ix_conductor_migrations_request", "request_id"),
     sqlite_autoincrement=True,
 )
 
@@ -147,6 +149,8 @@ cell_instances = Table(
     Column("host", name_type()),
     # The move that is under way, or waits to be confirmed or reverted.
     Column("migration_uuid", uuid_type()),
+    # Which of the request's groups were attached to it after its build: a list of suffixes.
+    Column("attached", document_type()),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index("ix_cell_instances_host", "cell_uuid", "host"),
@@ -221,6 +225,18 @@ cell_hosts = Table(
     Column("is_returning", Boolean, nullable=False, server_default=false()),
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
     Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
+)
+
+# A build that has failed on a host, and how much of it still counts: a guest that starts there halves it.
+cell_failed_builds = Table(
+    "cell_failed_builds",
+    CELL_METADATA,
+    _cell(),
+    Column("attempt_id", uuid_type(), primary_key=True),
+    Column("host", name_type(), nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("failed_at", Double, nullable=False),
+    Index("ix_cell_failed_builds_host", "cell_uuid", "host"),
 )
 
 # Guests that hosts have and that nothing is known of here. They are left running.

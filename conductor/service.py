@@ -5,6 +5,7 @@ import contextlib
 from oslo_config import cfg
 
 from conductor.acknowledging import Acknowledgements, Peer
+from conductor.cell_loads import CellLoads
 from conductor.cell_parts import CellParts
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
@@ -130,7 +131,7 @@ class SuperConductor(_Conductor):
         )
         disowned = DisownedClaims(conductor_disowned, {})
         builds = SuperBuilds(conf, database, disowned, scheduler, placement, cells)
-        deletes = SuperDeletes(database, placement, cells)
+        deletes = SuperDeletes(conf, database, placement, cells)
         asker = Asker(conf, scheduler, placement)
         moves = SuperMoves(database, asker, placement, cells)
         unshelves = SuperUnshelves(database, asker, placement, cells)
@@ -197,7 +198,8 @@ class CellConductor(_Conductor):
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         forget = forgetting(database, requests, parts.disowned, ended, Retention.of(conf))
         housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
-        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, bus.client("scheduler"), service)
+        loads = CellLoads(conf, database, cell.uuid)
+        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client("scheduler"), service)
 
         endpoints = parts.endpoints(requests, worker, bus.client("placement"))
         server = cell_bus.server(f"conductor.{cell.uuid}", self._name, endpoints, conf.rpc.threads)

@@ -27,6 +27,8 @@ REVERT = "revert"
 SHELVE = "shelve"
 UNSHELVE = "unshelve"
 REBUILD = "rebuild"
+ATTACH = "attach"
+DETACH = "detach"
 #: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
 CLEAN = "clean"
 

@@ -1,8 +1,11 @@
 """How the super conductor deletes: itself while no cell can have the instance, through the cell from then on."""
 
+import logging
+
+from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import super_migrations, super_records
+from conductor import foreign_amounts, super_migrations, super_records
 from conductor.acknowledging import Peer
 from conductor.cells import Cells
 from conductor.operations import Operations
@@ -12,11 +15,14 @@ from moorage import context, errors, ids
 from moorage.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
 
+LOG = logging.getLogger(__name__)
+
 
 class SuperDeletes:
     """The order to delete, and the steps that follow from it."""
 
-    def __init__(self, database: Database, placement: Peer, cells: Cells) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: Peer, cells: Cells) -> None:
+        self._keeps_extras: bool = not conf.conductor.delete_foreign_amounts
         self._database = database
         self._placement = placement
         self._cells = cells
@@ -26,14 +32,26 @@ class SuperDeletes:
         return {(DELETE, "release"): self.release, (DELETE, "in_cell"): self.in_cell}
 
     def release(self, operation: Operation) -> Record:
-        """Release for good what the instance holds: a selection that is still on its way is refused from then on."""
-        uuid = operation.subject
-        self._placement.call(
-            DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=uuid, for_good=True)
+        """Release for good what the instance holds: a selection that is still on its way is refused from then on.
+
+        A claim that may stand goes whole: what was claimed with it is not on record. Where none stands, all that is
+        held others have put there, and it is named in the instance's record.
+        """
+        uuid, keeps = operation.subject, self._keeps_extras
+        released = self._placement.call(
+            DeleteAllocations(
+                # After a restart the option may say something else: that is another request.
+                request_id=operation.derived("release", f"keep extras: {keeps}"),
+                consumer_uuid=uuid,
+                for_good=True,
+                keep_extras=keeps,
+            )
         )
+        reason = foreign_amounts.told(released, stay=keeps)
+        LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
         def record(connection: Connection) -> Outcome:
-            super_records.set_state(connection, [uuid], super_records.DELETED)
+            super_records.set_state(connection, [uuid], super_records.DELETED, reason)
             return Ended()
 
         return record

@@ -77,9 +77,13 @@ def read(connection: Connection, uuid: str) -> MigrationRecord:
     return _migration(row)
 
 
-def list_all(connection: Connection, instance_uuid: str | None = None, *, over: bool = True) -> list[MigrationRecord]:
+def list_all(
+    connection: Connection, instance_uuid: str | None = None, *, over: bool = True, request_id: str | None = None
+) -> list[MigrationRecord]:
     """Return migrations in the order they were asked for, all or those that are not ``over``."""
     statement = _SHOWN.order_by(migrations.c.id)
+    if request_id is not None:
+        statement = statement.where(migrations.c.request_id == request_id)
     if instance_uuid is not None:
         statement = statement.where(migrations.c.instance_uuid == instance_uuid)
     if not over:

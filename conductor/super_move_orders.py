@@ -12,6 +12,7 @@ from conductor.super_moves import Preparing, SuperMoves
 from conductor.super_targets import Targets
 from conductor.super_unshelves import PreparingUnshelve, SuperUnshelves
 from conductor.super_view import SuperView
+from conductor.what_first import cannot_move
 from conductor.worker import Worker
 from moorage import context, errors, ids
 from moorage.bus import serves
@@ -87,7 +88,11 @@ class SuperMoveOrders:
         instance = self._view.as_it_stands(message.instance_uuid)
         # One that was taken off the shelf, and for which nothing came of it, is on no host.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
-        cell_uuid = _require(instance, states, "unshelved")
+        if instance.state not in states:
+            needed = " or ".join(states)
+            reason = f"instance {instance.uuid} is {instance.state}; to be unshelved it must be {needed}"
+            raise errors.InvalidState(reason=reason)
+        cell_uuid = _free_in_cell(instance)
         self._targets.check(message.host, cell_uuid)
 
         def begin(connection: Connection, uuid: str, origin: str) -> list[Operation]:
@@ -109,7 +114,9 @@ class SuperMoveOrders:
     def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Ordered:
         instance = self._view.as_it_stands(message.instance_uuid)
         evacuated = kind == "evacuation"
-        cell_uuid = _require(instance, EVACUABLE if evacuated else MOVABLE, "moved")
+        if instance.state not in (EVACUABLE if evacuated else MOVABLE):
+            raise cannot_move(instance.uuid, instance.state, kind, instance.migration_uuid)
+        cell_uuid = _free_in_cell(instance)
         if instance.host is None:
             raise errors.InvalidState(reason=f"instance {instance.uuid} is on no host")
         if evacuated:
@@ -181,13 +188,8 @@ def require_free(connection: Connection, operations: Operations, uuid: str) -> N
             raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
 
 
-def _require(instance: Instance, states: tuple[str, ...], done: str) -> str:
-    """Return the cell of an instance that is in one of these states."""
-    if instance.state not in states:
-        needed = " or ".join(states)
-        raise errors.InvalidState(
-            reason=f"instance {instance.uuid} is {instance.state}; to be {done} it must be {needed}"
-        )
+def _free_in_cell(instance: Instance) -> str:
+    """Return the cell of an instance of which no move is under way."""
     if instance.migration_uuid is not None:
         raise errors.InvalidState(
             reason=f"migration {instance.migration_uuid} of instance {instance.uuid} has not ended"

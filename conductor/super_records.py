@@ -169,24 +169,29 @@ def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: st
     )
 
 
-def set_state(connection: Connection, uuids: Collection[str], state: str) -> None:
-    """Record the state of instances."""
+def set_state(connection: Connection, uuids: Collection[str], state: str, reason: str | None = None) -> None:
+    """Record the state of instances, and what is to be said of it."""
+    said = None if reason is None else reason.encode()
     connection.execute(
         instances.update()
         .where(instances.c.uuid.in_(uuids))
-        .values(state=state, reason=None, explanation=None, updated_at=now())
+        .values(state=state, reason=said, explanation=None, updated_at=now())
     )
 
 
-def read(connection: Connection, uuid: str) -> Instance:
+def read(connection: Connection, uuid: str, *, with_request: bool = False) -> Instance:
     """Return one instance as it is known here.
 
+    :param with_request: with what was asked for.
     :raises InstanceNotFound: there is none.
     """
     row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
     if row is None:
         raise errors.InstanceNotFound(name=uuid)
-    return _instance(row)
+    instance = _instance(row)
+    if not with_request:
+        return instance
+    return msgspec.structs.replace(instance, request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec))
 
 
 def list_deleting(connection: Connection) -> list[Instance]:
@@ -217,9 +222,13 @@ def built_by(connection: Connection, uuid: str) -> Sequence[str]:
     return connection.scalars(select(instances.c.operation_uuid).where(instances.c.uuid == uuid)).all()
 
 
-def list_all(connection: Connection, project_id: str | None, deleted: bool) -> list[Instance]:
-    """Return instances as they are known here, in the order they were asked for."""
+def list_all(
+    connection: Connection, project_id: str | None, deleted: bool, request_id: str | None = None
+) -> list[Instance]:
+    """Return instances as they are known here, in the order they were asked for; of one request, if it is named."""
     statement = select(instances).order_by(instances.c.id)
+    if request_id is not None:
+        statement = statement.where(instances.c.request_id == request_id)
     if project_id is not None:
         statement = statement.where(instances.c.project_id == project_id)
     if not deleted:

@@ -1,6 +1,6 @@
 """The orders about an instance that its cell alone carries out: answered once the cell has them on record."""
 
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from oslo_config import cfg
@@ -15,9 +15,14 @@ from moorage.bus import serves
 from moorage.database import Database
 from moorage.messages import (
     AbortMigration,
+    AttachResource,
+    AttachResourceInCell,
     ConfirmMigration,
+    DetachResource,
+    DetachResourceInCell,
     Done,
     EndMoveInCell,
+    OperationBegun,
     RebuildInCell,
     RebuildInstance,
     RevertMigration,
@@ -27,11 +32,24 @@ from moorage.messages import (
 from moorage.requests import StoredRequests
 from moorage.wire import Mutation
 
+R = TypeVar("R")
+
+
+class PassedOn(Mutation[Done], frozen=True, kw_only=True):
+    """That an order may go to its instance's cell. It is kept here among the stored requests, and never sent."""
+
+    topic = "conductor"
+    method = "passed_on"
+    #: Of the order.
+    content: str
+
 
 class SuperRelays:
     """No operation is begun here: the cell has the order on record once it answers, and says itself what is wrong.
 
-    An order that is not answered is repeated by whoever gave it, with its request id or anew.
+    An order that is not answered is repeated by whoever gave it, with its request id or anew. Whether it may go to the
+    cell is decided once: repeated, it goes there however things stand by then, for the cell may have carried it out and
+    its answer may be on no record here.
     """
 
     def __init__(
@@ -77,6 +95,22 @@ class SuperRelays:
         in_cell = RebuildInCell(request_id=message.request_id, instance_uuid=uuid, image=message.image)
         return self._relay(message, uuid, in_cell)
 
+    @serves(AttachResource)
+    def attach_resource(self, message: AttachResource) -> OperationBegun:
+        """Have a further resource group claimed for an instance, in the tree of its host."""
+        uuid = message.instance_uuid
+        in_cell = AttachResourceInCell(
+            request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix, group=message.group
+        )
+        return self._relay(message, uuid, in_cell)
+
+    @serves(DetachResource)
+    def detach_resource(self, message: DetachResource) -> OperationBegun:
+        """Have a resource group released that was attached to an instance."""
+        uuid = message.instance_uuid
+        in_cell = DetachResourceInCell(request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix)
+        return self._relay(message, uuid, in_cell)
+
     def _end(
         self,
         message: ConfirmMigration | RevertMigration | AbortMigration,
@@ -87,7 +121,7 @@ class SuperRelays:
             message, uuid, EndMoveInCell(request_id=message.request_id, instance_uuid=uuid, outcome=outcome)
         )
 
-    def _relay(self, message: Mutation[Done], uuid: str, in_cell: Mutation[Done]) -> Done:
+    def _relay(self, message: Mutation[R], uuid: str, in_cell: Mutation[R]) -> R:
         """Give an order to the cell of its instance.
 
         :raises InstanceNotFound: there is no such instance.
@@ -97,8 +131,7 @@ class SuperRelays:
         answer = self._database.read(lambda connection: self._requests.find(connection, message))
         if answer is not None:
             return answer.result
-        may_be_placed = isinstance(message, AbortMigration)
-        cell_uuid = self._database.write(lambda connection: self._cell_of(connection, uuid, may_be_placed))
+        cell_uuid = self._pass_on(message, uuid)
         passed_on = msgspec.structs.replace(in_cell, request_id=ids.derived(message.request_id, "in_cell"))
         try:
             done = self._cells.call(cell_uuid, passed_on, timeout=self._timeout)
@@ -107,7 +140,22 @@ class SuperRelays:
         # Repeated, it is answered from here, whatever is done with the instance by then.
         return self._requests.once(message, lambda _connection: done).result
 
-    def _cell_of(self, connection: Connection, uuid: str, may_be_placed: bool) -> str:
+    def _pass_on(self, message: Mutation[R], uuid: str) -> str:
+        """Return the cell that an order is to go to."""
+        may_be_placed = isinstance(message, AbortMigration)
+        decision = PassedOn(request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex())
+
+        def work(connection: Connection) -> Done:
+            self._require_unplaced(connection, uuid, may_be_placed)
+            return Done()
+
+        try:
+            self._requests.once(decision, work)
+        except (errors.RequestIdReused, errors.RequestInProgress) as fault:
+            raise type(fault)(request_id=message.request_id) from fault
+        return str(self._database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid)
+
+    def _require_unplaced(self, connection: Connection, uuid: str, may_be_placed: bool) -> None:
         row = super_records.lock(connection, [uuid]).get(uuid)
         if row is None:
             raise errors.InstanceNotFound(name=uuid)
@@ -118,4 +166,3 @@ class SuperRelays:
             # With the last of its steps the cell has it, and knows better.
             if pending is not None and pending.step != "hand_over" and not may_be_placed:
                 raise errors.InvalidState(reason=f"instance {uuid} is being placed (operation {pending.uuid}, {kind})")
-        return row.cell_uuid

@@ -15,8 +15,14 @@ from conductor.super_asking import Asker, Chosen, Refused
 from conductor.super_moves import was_refused, within_cell
 from moorage import errors
 from moorage.database import Database
-from moorage.messages import CancelUnshelveInCell, GetAllocations, PrepareUnshelveInCell, UnshelveInCell
-from moorage.model import Name, Uuid, Value
+from moorage.messages import (
+    CancelUnshelveInCell,
+    GetAllocations,
+    PrepareUnshelveInCell,
+    PutAllocations,
+    UnshelveInCell,
+)
+from moorage.model import Consumer, ConsumerAllocations, Name, RequestSpec, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -94,21 +100,31 @@ class SuperUnshelves:
         return lambda _connection: Ended()
 
     def fence(self, operation: Operation) -> Record:
-        """Find out whether an earlier request has been carried out.
+        """See to it that no earlier request is carried out any more, or find that one has been.
 
-        One that is carried out later than this claims for an instance that is shelved: nobody accepts that claim, and
-        the reconciler releases it upon its cell's word.
+        Each of them names a generation of the consumer that has been read before. So what the consumer holds is written
+        once more: that moves its generation beyond all of them.
         """
-        refused = operation.read(Refused)
+        refused, uuid = operation.read(Refused), operation.subject
         if (asking := refused.asking) is None:
             raise ValueError(f"operation {operation.uuid} has nothing to fence")
-        try:
-            claimed = self._placement.call(GetAllocations(consumer_uuid=operation.subject)).claim_id is not None
-        except errors.ConsumerNotFound:
-            claimed = False
-        if claimed:
+        consumer = self._consumer(uuid)
+        if consumer is not None and consumer.claim_id is not None:
             return lambda _connection: Next("recover", asking)
+        same = _as_it_is(consumer, asking.request_spec)
+        # At this generation it is the same write, whoever sends it and however often.
+        request_id = operation.derived("fence", same.consumer_generation)
+        try:
+            self._placement.call(PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=same))
+        except errors.ConsumerDeleted:
+            LOG.info("Instance %s is deleted: nothing can be claimed for it any more", uuid)
         return lambda _connection: Next("cancel", msgspec.structs.replace(refused, asking=None))
+
+    def _consumer(self, uuid: str) -> Consumer | None:
+        try:
+            return self._placement.call(GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            return None
 
     def cancel(self, operation: Operation) -> Record:
         """Have the cell leave the instance shelved, until it is answered; it knows if it is gone meanwhile."""
@@ -124,6 +140,23 @@ class SuperUnshelves:
                 raise
             LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, fault)
         return partial(_refused, operation, refused, None)
+
+
+def _as_it_is(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocations:
+    """Return a write that changes nothing of a consumer but its generation, or creates one that holds nothing."""
+    if consumer is None:
+        return ConsumerAllocations(
+            allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
+        )
+    # The generations of the providers are of no interest here.
+    held = {at: msgspec.structs.replace(amounts, generation=None) for at, amounts in consumer.allocations.items()}
+    return ConsumerAllocations(
+        allocations=held,
+        project_id=consumer.project_id,
+        user_id=consumer.user_id,
+        consumer_type=consumer.consumer_type,
+        consumer_generation=consumer.generation,
+    )
 
 
 def _refused(operation: Operation, refused: Refused, step: str | None, connection: Connection) -> Outcome:

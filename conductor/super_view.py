@@ -31,14 +31,18 @@ class SuperView:
     @serves(ShowInstance)
     def show(self, message: ShowInstance) -> Instance:
         """Answer with one instance."""
-        known = self._database.read(lambda connection: super_records.read(connection, message.instance_uuid))
+        known = self._database.read(
+            lambda connection: super_records.read(connection, message.instance_uuid, with_request=message.with_request)
+        )
         return self._with_cells([known])[0]
 
     @serves(ListInstances)
     def list_instances(self, message: ListInstances) -> list[Instance]:
         """Answer with all instances, in the order they were asked for."""
         known = self._database.read(
-            lambda connection: super_records.list_all(connection, message.project_id, message.deleted)
+            lambda connection: super_records.list_all(
+                connection, message.project_id, message.deleted, message.request_id
+            )
         )
         return [
             instance
@@ -96,7 +100,9 @@ class SuperView:
         found: dict[str, Instance] = {}
         for start in range(0, len(known), MAX_INSTANCES):
             uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
-            answer = self._cells.call(cell_uuid, ShowInCell(instance_uuids=uuids), timeout=self._timeout)
+            with_request = any(instance.request_spec is not None for instance in known)
+            message = ShowInCell(instance_uuids=uuids, with_request=with_request)
+            answer = self._cells.call(cell_uuid, message, timeout=self._timeout)
             found |= {instance.uuid: instance for instance in answer}
         return found
 
@@ -129,6 +135,8 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
         reason=in_cell.reason,
         attempts=in_cell.attempts,
         migration_uuid=in_cell.migration_uuid,
+        attached=in_cell.attached,
+        request_spec=in_cell.request_spec or known.request_spec,
         updated_at=max(known.updated_at, in_cell.updated_at),
     )
 

@@ -1,0 +1,149 @@
+"""Resource groups that are attached to an instance after its build: what they make of its request and of its claims."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from moorage.model import (
+    UNSUFFIXED,
+    AllocationRequest,
+    Allocations,
+    ProviderAmounts,
+    RequestSpec,
+    ResourceGroup,
+    Resources,
+    Selection,
+)
+
+#: A provider and a resource class.
+Pair = tuple[str, str]
+
+
+# --- The request ------------------------------------------------------------------------------------------------------
+
+
+def with_group(spec: RequestSpec, suffix: str, group: ResourceGroup) -> RequestSpec:
+    """Return a request that asks for one group more.
+
+    With the second suffixed group it has to be said whether they may share a provider. An instance that was built
+    without a word about it has nothing against that.
+    """
+    groups = {**spec.groups, suffix: group}
+    is_open = spec.group_policy is None and len(groups.keys() - {UNSUFFIXED}) > 1
+    return msgspec.structs.replace(spec, groups=groups, group_policy="none" if is_open else spec.group_policy)
+
+
+def without_group(spec: RequestSpec, suffix: str) -> RequestSpec:
+    """Return a request that asks for this group no more."""
+    groups = {name: group for name, group in spec.groups.items() if name != suffix}
+    return msgspec.structs.replace(spec, groups=groups)
+
+
+# --- What was claimed -------------------------------------------------------------------------------------------------
+
+
+def provider_of(claimed: AllocationRequest, suffix: str) -> str | None:
+    """Return which provider was claimed to serve a suffixed group; nothing, where that is not on record."""
+    return next(iter(claimed.mappings.get(suffix, ())), None)
+
+
+def shut_out(spec: RequestSpec, claimed: AllocationRequest) -> set[str]:
+    """Return the providers that may not serve a further suffixed group: those of groups that are to be alone.
+
+    The flavor may say so as well (Nova: extra spec ``group_policy``); of the two the stricter counts.
+    """
+    if "isolate" not in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip()):
+        return set()
+    return {uuid for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED for uuid in served}
+
+
+def claimed_with(
+    claimed: AllocationRequest, suffix: str, provider_uuid: str, resources: Resources
+) -> AllocationRequest:
+    """Return what was claimed, together with what a further group is claimed of its provider."""
+    amounts = _amounts(claimed.allocations) + _of(provider_uuid, resources)
+    return AllocationRequest(allocations=_allocations(amounts), mappings={**claimed.mappings, suffix: (provider_uuid,)})
+
+
+def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resources) -> AllocationRequest:
+    """Return what was claimed for everything but one group."""
+    amounts = _amounts(claimed.allocations)
+    if (provider_uuid := provider_of(claimed, suffix)) is not None:
+        amounts -= _of(provider_uuid, resources)
+    mappings = {name: served for name, served in claimed.mappings.items() if name != suffix}
+    return AllocationRequest(allocations=_allocations(amounts), mappings=mappings)
+
+
+# --- What is held -----------------------------------------------------------------------------------------------------
+
+
+def held_with(held: Allocations, provider_uuid: str, resources: Resources) -> Allocations:
+    """Return all that a consumer holds, together with what a further group is to have."""
+    return _allocations(_amounts(held) + _of(provider_uuid, resources))
+
+
+def held_without(
+    held: Allocations, selection: Selection, suffix: str, resources: Resources, tree: Collection[str]
+) -> Allocations:
+    """Return what a consumer holds beside one group: at most the group's amounts go, as far as they are still there.
+
+    What is not where it was claimed is looked for in the rest of the host's tree, for a reshape moves it there. What
+    the instance was claimed with otherwise comes first, so that nothing of that goes where somebody has taken a part
+    away; what others have put there comes last.
+
+    :param selection: the host, and all that the instance was claimed with there, this group included.
+    :param tree: the providers of the tree of its host, as they are now.
+    """
+    claimed, pools = selection.allocation_request, selection.shared_providers
+    group = Counter[Pair]()
+    if (provider_uuid := provider_of(claimed, suffix)) is not None:
+        group = _of(provider_uuid, resources)
+    own = _amounts(claimed.allocations) - group
+    left = _amounts(held)
+    own_there, group_there = own & left, group & (left - own)
+    left = left - own_there - group_there
+    left -= _elsewhere(own - own_there, left, tree, pools)
+    return _allocations(_amounts(held) - group_there - _elsewhere(group - group_there, left, tree, pools))
+
+
+def _elsewhere(
+    missing: Counter[Pair], left: Counter[Pair], tree: Collection[str], pools: Collection[str]
+) -> Counter[Pair]:
+    """Return where in the tree that is which is missing; a pool that shares with the tree keeps what it has."""
+    gone = Counter[str]()
+    for (provider_uuid, name), amount in missing.items():
+        if provider_uuid not in pools:
+            gone[name] += amount
+    found = Counter[Pair]()
+    for pair in sorted(left):
+        if pair[0] in tree:
+            found[pair] = min(gone[pair[1]], left[pair])
+            gone[pair[1]] -= found[pair]
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def plain(held: Allocations) -> Allocations:
+    """Return what is held without the generations of its providers: whoever writes it relies on none of them."""
+    return _allocations(_amounts(held))
+
+
+def _amounts(allocations: Allocations) -> Counter[Pair]:
+    return Counter(
+        {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
+    )
+
+
+def _of(provider_uuid: str, resources: Mapping[str, int]) -> Counter[Pair]:
+    return Counter({(provider_uuid, name): amount for name, amount in resources.items()})
+
+
+def _allocations(amounts: Counter[Pair]) -> Allocations:
+    found: dict[str, dict[str, int]] = {}
+    for (uuid, name), amount in sorted(amounts.items()):
+        if amount:
+            found.setdefault(uuid, {})[name] = amount
+    return {uuid: ProviderAmounts(resources=resources) for uuid, resources in found.items()}

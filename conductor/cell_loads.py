@@ -1,0 +1,101 @@
+"""What goes on on the hosts of a cell, as the schedulers are told it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oslo_config import cfg
+from sqlalchemy import Connection, and_, func, select
+
+from conductor.failed_builds import FailedBuilds
+from conductor.image_counts import ImageCounts
+from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_operations
+from conductor.steps import BUILD, MOVE, PENDING, REBUILD, UNSHELVE
+from moorage.columns import now
+from moorage.database import Database
+from moorage.model import HostLoad
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The loads of all hosts of a cell at one moment; a host that is not named has none."""
+
+    by_host: Mapping[str, HostLoad]
+    #: By the clock of the cell's database.
+    at: float
+
+
+class CellLoads:
+    """Works the loads out from what is on record: nothing is written for them but failures, where they happen."""
+
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
+        self._database = database
+        self._cell_uuid = cell_uuid
+        self._half_life: float = conf.conductor.failed_build_half_life
+        self._failed = FailedBuilds(cell_uuid)
+        self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
+
+    def now(self) -> Loads:
+        """Return the loads as they are now.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        images = self._images.now()
+
+        def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], list[str]]:
+            # The clock first: what is read after it is at least as new as it says.
+            clock: float = connection.scalars(select(now())).one()
+            return clock, self._under_way(connection), *self._failed.counts(connection, self._half_life)
+
+        at, io_ops, failed, old = self._database.read(work)
+        if old:
+            self._database.write(lambda connection: self._failed.forget(connection, old))
+        hosts = {*io_ops, *failed, *images}
+        return Loads(
+            {
+                host: HostLoad(
+                    io_ops=io_ops.get(host, 0),
+                    failed_builds=failed.get(host, 0.0),
+                    image_properties=dict(images.get(host, {})),
+                )
+                for host in hosts
+            },
+            at,
+        )
+
+    def names(self) -> list[str]:
+        """Return the names of all hosts of the cell.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        query = select(cell_hosts.c.service_host).where(cell_hosts.c.cell_uuid == self._cell_uuid).distinct()
+        return self._database.read(lambda connection: list(connection.scalars(query)))
+
+    def _under_way(self, connection: Connection) -> Mapping[str, int]:
+        """Return how many servers are being started, moved or rebuilt on each host where there are any.
+
+        A server that moves counts on both of its hosts (Nova: ``HostState.num_io_ops``).
+        """
+        # SELECT o.kind, i.host, m.source_host, m.destination_host, COUNT(*) FROM cell_operations o
+        #   JOIN cell_instances i ON i.uuid = o.subject LEFT JOIN cell_migrations m ON m.uuid = i.migration_uuid
+        #  WHERE o.state = 'pending' AND o.kind IN (...) GROUP BY ...
+        operations, instances, migrations = cell_operations.c, cell_instances.c, cell_migrations.c
+        columns = (operations.kind, instances.host, migrations.source_host, migrations.destination_host)
+        instance = and_(instances.cell_uuid == operations.cell_uuid, instances.uuid == operations.subject)
+        migration = and_(migrations.cell_uuid == operations.cell_uuid, migrations.uuid == instances.migration_uuid)
+        rows = connection.execute(
+            select(*columns, func.count().label("servers"))
+            .select_from(cell_operations.join(cell_instances, instance).outerjoin(cell_migrations, migration))
+            .where(
+                operations.cell_uuid == self._cell_uuid,
+                operations.state == PENDING,
+                operations.kind.in_((BUILD, MOVE, UNSHELVE, REBUILD)),
+            )
+            .group_by(*columns)
+        )
+        found: Counter[str] = Counter()
+        for row in rows:
+            hosts = {row.source_host, row.destination_host} if row.kind == MOVE else {row.host}
+            for host in hosts - {None}:
+                found[host] += row.servers
+        return found

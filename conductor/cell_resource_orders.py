@@ -1,0 +1,137 @@
+"""The orders to attach a resource group to an instance and to detach one: written down, then done by the worker."""
+
+from sqlalchemy import Connection
+
+from conductor.cell_payloads import Choosing
+from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.cell_requests import CellRequests, origin
+from conductor.operations import Operations
+from conductor.steps import ATTACH, DETACH, NewOperation, Operation
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
+from moorage.model import ResourceGroup
+
+#: The most groups that a request has, the bound of :class:`moorage.model.RequestSpec`.
+_MOST_GROUPS = 64
+
+
+class ResourceOrders:
+    """What a cell is ordered to do about attached resource groups."""
+
+    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
+        self._requests = requests
+        self._records = records
+        self._operations = operations
+
+    @serves(AttachResourceInCell)
+    def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
+        """Begin to claim a further resource group for an instance, in the tree of its host.
+
+        :raises InvalidRequest: the group has no name, asks for nothing, or contradicts itself.
+        :raises InstanceNotFound: this cell has no record of the instance.
+        :raises AlreadyExists: the instance's request has a group of this name.
+        :raises InvalidState: it is not active on a host, or another group is being attached or detached.
+        """
+        _check(message.suffix, message.group)
+
+        def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
+            instance = self._lock(connection, message.instance_uuid, (ACTIVE,))
+            if message.suffix in instance.spec.groups:
+                raise errors.AlreadyExists(kind="resource group", name=message.suffix)
+            if len(instance.spec.groups) >= _MOST_GROUPS:
+                raise errors.InvalidState(reason=f"instance {instance.uuid} has {_MOST_GROUPS} resource groups already")
+            attempt = self._records.standing(connection, instance)
+            # What a flavor's words stand for has groups of its own, which the request itself does not name.
+            if message.suffix in attempt.selection.allocation_request.mappings:
+                raise errors.AlreadyExists(kind="resource group", name=message.suffix)
+            number = attempt.number
+            choosing = Choosing(suffix=message.suffix, group=message.group, number=number)
+            new = NewOperation(
+                uuid=ids.derived(message.request_id, ATTACH, instance.uuid),
+                kind=ATTACH,
+                subject=instance.uuid,
+                step="choose",
+                payload=choosing,
+            )
+            begun += self._operations.begin(connection, [new], origin(message))
+            return OperationBegun(operation_uuid=new.uuid)
+
+        return self._requests.once(message, work)
+
+    @serves(DetachResourceInCell)
+    def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
+        """Begin to release a resource group that was attached; one that is shelved asks for it no more.
+
+        :raises InstanceNotFound: this cell has no record of the instance.
+        :raises NotFound: the instance's request has no group of this name.
+        :raises InvalidState: the group was asked for with the instance; or the instance is neither active nor shelved,
+            or another group is being attached or detached.
+        """
+
+        def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
+            instance = self._lock(connection, message.instance_uuid, (ACTIVE, SHELVED))
+            group = instance.spec.groups.get(message.suffix)
+            if group is None:
+                raise errors.NotFound(kind="resource group", name=message.suffix)
+            if message.suffix not in instance.attached:
+                raise errors.InvalidState(
+                    reason=f"resource group {message.suffix} was not attached to instance {instance.uuid}: "
+                    "it was asked for when the instance was built"
+                )
+            number = None if instance.state == SHELVED else self._records.standing(connection, instance).number
+            new = NewOperation(
+                uuid=ids.derived(message.request_id, DETACH, instance.uuid),
+                kind=DETACH,
+                subject=instance.uuid,
+                step="read",
+                payload=Choosing(suffix=message.suffix, group=group, number=number),
+            )
+            begun += self._operations.begin(connection, [new], origin(message))
+            return OperationBegun(operation_uuid=new.uuid)
+
+        return self._requests.once(message, work)
+
+    def _lock(self, connection: Connection, uuid: str, states: tuple[str, ...]) -> CellInstance:
+        instance = self._records.lock(connection, uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        if instance.state not in states:
+            needed = " or ".join(states)
+            raise errors.InvalidState(reason=f"instance {uuid} is {instance.state}; it has to be {needed}")
+        require_settled(connection, self._operations, uuid)
+        return instance
+
+
+def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
+    """Refuse whatever changes what an instance asks for or where it is, while that is being changed.
+
+    :raises InvalidState: a resource group is being attached to the instance, or detached from it.
+    """
+    for kind in (ATTACH, DETACH):
+        if (pending := operations.pending(connection, uuid, kind)) is not None:
+            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
+
+
+def _check(suffix: str, group: ResourceGroup) -> None:
+    """Refuse a group that could never be attached, or not be asked for elsewhere.
+
+    :raises InvalidRequest: naming the path of the fault.
+    """
+    both = ", ".join(sorted({*group.required} & {*group.forbidden}))
+    apart = {uuid for uuids in group.member_of for uuid in uuids if set(uuids) <= {*group.not_member_of}}
+    faults = {
+        "$.suffix": "" if suffix else "a group that is attached has a name",
+        "$.group.resources": "" if group.resources else "the group asks for nothing",
+        "$.group.in_tree": group.in_tree and "the tree is that of the host that the instance is on",
+        "$.group.forbidden": both and f"{both} is required as well",
+        "$.group.any_of": _forbidden(group) and "all of these traits are forbidden",
+        "$.group.not_member_of": apart and f"{', '.join(sorted(apart))} is to be belonged to as well",
+    }
+    for path, reason in faults.items():
+        if reason:
+            raise errors.InvalidRequest(path=path, reason=reason)
+
+
+def _forbidden(group: ResourceGroup) -> bool:
+    return any({*traits} <= {*group.forbidden} for traits in group.any_of)

@@ -1,0 +1,253 @@
+"""How a cell attaches a resource group to an instance, and detaches one: chosen, written to the store, recorded.
+
+What an instance holds is changed by a plain write that names the consumer's generation. Two things follow from that. A
+write that has met a conflict was not carried out and never will be. One that was refused for want of room may yet be,
+if it was sent more than once: so it is fenced by moving the generation before another provider is tried.
+"""
+
+import logging
+from functools import partial
+
+import msgspec
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor import attached, conflict_policy
+from conductor.acknowledging import Peer
+from conductor.cell_attempts import AttemptRecord
+from conductor.cell_payloads import Choosing, Writing
+from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.steps import ATTACH, DETACH, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from moorage import errors
+from moorage.database import Database
+from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
+from moorage.model import Allocations, Consumer, ConsumerAllocations, ResourceRequest, Selection
+
+LOG = logging.getLogger(__name__)
+
+
+class CellResources:
+    """The steps of attaching and detaching."""
+
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, records: CellRecords, placement: Peer) -> None:
+        self._policy: str = conf.conductor.consumer_conflict_policy
+        self._most_retries: int = conf.conductor.max_contention_retries
+        self._database = database
+        self._records = records
+        self._placement = placement
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return {
+            (ATTACH, "choose"): self.choose,
+            (ATTACH, "write"): self.write,
+            (ATTACH, "fence"): self.fence,
+            (DETACH, "read"): self.read,
+            (DETACH, "write"): self.write,
+        }
+
+    # --- choose and read ----------------------------------------------------------------------------------------------
+
+    def choose(self, operation: Operation) -> Record:
+        """Find a provider of the host's tree for the group, and work out what the consumer is to hold with it."""
+        choosing = operation.read(Choosing)
+        instance, attempt = self._standing(operation, choosing)
+        selection = attempt.selection
+        consumer = self._consumer(operation)
+        if consumer is None or consumer.claim_id != attempt.claim:
+            return _ended(
+                f"instance {instance.uuid} does not hold host {attempt.host} by claim {attempt.claim} any more"
+            )
+        try:
+            found = self._candidates(choosing, selection)
+        except (errors.CallerError, errors.PlacementRefused) as fault:
+            return _ended(str(fault))
+        out = {*choosing.refused, *attached.shut_out(instance.spec, selection.allocation_request)}
+        provider_uuid = next((uuid for uuid in found if uuid not in out), None)
+        if provider_uuid is None:
+            asked = ", ".join(f"{amount} {name}" for name, amount in sorted(choosing.group.resources.items()))
+            return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
+        before = _described(consumer)
+        after = attached.held_with(before.allocations, provider_uuid, choosing.group.resources)
+        return _next_write(choosing, before, after, provider_uuid)
+
+    def _candidates(self, choosing: Choosing, selection: Selection) -> list[str]:
+        group = msgspec.structs.replace(choosing.group, in_tree=selection.compute_node_uuid)
+        asked = ListAllocationCandidates(request=ResourceRequest(groups={choosing.suffix: group}))
+        answer = self._placement.call(asked)
+        return [uuid for one in answer.allocation_requests for uuid in one.allocations]
+
+    def read(self, operation: Operation) -> Record:
+        """Find out what is left of the group, and work out what the consumer is to hold without it."""
+        choosing = operation.read(Choosing)
+        if choosing.number is None:
+            return partial(self._detached, operation, choosing)
+        _instance, attempt = self._standing(operation, choosing)
+        # Before the tree: a reshape between the two moves the consumer's generation.
+        consumer = self._consumer(operation)
+        if consumer is None:
+            return partial(self._detached, operation, choosing)
+        selection, before = attempt.selection, _described(consumer)
+        trees = self._placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
+        tree = {provider.uuid for provider in trees}
+        resources = choosing.group.resources
+        after = attached.held_without(before.allocations, selection, choosing.suffix, resources, tree)
+        if after == before.allocations:
+            return partial(self._detached, operation, choosing)
+        return _next_write(choosing, before, after)
+
+    def _consumer(self, operation: Operation) -> Consumer | None:
+        try:
+            return self._placement.call(GetAllocations(consumer_uuid=operation.subject))
+        except errors.ConsumerNotFound:
+            return None
+
+    # --- write and fence ----------------------------------------------------------------------------------------------
+
+    def write(self, operation: Operation) -> Record:
+        """Have the consumer hold what was worked out, unless somebody else has written to it since."""
+        writing = operation.read(Writing)
+        try:
+            self._put(operation, writing, "write", writing.after)
+        except errors.ConsumerGenerationConflict as conflict:
+            return self._conflict(operation, writing.choosing, conflict)
+        except (errors.CallerError, errors.PlacementRefused) as fault:
+            return self._refused(operation, writing, fault)
+        return self._written(operation, writing)
+
+    def _put(self, operation: Operation, writing: Writing, what: str, allocations: Allocations) -> None:
+        self._placement.call(
+            PutAllocations(
+                request_id=operation.derived(what, writing.choosing.writes),
+                consumer_uuid=operation.subject,
+                wanted=msgspec.structs.replace(writing.before, allocations=allocations),
+            )
+        )
+
+    def _conflict(
+        self, operation: Operation, choosing: Choosing, conflict: errors.ConsumerGenerationConflict
+    ) -> Record:
+        following = msgspec.structs.replace(choosing, conflicts=choosing.conflicts + 1)
+        if not conflict_policy.asks_again(self._policy, conflict, following.conflicts, self._most_retries):
+            return _ended(str(conflict))
+        delay = conflict_policy.BACKOFF.seconds(following.conflicts)
+        return lambda _connection: Next(_first_step(operation), following, delay=delay)
+
+    def _refused(self, operation: Operation, writing: Writing, fault: errors.MoorageError) -> Record:
+        if operation.kind == DETACH or isinstance(fault, errors.ConsumerDeleted):
+            return _ended(str(fault))
+        LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
+        if operation.tries or operation.resumed:
+            # An earlier sending of it may be slower than this answer, and find room.
+            return lambda _connection: Next("fence", writing)
+        return lambda _connection: Next("choose", _other_than(writing))
+
+    def fence(self, operation: Operation) -> Record:
+        """See to it that a write that was refused is not carried out later, or find that it has been."""
+        writing = operation.read(Writing)
+        try:
+            self._put(operation, writing, "fence", writing.before.allocations)
+        except errors.ConsumerGenerationConflict:
+            try:
+                self._put(operation, writing, "write", writing.after)
+            except errors.ConsumerGenerationConflict:
+                return lambda _connection: Next("choose", _other_than(writing))
+            return self._written(operation, writing)
+        except errors.ConsumerDeleted as fault:
+            return _ended(str(fault))
+        return lambda _connection: Next("choose", _other_than(writing))
+
+    # --- Records ------------------------------------------------------------------------------------------------------
+
+    def _written(self, operation: Operation, writing: Writing) -> Record:
+        if operation.kind == DETACH:
+            return partial(self._detached, operation, writing.choosing)
+        return partial(self._attached, operation, writing)
+
+    def _attached(self, operation: Operation, writing: Writing, connection: Connection) -> Outcome:
+        choosing = writing.choosing
+        instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
+        record_claim(self._records, connection, instance, writing)
+        self._records.change(
+            connection,
+            instance.uuid,
+            request_spec=msgspec.json.encode(attached.with_group(instance.spec, choosing.suffix, choosing.group)),
+            attached=msgspec.json.encode((*instance.attached, choosing.suffix)),
+        )
+        LOG.info("Group %s of instance %s is held of %s", choosing.suffix, instance.uuid, writing.provider_uuid)
+        return Ended()
+
+    def _detached(self, operation: Operation, choosing: Choosing, connection: Connection) -> Outcome:
+        suffix = choosing.suffix
+        instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
+        if choosing.number is not None:
+            attempt = self._records.numbered(connection, instance.uuid, choosing.number)
+            claimed = attached.claimed_without(attempt.selection.allocation_request, suffix, choosing.group.resources)
+            selection = msgspec.structs.replace(attempt.selection, allocation_request=claimed)
+            self._records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
+        self._records.change(
+            connection,
+            instance.uuid,
+            request_spec=msgspec.json.encode(attached.without_group(instance.spec, suffix)),
+            attached=msgspec.json.encode([name for name in instance.attached if name != suffix]),
+        )
+        LOG.info("Group %s of instance %s is held no more", suffix, instance.uuid)
+        return Ended()
+
+    def _standing(self, operation: Operation, choosing: Choosing) -> tuple[CellInstance, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
+            instance = self._as_it_was(self._records.read(connection, operation.subject), choosing)
+            return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
+
+        return self._database.read(work)
+
+    @staticmethod
+    def _as_it_was(instance: CellInstance | None, choosing: Choosing) -> CellInstance:
+        """Return the instance: but for its deletion, nothing is begun with it while this is under way."""
+        state = SHELVED if choosing.number is None else ACTIVE
+        if instance is None or instance.state != state:
+            raise Superseded
+        return instance
+
+
+def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: Writing) -> None:
+    """Record that what an instance is claimed with on its host has a further group, which is or may be written."""
+    choosing = writing.choosing
+    attempt = records.numbered(connection, instance.uuid, instance.attempt_number)
+    claimed = attached.claimed_with(
+        attempt.selection.allocation_request, choosing.suffix, str(writing.provider_uuid), choosing.group.resources
+    )
+    selection = msgspec.structs.replace(attempt.selection, allocation_request=claimed)
+    records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
+
+
+def _first_step(operation: Operation) -> str:
+    return "choose" if operation.kind == ATTACH else "read"
+
+
+def _next_write(
+    choosing: Choosing, before: ConsumerAllocations, after: Allocations, provider_uuid: str | None = None
+) -> Record:
+    numbered = msgspec.structs.replace(choosing, writes=choosing.writes + 1)
+    writing = Writing(choosing=numbered, provider_uuid=provider_uuid, before=before, after=after)
+    return lambda _connection: Next("write", writing)
+
+
+def _other_than(writing: Writing) -> Choosing:
+    choosing = writing.choosing
+    return msgspec.structs.replace(choosing, refused=(*choosing.refused, str(writing.provider_uuid)))
+
+
+def _described(consumer: Consumer) -> ConsumerAllocations:
+    """Return a consumer as it would be written to stay what it is."""
+    return ConsumerAllocations(
+        allocations=attached.plain(consumer.allocations),
+        project_id=consumer.project_id,
+        user_id=consumer.user_id,
+        consumer_type=consumer.consumer_type,
+        consumer_generation=consumer.generation,
+    )
+
+
+def _ended(reason: str) -> Record:
+    return lambda _connection: Ended(reason)

@@ -1,0 +1,107 @@
+"""From which images the servers on a cell's hosts run: how many have each value of some of the images' properties."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Table, select
+
+from conductor.cell_hosts import parts
+from conductor.cell_records import ACTIVE, ERROR, MOVED, MOVING, REBUILDING, SHELVING
+from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
+from conductor.steps import DONE, FAILED
+from moorage.columns import now
+from moorage.database import Database
+from moorage.model import Image
+
+#: Hosts whose instances one statement reads, so that no answer is large; arbitrary.
+_AT_ONCE = 100
+#: Seconds by which each look reaches back before the one before: a transaction may commit later than its clock says.
+_OVERLAP = 10.0
+#: What is told of one host: the most frequent of its pairs, as long as a name and a value usually are.
+_MOST_PAIRS = 64
+_LONGEST_PAIR = 300
+
+#: The states of instances that are on their host.
+_THERE = (ACTIVE, MOVING, MOVED, REBUILDING, SHELVING, ERROR)
+
+#: By host, then by ``name=value``.
+Counts = Mapping[str, Mapping[str, int]]
+
+
+class _Imaged(msgspec.Struct):
+    """The part of a stored request spec that says which image a server runs from."""
+
+    image: Image = Image()
+
+
+class ImageCounts:
+    """Counts the images of a cell's hosts: of all hosts at first, then of those where an operation has ended.
+
+    :param names: the properties that are counted; without any nothing is read.
+    """
+
+    def __init__(self, database: Database, cell_uuid: str, names: Collection[str]) -> None:
+        self._database = database
+        self._cell_uuid = cell_uuid
+        self._names = frozenset(names)
+        self._counts: dict[str, Mapping[str, int]] = {}
+        self._looked_at: float | None = None
+
+    def now(self) -> Counts:
+        """Return the counts of all hosts that have any.
+
+        :raises StoreUnavailable: the records cannot be reached; the next look reads what this one has not.
+        """
+        if not self._names:
+            return {}
+        hosts, clock = self._database.read(self._to_look_at)
+        for part in parts(sorted(hosts), _AT_ONCE):
+            found = self._database.read(partial(self._count, part))
+            for host in part:
+                self._counts.pop(host, None)
+            self._counts |= found
+        self._looked_at = clock
+        return dict(self._counts)
+
+    def _to_look_at(self, connection: Connection) -> tuple[set[str], float]:
+        """Return the hosts where something may have changed, and the time."""
+        clock: float = connection.scalars(select(now())).one()
+        if self._looked_at is None:
+            return set(connection.scalars(select(cell_hosts.c.service_host).where(self._in(cell_hosts)))), clock
+        # SELECT DISTINCT a.host FROM cell_operations o JOIN cell_attempts a ON a.instance_uuid = o.subject
+        #  WHERE o.state IN ('done', 'failed') AND o.due_at >= :since
+        # Whatever changes what is on a host is an operation; of one that has ended, `due_at` is when that was.
+        since = self._looked_at - _OVERLAP
+        query = (
+            select(cell_attempts.c.host)
+            .join_from(cell_operations, cell_attempts, cell_attempts.c.instance_uuid == cell_operations.c.subject)
+            .where(self._in(cell_operations), self._in(cell_attempts))
+            .where(cell_operations.c.state.in_((DONE, FAILED)), cell_operations.c.due_at >= since)
+        )
+        return set(connection.scalars(query.distinct())), clock
+
+    def _count(self, hosts: Collection[str], connection: Connection) -> dict[str, Mapping[str, int]]:
+        instances = cell_instances.c
+        rows = connection.execute(
+            select(instances.host, instances.request_spec).where(
+                self._in(cell_instances),
+                instances.host.in_(hosts),
+                instances.state.in_(_THERE),
+                instances.claim_id.is_not(None),
+                instances.request_spec.is_not(None),
+            )
+        )
+        found: dict[str, Counter[str]] = {}
+        for row in rows:
+            properties = msgspec.json.decode(row.request_spec, type=_Imaged).image.properties
+            found.setdefault(row.host, Counter()).update(self._pairs(properties))
+        return {host: dict(pairs.most_common(_MOST_PAIRS)) for host, pairs in found.items() if pairs}
+
+    def _pairs(self, properties: Mapping[str, str]) -> Iterable[str]:
+        pairs = (f"{name}={properties[name]}" for name in sorted(self._names & properties.keys()))
+        return (pair for pair in pairs if len(pair) <= _LONGEST_PAIR)
+
+    def _in(self, table: Table) -> ColumnElement[bool]:
+        return table.c.cell_uuid == self._cell_uuid

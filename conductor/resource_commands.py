@@ -1,0 +1,89 @@
+"""What an operator does with single resources of servers that run: attach a resource group, and detach it."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from conductor.ordering import Ordering, add_request_id, add_wait_timeout
+from moorage import group_options, ids
+from moorage.commands import shown
+from moorage.inspection import OperationState
+from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
+from moorage.wire import Mutation
+
+_COLUMNS = ("instance", "group", "operation", "state", "reason")
+
+
+class _Changing(Ordering):
+    """A command that orders something for one resource group of one server, and shows what came of it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        add = parser.add_argument
+        add("instance", metavar="INSTANCE", help="the server, by its uuid")
+        add("name", metavar="NAME", help="what the resource group is called")
+        add("--no-wait", dest="wait", action="store_false", help="do not wait for the end of the operation")
+        add_request_id(parser)
+        add_wait_timeout(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Order, and wait unless told not to."""
+        request_id = ids.derived(self.named(parsed_args), "order", parsed_args.instance)
+        ordered = self.order(self.message(parsed_args, request_id))
+        conductor = self.client("conductor")
+
+        def look(uuid: str) -> OperationState:
+            return conductor.call(ShowOperation(uuid=uuid))
+
+        ends = (("done",), ("done", "failed"))
+        [seen] = self.waited(parsed_args, [ordered.operation_uuid], look, lambda one: one.state, ends, "writing")
+        return _COLUMNS, [shown((parsed_args.instance, parsed_args.name, seen.uuid, seen.state, seen.reason))]
+
+    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
+        """Return the order."""
+        raise NotImplementedError
+
+
+class InstanceAttachResource(_Changing):
+    """Claim a further resource group for a server that runs, of one provider of its host's tree.
+
+    From then on the group is part of what the server asks for: wherever it goes by a move, an evacuation, a resize or
+    an unshelving, the group is claimed there too. The guest is not told: whoever plugs the device in does that.
+
+    An example: moorage instance attach-resource UUID _port1 --resource NET_BW_EGR_KILOBIT_PER_SEC=1000
+    --required CUSTOM_PHYSNET_BLUE
+
+    The exit status is 1 if it could not be attached, with the reason.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        group_options.add_group_words(parser, in_any_tree=False)
+        return parser
+
+    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
+        """Return the order."""
+        return AttachResource(
+            request_id=request_id,
+            instance_uuid=given.instance,
+            suffix=given.name,
+            group=group_options.group(given),
+        )
+
+
+class InstanceDetachResource(_Changing):
+    """Release a resource group that was attached to a server: no more of it than is still there.
+
+    Also of a server that is shelved: it asks for the group no more when it is unshelved.
+
+    An example: moorage instance detach-resource UUID _port1
+
+    The exit status is 1 if it could not be detached, with the reason.
+    """
+
+    def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:
+        """Return the order."""
+        return DetachResource(request_id=request_id, instance_uuid=given.instance, suffix=given.name)
