@@ -9,6 +9,12 @@ class ComputeFilter(Filter):
 
     reason = "is down or disabled"
 
+    def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
+        """Return whether ``host`` is down or disabled."""
+        if host.forced_down:
+            return "is forced down"
+        return "is disabled" if host.up else "is down"
+
     def passes(self, host: Host, request: RequestSpec) -> bool:  # noqa: ARG002
         """Tell whether ``host`` takes new servers at all."""
         return host.up and not host.forced_down and not host.disabled

@@ -18,6 +18,17 @@ class ResourcesFilter(ConditionsFilter):
     """Passes hosts that may have room for every group: capacity, smallest and largest unit, step."""
 
     reason = "has not enough room"
+    about_room = True
+
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return of which resource classes ``host`` has too little."""
+        suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
+        said = []
+        for name, amounts in _by_class([request.resources, *suffixed]).items():
+            if not all(host.fits(name, amount) for amount in amounts) or sum(amounts) > host.room(name):
+                asked = sum(amounts)
+                said.append(f"{name}, {asked:,} asked, {host.room(name):,.10g} free")
+        return f"{self.reason}: {'; '.join(said)}" if said else self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether each amount fits some provider, and all amounts of a class fit them all together."""
@@ -29,6 +40,8 @@ class ResourcesFilter(ConditionsFilter):
                 yield np.less_equal(sum(amounts), asked.room(name))
         if request.group_policy == "isolate":
             yield from _isolated(asked, suffixed)
+        for suffixes in request.apart:
+            yield from _isolated(asked, [request.groups[suffix].resources for suffix in set(suffixes)])
 
 
 def _isolated(asked: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:

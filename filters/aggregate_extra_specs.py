@@ -1,0 +1,55 @@
+"""A flavor may ask for hosts in aggregates of a kind, by extra specs under ``aggregate_instance_extra_specs:``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from filters.extra_specs import Requirement, path_of, requirement
+from filters.metadata_values import listed
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+
+_SCOPE = "aggregate_instance_extra_specs:"
+
+
+class AggregateExtraSpecsFilter(ConditionsFilter):
+    """Passes hosts to which some aggregate gives each key that the flavor names, with a value that meets it.
+
+    Unlike Nova's, it reads nothing without the scope: what stands without one may be meant for the host's attributes.
+    """
+
+    reason = "is in no aggregate of the kind that the flavor asks for"
+
+    def concerns(self, request: RequestSpec) -> bool:
+        """Tell whether the flavor has such extra specs."""
+        return any(key.startswith(_SCOPE) for key in request.flavor.extra_specs)
+
+    def check(self, request: RequestSpec) -> None:
+        """Refuse an extra spec with an unknown operator, or with an operator that has not got what it needs."""
+        list(_required(request))
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether each key has a value that meets what is required of it."""
+        for key, required in _required(request):
+            yield asked.where_metadata(key, partial(_some_meets, required))
+
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return which keys no aggregate of ``host`` gives a value that meets the flavor."""
+        unmet = [
+            key
+            for key, required in _required(request)
+            if not _some_meets(required, host.metadata.get(key, frozenset()))
+        ]
+        return f"is in no aggregate that meets the flavor's {', '.join(unmet)}"
+
+
+def _required(request: RequestSpec) -> Iterator[tuple[str, Requirement]]:
+    for key, text in request.flavor.extra_specs.items():
+        if key.startswith(_SCOPE):
+            if not (name := key.removeprefix(_SCOPE)):
+                raise errors.InvalidRequest(path=path_of(key), reason=f"no metadata is named after {_SCOPE}")
+            yield name, requirement(text, path_of(key))
+
+
+def _some_meets(required: Requirement, values: frozenset[str]) -> bool:
+    return any(map(required, listed(values)))

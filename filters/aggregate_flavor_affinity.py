@@ -1,0 +1,24 @@
+"""An aggregate may be kept for flavors, by the metadata ``instance_type``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from filters.metadata_values import listed
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+
+_KEY = "instance_type"
+
+
+class AggregateFlavorAffinityFilter(ConditionsFilter):
+    """Passes hosts of aggregates that name the flavor, and hosts whose aggregates name none."""
+
+    reason = "is in an aggregate for other flavors"
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether the flavor is let in."""
+        yield asked.where_metadata(_KEY, partial(_lets_in, request.flavor.name))
+
+
+def _lets_in(flavor: str, values: frozenset[str]) -> bool:
+    return not values or flavor in listed(values)

@@ -1,0 +1,28 @@
+"""An aggregate may be kept for projects, by metadata whose key begins with ``filter_tenant_id``."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from filters.metadata_values import listed
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+
+#: One value has room for few projects, so there may be any number of such keys.
+_KEYS = "filter_tenant_id"
+
+
+class AggregateMultiTenancyFilter(ConditionsFilter):
+    """Passes hosts of aggregates that name the request's project, and hosts whose aggregates name none.
+
+    It keeps others off; it does not keep the project within. For that there is a request filter.
+    """
+
+    reason = "is in an aggregate for other projects"
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether the project is let in."""
+        yield asked.where_metadata_under(_KEYS, partial(_lets_in, request.project_id))
+
+
+def _lets_in(project_id: str, values: frozenset[str]) -> bool:
+    return not values or project_id in listed(values)

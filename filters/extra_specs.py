@@ -1,0 +1,140 @@
+"""What an extra spec requires of a value: Nova's operators, read once and put to any number of values.
+
+Without an operator the value must be the same text. A value is text or a number, or, of a host, a list; of what is not
+there nothing is true, whatever is required.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from moorage import errors
+from moorage.plugin import measured
+
+#: Tells whether a value is such as it is required to be.
+Requirement = Callable[[Any], bool]
+
+#: ``=`` is "at least", as it always was with Nova.
+_OF_NUMBERS: Mapping[str, Callable[[float, float], bool]] = {
+    "=": operator.ge,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
+    "s==": operator.eq,
+    "s!=": operator.ne,
+    "s<": operator.lt,
+    "s<=": operator.le,
+    "s>": operator.gt,
+    "s>=": operator.ge,
+}
+_OR = "<or>"
+#: What can only be meant for an operator: one that is not known would otherwise be taken for a text that no host has.
+_LIKE_AN_OPERATOR = re.compile(r"s?[<>=!~]+|<[^<>]*>")
+
+
+def path_of(key: str) -> str:
+    """Return where an extra spec stands in a request spec, as an error about it says."""
+    return f"$.flavor.extra_specs[{key!r}]"
+
+
+def requirement(text: str, path: str) -> Requirement:
+    """Read what is required of a value.
+
+    :param path: where it stands in the request.
+    :raises InvalidRequest: the operator is unknown, or has not got what it needs.
+    """
+    name, *operands = text.split() or [""]
+    if name in _OF_NUMBERS:
+        return _number_requirement(_OF_NUMBERS[name], _number(_one(operands, name, path), path))
+    if name in _OF_TEXTS:
+        return _text_requirement(_OF_TEXTS[name], _one(operands, name, path))
+    if name == "<in>":
+        return _contains([_one(operands, name, path)])
+    if name == "<all-in>":
+        return _contains(_some(operands, name, path))
+    if name == _OR:
+        return _one_of(_alternatives(operands, path))
+    if _LIKE_AN_OPERATOR.fullmatch(name):
+        known = ", ".join([*_OF_NUMBERS, *_OF_TEXTS, "<in>", "<all-in>", _OR])
+        raise errors.InvalidRequest(path=path, reason=f"{name} is no operator; the known ones are: {known}")
+    return _one_of([text])
+
+
+# --- Operands -------------------------------------------------------------------------------------------------------
+
+
+def _one(operands: Sequence[str], name: str, path: str) -> str:
+    if len(operands) != 1:
+        raise errors.InvalidRequest(path=path, reason=f"{name} takes one value, and was given {len(operands)}")
+    return operands[0]
+
+
+def _some(operands: Sequence[str], name: str, path: str) -> Sequence[str]:
+    if not operands:
+        raise errors.InvalidRequest(path=path, reason=f"{name} takes at least one value")
+    return operands
+
+
+def _alternatives(operands: Sequence[str], path: str) -> Sequence[str]:
+    """Return what stands between the operators of ``<or> A <or> B``, whose first one was taken off."""
+    if len(operands) % 2 == 0 or set(operands[1::2]) - {_OR} or _OR in operands[::2]:
+        raise errors.InvalidRequest(path=path, reason=f"{_OR} stands before each value, as in: {_OR} A {_OR} B")
+    return operands[::2]
+
+
+def _number(text: str, path: str) -> float:
+    if math.isnan(number := measured(text)):
+        raise errors.InvalidRequest(path=path, reason=f"{text[:60]!r} is no number")
+    return number
+
+
+# --- What is required -----------------------------------------------------------------------------------------------
+
+
+def _number_requirement(holds: Callable[[float, float], bool], wanted: float) -> Requirement:
+    def required(value: Any) -> bool:
+        found = measured(value)
+        return not math.isnan(found) and holds(found, wanted)
+
+    return required
+
+
+def _text_requirement(holds: Callable[[str, str], bool], wanted: str) -> Requirement:
+    def required(value: Any) -> bool:
+        found = _text(value)
+        return found is not None and holds(found, wanted)
+
+    return required
+
+
+def _contains(wanted: Sequence[str]) -> Requirement:
+    """Require a list that has all of these, or a text of which each is a part."""
+
+    def required(value: Any) -> bool:
+        if isinstance(value, list | tuple):
+            return set(wanted) <= {_text(each) for each in value}
+        found = _text(value)
+        return found is not None and all(each in found for each in wanted)
+
+    return required
+
+
+def _one_of(wanted: Sequence[str]) -> Requirement:
+    def required(value: Any) -> bool:
+        found = _text(value)
+        # Drivers report true and false, operators write them as they like.
+        return found in wanted if not isinstance(value, bool) else found in [each.lower() for each in wanted]
+
+    return required
+
+
+def _text(value: Any) -> str | None:
+    """Return a value as the text that it is compared as; None for what is absent or has parts."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int | float) else None

@@ -1,0 +1,130 @@
+"""An image may need a host of an architecture, a hypervisor and a kind of virtual machine."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from oslo_config import cfg
+from oslo_utils import versionutils
+
+from moorage import errors
+from moorage.model import Image, RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView, measured
+
+#: The properties by which an image says what it needs, each with the name that it had before.
+_ARCHITECTURE = ("hw_architecture", "architecture")
+_HYPERVISOR = ("img_hv_type", "hypervisor_type")
+_VM_MODE = ("hw_vm_mode", "vm_mode")
+_VERSION = ("img_hv_requested_version", "hypervisor_version_requires")
+_ADDRESS_BITS = ("hw_maxphysaddr_bits",)
+#: What drivers say of their hosts: lists of architecture, hypervisor type and virtual machine mode; and the versions.
+_SUPPORTED, _HOST_VERSION, _HOST_ADDRESS_BITS = "supported_instances", "hypervisor_version", "cpu_info.maxphysaddr.bits"
+_DEFAULT_ARCHITECTURE = "image_properties_default_architecture"
+
+#: Other names of the same (Nova's ``fields.Architecture``, ``HVType`` and ``VMMode``).
+_ARCHITECTURES = {"i386": "i686", "i486": "i686", "i586": "i686", "amd64": "x86_64", "x64": "x86_64"}
+_HYPERVISORS = {"xapi": "xen"}
+_VM_MODES = {"pv": "xen", "hv": "hvm", "baremetal": "hvm"}
+
+
+class ImagePropertiesFilter(ConditionsFilter):
+    """Passes hosts that can run the image, as far as it says what it needs.
+
+    A host whose driver does not say what it supports supports nothing that an image asks for.
+    """
+
+    reason = "does not support what the image needs"
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.StrOpt(
+            _DEFAULT_ARCHITECTURE,
+            help="The architecture of images that do not say theirs, such as x86_64; by default they go to any host.",
+        )
+    ]
+
+    def concerns(self, request: RequestSpec) -> bool:
+        """Tell whether anything is said of what the image needs."""
+        asked_by = {*_ARCHITECTURE, *_HYPERVISOR, *_VM_MODE, *_VERSION, *_ADDRESS_BITS}
+        return bool(self.settings.get(_DEFAULT_ARCHITECTURE)) or not asked_by.isdisjoint(request.image.properties)
+
+    def check(self, request: RequestSpec) -> None:
+        """Refuse a requirement of versions that cannot be read, or a number of bits that is none."""
+        _versions(request.image)
+        _address_bits(request.image)
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether one of the combinations that the host supports will do, and its versions."""
+        image = request.image
+        wanted = (
+            _canonical(_property(image, _ARCHITECTURE) or self.settings.get(_DEFAULT_ARCHITECTURE), _ARCHITECTURES),
+            _canonical(_property(image, _HYPERVISOR), _HYPERVISORS),
+            _canonical(_property(image, _VM_MODE), _VM_MODES),
+        )
+        if any(wanted):
+            yield asked.where_attribute(_SUPPORTED, partial(_supports, wanted))
+        if (versions := _versions(image)) is not None:
+            yield asked.where_attribute(_HOST_VERSION, partial(_is_among, versions))
+        if (bits := _address_bits(image)) is not None:
+            yield asked.where_attribute(_HOST_ADDRESS_BITS, partial(_has_bits, bits))
+
+
+def _property(image: Image, names: Sequence[str]) -> str | None:
+    return next((image.properties[name] for name in names if name in image.properties), None)
+
+
+def _canonical(name: Any, others: Mapping[str, str]) -> str | None:
+    if not isinstance(name, str) or not name:
+        return None
+    return others.get(name.lower(), name.lower())
+
+
+def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
+    """Tell whether one of the combinations of a host has all that is wanted, each in its own place."""
+    others = (_ARCHITECTURES, _HYPERVISORS, _VM_MODES)
+    return isinstance(supported, list) and any(
+        isinstance(combination, list)
+        and len(combination) == len(others)
+        and all(
+            want is None or want == _canonical(has, names)
+            for want, has, names in zip(wanted, combination, others, strict=True)
+        )
+        for combination in supported
+    )
+
+
+def _versions(image: Image) -> versionutils.VersionPredicate | None:
+    """Return which versions the image runs on, written such as ``>=6.0, <6.2``."""
+    text = _property(image, _VERSION)
+    if text is None:
+        return None
+    try:
+        return versionutils.VersionPredicate(text)
+    except ValueError as fault:
+        name = next(name for name in _VERSION if name in image.properties)
+        reason = f"{text[:60]!r} is no requirement of versions, such as: >=6.0, <6.2"
+        raise errors.InvalidRequest(path=f"$.image.properties.{name}", reason=reason) from fault
+
+
+def _is_among(versions: versionutils.VersionPredicate, value: Any) -> bool:
+    """Tell whether a version is among those wanted; a number has three digits for each part, as 6001002 for 6.1.2."""
+    if not isinstance(value, str) and not (isinstance(value, int) and value > 0):
+        return False
+    try:
+        text = versionutils.convert_version_to_str(value) if isinstance(value, int) else value
+        return bool(versions.satisfied_by(text))
+    except ValueError:
+        return False
+
+
+def _address_bits(image: Image) -> float | None:
+    text = _property(image, _ADDRESS_BITS)
+    if text is None:
+        return None
+    if math.isnan(bits := measured(text)):
+        raise errors.InvalidRequest(path=f"$.image.properties.{_ADDRESS_BITS[0]}", reason=f"{text[:60]!r} is no number")
+    return bits
+
+
+def _has_bits(bits: float, value: Any) -> bool:
+    # Not a number is not at least anything.
+    return measured(value) >= bits

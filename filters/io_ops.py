@@ -1,0 +1,40 @@
+"""A host on which many servers are being started or moved takes no more for a while."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+
+_MOST = "max_io_ops_per_host"
+
+
+class IoOpsFilter(ConditionsFilter):
+    """Passes hosts on which fewer servers than so many are being started, moved or rebuilt right now."""
+
+    reason = "has as many servers under way as one host may have"
+    numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.IntOpt(
+            _MOST,
+            default=8,
+            min=1,
+            help="How many servers may be started, moved or rebuilt on one host at a time, where the filter io_ops is "
+            "enabled. Metadata of this name gives the hosts of an aggregate another number; the smallest counts.",
+        )
+    ]
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
+        """Yield whether there is room for one more.
+
+        :raises BadValue: metadata says something that is no number.
+        """
+        yield np.less(asked.io_ops, asked.metadata_number(_MOST, self.settings[_MOST]))
+
+    def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
+        """Return how many servers ``host`` has, and how many it may have."""
+        most = host.metadata_number(_MOST, self.settings[_MOST])
+        return f"has {host.io_ops} servers under way, and may have {most:g}"

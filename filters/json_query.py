@@ -1,0 +1,171 @@
+"""A request may describe the hosts that it wants, by a query in JSON in the hint ``query`` (Nova's ``JsonFilter``).
+
+For instance ``["and", [">=", "$free_ram_mb", 4096], ["in", "$rack", "a1", "a2"]]``. The query is read whole before any
+host is asked: what it cannot mean is refused with the place where it stands.
+"""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from moorage import errors
+from moorage.hints import path_of
+from moorage.model import DISK_GB, MEMORY_MB, VCPU, RequestSpec
+from moorage.plugin import Amount, Answer, ConditionsFilter, Host, HostView, any_of
+
+_HINT = "query"
+#: Puts a part of a query to a host, or to all.
+Question = Callable[[Host | HostView], Answer]
+Comparison = Callable[[Any, Any], Any]
+
+#: Each comparison, and the same one with its sides changed.
+_COMPARISONS: Mapping[str, tuple[Comparison, Comparison]] = {
+    "=": (operator.eq, operator.eq),
+    "<": (operator.lt, operator.gt),
+    "<=": (operator.le, operator.ge),
+    ">": (operator.gt, operator.lt),
+    ">=": (operator.ge, operator.le),
+}
+_OPERATORS = (*_COMPARISONS, "in", "not", "and", "or")
+#: What is known of every host without its driver, under Nova's names.
+_AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
+    "free_ram_mb": lambda asked: asked.free(MEMORY_MB),
+    "free_disk_mb": lambda asked: asked.free(DISK_GB) * 1024,
+    "vcpus_used": lambda asked: asked.used(VCPU),
+    "num_instances": lambda asked: asked.instances,
+    "num_io_ops": lambda asked: asked.io_ops,
+}
+#: Nobody writes a query as deep as this by hand.
+_DEEPEST = 32
+
+
+class JsonQueryFilter(ConditionsFilter):
+    """Passes hosts of which the request's query is true."""
+
+    reason = "is not what the request's query describes"
+
+    def concerns(self, request: RequestSpec) -> bool:
+        """Tell whether the request has a query."""
+        return _HINT in request.scheduler_hints
+
+    def check(self, request: RequestSpec) -> None:
+        """Refuse a query that cannot be read."""
+        _question(request)
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
+        """Yield whether the query is true."""
+        if (question := _question(request)) is not None:
+            yield question(asked)
+
+
+def _question(request: RequestSpec) -> Question | None:
+    text = request.scheduler_hints.get(_HINT, "")
+    if not text.strip():
+        return None
+    try:
+        query = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as fault:
+        raise errors.InvalidRequest(path=path_of(_HINT), reason=f"it is no JSON: {fault}") from fault
+    return _read(query, path_of(_HINT), _DEEPEST)
+
+
+# --- Reading --------------------------------------------------------------------------------------------------------
+
+
+def _read(query: Any, path: str, deeper: int) -> Question:
+    if not deeper:
+        raise _wrong(path, f"it is more than {_DEEPEST} levels deep")
+    if not isinstance(query, list) or not query:
+        raise _wrong(path, "it is no list of an operator and what it is about")
+    name, *operands = query
+    if name not in _OPERATORS:
+        raise _wrong(f"{path}[0]", f"{name!r:.60} is no operator; the known ones are: {', '.join(_OPERATORS)}")
+    if name in ("not", "and", "or"):
+        if not operands or (name == "not" and len(operands) > 1):
+            raise _wrong(path, f"{name} takes {'one query' if name == 'not' else 'queries'}, not {len(operands)}")
+        return _joined(name, [_read(part, f"{path}[{n}]", deeper - 1) for n, part in enumerate(operands, 1)])
+    if len(operands) < 2:
+        raise _wrong(path, f"{name} takes at least two operands, and was given {len(operands)}")
+    return _comparison(name, operands, path)
+
+
+def _joined(name: str, questions: Sequence[Question]) -> Question:
+    if name == "not":
+        return lambda asked: np.logical_not(questions[0](asked))
+    if name == "or":
+        return lambda asked: any_of(question(asked) for question in questions)
+    return lambda asked: _all_of([question(asked) for question in questions])
+
+
+def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
+    """Read a comparison of what is known of a host with what the request says."""
+    for place, operand in enumerate(operands, 1):
+        if not isinstance(operand, str | int | float):
+            raise _wrong(f"{path}[{place}]", "it is neither a text nor a number, nor true or false")
+    named = [place for place, operand in enumerate(operands) if isinstance(operand, str) and operand.startswith("$")]
+    if named == [0]:
+        variable, *values = operands
+        compare = operator.eq if name == "in" else _COMPARISONS[name][0]
+    elif named == [1] and len(operands) == 2 and name != "in":
+        values, variable = [operands[0]], operands[1]
+        compare = _COMPARISONS[name][1]
+    else:
+        raise _wrong(path, f"{name} compares one $name, which comes first, with values")
+    holds = partial(_one_holds if name == "in" else _each_holds, compare, values)
+    known = variable[1:]
+    if known not in _AMOUNTS:
+        return lambda asked: asked.where_attribute(known, partial(_of_attribute, holds))
+    for place, value in enumerate(values, 2 if named == [0] else 1):
+        if _kind(value) is not float:
+            raise _wrong(f"{path}[{place}]", f"{variable} is compared with numbers")
+    return lambda asked: holds(_compare_amounts, _AMOUNTS[known](asked))
+
+
+def _wrong(path: str, reason: str) -> errors.InvalidRequest:
+    return errors.InvalidRequest(path=path, reason=reason)
+
+
+# --- Asking ---------------------------------------------------------------------------------------------------------
+
+#: Compares two things, by a comparison that was read.
+Comparing = Callable[[Comparison, Any, Any], Answer]
+
+
+def _each_holds(compare: Comparison, values: Sequence[Any], comparing: Comparing, known: Any) -> Answer:
+    return _all_of([comparing(compare, known, value) for value in values])
+
+
+def _one_holds(compare: Comparison, values: Sequence[Any], comparing: Comparing, known: Any) -> Answer:
+    return any_of(comparing(compare, known, value) for value in values)
+
+
+def _compare_amounts(compare: Comparison, known: Any, value: Any) -> Answer:
+    answer: Answer = compare(known, value)
+    return answer
+
+
+def _compare_values(compare: Comparison, known: Any, value: Any) -> bool:
+    """Compare what a driver says with a value; what is not of one kind is neither equal nor more or less."""
+    kind = _kind(known)
+    if kind is None or kind is not _kind(value):
+        return False
+    return bool(compare(known, value))
+
+
+def _of_attribute(holds: Callable[[Comparing, Any], Answer], known: Any) -> bool:
+    return bool(holds(_compare_values, known))
+
+
+def _kind(value: Any) -> type | None:
+    for kind, types in ((bool, bool), (float, int | float), (str, str)):
+        if isinstance(value, types):
+            return kind
+    return None
+
+
+def _all_of(answers: Sequence[Answer]) -> Answer:
+    return reduce(np.logical_and, answers)

@@ -1,0 +1,33 @@
+"""Where hosts are weighed by metrics, those that do not report them may be left out."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView, measured
+
+
+class MetricsFilter(ConditionsFilter):
+    """Passes hosts whose driver reports a number for each required metric, in the attribute ``metrics``."""
+
+    reason = "does not report the required metrics"
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.ListOpt(
+            "required_metrics",
+            default=[],
+            help="Metrics that a host must report, where the filter metrics is enabled: those of [weighers] "
+            "metrics_weight_setting, so that the weigher knows them of every host.",
+        )
+    ]
+
+    def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Tell whether any metrics are required."""
+        return bool(self.settings["required_metrics"])
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
+        """Yield whether each is reported."""
+        for name in self.settings["required_metrics"]:
+            yield np.isfinite(asked.number_from(f"metrics.{name}", measured))

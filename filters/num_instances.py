@@ -1,0 +1,40 @@
+"""A host takes no more servers than so many, however small they are."""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+
+_MOST = "max_instances_per_host"
+
+
+class NumInstancesFilter(ConditionsFilter):
+    """Passes hosts on which fewer servers than so many are placed."""
+
+    reason = "has as many servers as one host may have"
+    numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.IntOpt(
+            _MOST,
+            default=50,
+            min=1,
+            help="How many servers may be placed on one host, where the filter num_instances is enabled. Metadata of "
+            "this name gives the hosts of an aggregate another number; the smallest counts.",
+        )
+    ]
+
+    def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
+        """Yield whether there is room for one more.
+
+        :raises BadValue: metadata says something that is no number.
+        """
+        yield np.less(asked.instances, asked.metadata_number(_MOST, self.settings[_MOST]))
+
+    def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
+        """Return how many servers ``host`` has, and how many it may have."""
+        most = host.metadata_number(_MOST, self.settings[_MOST])
+        return f"has {host.instances} servers on it, and may have {most:g}"

@@ -1,0 +1,79 @@
+"""A server that wants CPUs to itself is given ``PCPU`` in place of ``VCPU``; one with NUMA nodes, a group for each.
+
+So which NUMA nodes of a host serve it is for the search among its providers to find, and for the claim to keep.
+"""
+
+import re
+
+import os_traits
+from os_resource_classes import MEMORY_MB, PCPU, VCPU
+
+from filters.requests.cpu_words import CpuWords, cpu_words
+from filters.requests.merging import changed, extra_spec, with_amounts, with_groups, with_more
+from moorage import errors
+from moorage.model import RequestSpec, ResourceGroup
+from moorage.plugin import Cloud, RequestFilter
+
+#: What the group of a NUMA node is called, with its number behind it: an operator's ``same_subtree`` may name it.
+NUMA_GROUP = "_NUMA"
+
+
+class DedicatedCpusRequestFilter(RequestFilter):
+    """Turns ``hw:cpu_policy`` and its like, and ``hw:numa_nodes`` and its like, into classes, groups and traits.
+
+    Each of a server's NUMA nodes is served by a provider with the trait HW_NUMA_ROOT, and no two by the same one.
+    """
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
+        """Return the request with its CPUs, and with the memory of NUMA nodes, as they are to be claimed.
+
+        :raises InvalidRequest: a word is malformed, or contradicts another.
+        """
+        words = cpu_words(request)
+        if words is None:
+            return request
+        if words.dedicated or words.nodes:
+            _refuse_amounts(request, words)
+        if words.threads == "require":
+            request = changed(request, root_required=with_more(request.root_required, [_HYPERTHREADING]))
+        elif words.threads == "isolate":
+            request = changed(request, root_forbidden=with_more(request.root_forbidden, [_HYPERTHREADING]))
+        if words.nodes:
+            return _on_nodes(request, words)
+        if words.dedicated:
+            return with_amounts(request, _cpus(words, frozenset(range(request.flavor.vcpus)), first=True), words.path)
+        return request
+
+
+# Nova reports it on the root of a host, and so do drivers that describe themselves in its words.
+_HYPERTHREADING: str = os_traits.HW_CPU_HYPERTHREADING
+
+
+def _on_nodes(request: RequestSpec, words: CpuWords) -> RequestSpec:
+    """Return the request with a group for each NUMA node, and nothing of what they have in its own amounts."""
+    groups = {}
+    for number, (cpus, memory_mb) in enumerate(words.nodes):
+        amounts = {name: amount for name, amount in _cpus(words, cpus, first=number == 0).items() if amount}
+        groups[f"{NUMA_GROUP}{number}"] = ResourceGroup(
+            resources={**amounts, MEMORY_MB: memory_mb}, required=(os_traits.HW_NUMA_ROOT,)
+        )
+    request = with_amounts(request, {VCPU: 0, MEMORY_MB: 0}, words.path)
+    request = with_groups(request, groups, dict.fromkeys(groups, words.path))
+    return changed(request, apart=with_more(request.apart, [tuple(groups)])) if len(groups) > 1 else request
+
+
+def _cpus(words: CpuWords, cpus: frozenset[int], *, first: bool) -> dict[str, int]:
+    """Return what some of a server's CPUs are, by resource class; what is done for it stands with the first of them."""
+    dedicated = len(cpus & words.dedicated)
+    emulator = 1 if first and words.isolated_emulator else 0
+    return {VCPU: len(cpus) - dedicated, **({PCPU: dedicated + emulator} if dedicated + emulator else {})}
+
+
+def _refuse_amounts(request: RequestSpec, words: CpuWords) -> None:
+    """Refuse extra specs that say by hand what these words stand for (as Nova does for CPUs)."""
+    classes = f"{VCPU}|{PCPU}|{MEMORY_MB}" if words.nodes else f"{VCPU}|{PCPU}"
+    for key in request.flavor.extra_specs:
+        if re.fullmatch(rf"resources[^:]*:({classes})", key):
+            raise errors.InvalidRequest(
+                path=extra_spec(key), reason=f"that is what {words.path} stands for: say either of them"
+            )

@@ -1,0 +1,128 @@
+"""What a flavor's extra specs say of resource groups, word by word.
+
+The words are Nova's: ``resources[S]:CLASS=amount`` and ``trait[S]:TRAIT=required|forbidden``, where S is a number, or a
+name that begins with an underscore, for a group of its own, and nothing for the unsuffixed one. In the same way
+``member_of[S]`` says what Placement's ``member_of`` says. Other extra specs are other plug-ins' words.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from filters.requests.merging import extra_spec
+from moorage import errors
+from moorage.model import UNSUFFIXED, ResourceGroup
+
+_SUFFIX = r"[1-9][0-9]{0,62}|_[A-Za-z0-9_-]{1,63}"
+_OURS = re.compile(
+    rf"(?P<what>resources|trait)(?P<suffix>{_SUFFIX})?:(?P<name>[A-Z0-9_]{{1,255}})|member_of({_SUFFIX})?"
+)
+#: What is meant to be one of these words, and is not understood.
+_NEARLY_OURS = re.compile(r"resources?[^:]*:.*|traits?[^:]*:.*|member_of.*", re.DOTALL)
+_AMOUNT = re.compile(r"[0-9]{1,10}")
+_MOST = 2**31 - 1
+
+
+@dataclass(slots=True)
+class GroupWords:
+    """What is said of one group, and by which extra spec first."""
+
+    path: str
+    resources: dict[str, int] = field(default_factory=dict)
+    required: list[str] = field(default_factory=list)
+    forbidden: list[str] = field(default_factory=list)
+    member_of: list[tuple[str, ...]] = field(default_factory=list)
+    not_member_of: list[str] = field(default_factory=list)
+
+    def group(self) -> ResourceGroup:
+        """Return the group that these words describe."""
+        return ResourceGroup(
+            resources=self.resources,
+            required=tuple(self.required),
+            forbidden=tuple(self.forbidden),
+            member_of=tuple(self.member_of),
+            not_member_of=tuple(self.not_member_of),
+        )
+
+
+def group_words(extra_specs: Mapping[str, str]) -> dict[str, GroupWords]:
+    """Return what is said of each group, by suffix.
+
+    :raises InvalidRequest: a word of ours is not as it must be; with its path.
+    """
+    found: dict[str, GroupWords] = {}
+    # One order in every process, whatever order the extra specs came in.
+    for key, value in sorted(extra_specs.items()):
+        word = _OURS.fullmatch(key)
+        if word is None:
+            if _NEARLY_OURS.fullmatch(key):
+                raise errors.InvalidRequest(
+                    path=extra_spec(key),
+                    reason="not understood: a group is a number or a name that begins with _, and the names of classes "
+                    "and traits are upper-case letters, digits and _",
+                )
+            continue
+        _read(found, key, value.strip())
+    return found
+
+
+def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
+    """Yield the lists of ``same_subtree``: suffixes with commas between them, lists with semicolons.
+
+    :raises InvalidRequest: a suffix is none.
+    """
+    for part in value.split(";"):
+        suffixes = tuple(suffix.strip() for suffix in part.split(","))
+        if not all(re.fullmatch(_SUFFIX, suffix) for suffix in suffixes):
+            raise errors.InvalidRequest(
+                path=extra_spec("same_subtree"), reason=f"{part.strip()!r} is no list of the suffixes of groups"
+            )
+        yield suffixes
+
+
+def _read(found: dict[str, GroupWords], key: str, value: str) -> None:
+    path = extra_spec(key)
+    what, _, name = key.partition(":")
+    kind = next(kind for kind in ("resources", "trait", "member_of") if what.startswith(kind))
+    suffix = what.removeprefix(kind)
+    words = found.setdefault(suffix, GroupWords(path))
+    if kind == "resources":
+        words.resources[name] = _amount(value, path, least=0 if suffix == UNSUFFIXED else 1)
+    elif kind == "trait":
+        _trait(words, name, value, path)
+    else:
+        _membership(words, value, path)
+
+
+def _amount(value: str, path: str, least: int) -> int:
+    if not _AMOUNT.fullmatch(value) or not least <= int(value) <= _MOST:
+        raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is no amount from {least} to {_MOST}")
+    return int(value)
+
+
+def _trait(words: GroupWords, trait: str, value: str, path: str) -> None:
+    if value == "required":
+        words.required.append(trait)
+    elif value == "forbidden":
+        words.forbidden.append(trait)
+    else:
+        raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is neither required nor forbidden")
+
+
+def _membership(words: GroupWords, value: str, path: str) -> None:
+    """Take ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
+    listed = value.removeprefix("!")
+    uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
+    aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)
+    if value.startswith("!"):
+        words.not_member_of.extend(aggregates)
+    else:
+        words.member_of.append(aggregates)
+
+
+def _uuid(text: str, path: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError as fault:
+        raise errors.InvalidRequest(path=path, reason=f"{text!r:.60} is not the uuid of an aggregate") from fault

@@ -1,0 +1,80 @@
+"""A flavor says in its extra specs what its servers need beside its size, and in groups of which kind."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from filters.requests.extra_spec_words import GroupWords, group_words, suffix_lists
+from filters.requests.merging import (
+    changed,
+    extra_spec,
+    unsuffixed,
+    with_amounts,
+    with_groups,
+    with_more,
+    with_unsuffixed,
+)
+from moorage import errors
+from moorage.model import DISK_GB, MEMORY_MB, UNSUFFIXED, VCPU, RequestSpec
+from moorage.plugin import Cloud, RequestFilter
+
+_POLICY = "group_policy"
+_SUBTREES = "same_subtree"
+
+
+class ExtraSpecsRequestFilter(RequestFilter):
+    """Turns ``resources``, ``trait``, ``member_of``, ``group_policy`` and ``same_subtree`` into resource groups.
+
+    A class that any of them names is not asked for in the flavor's own amount as well (Nova: ``ResourceRequest``).
+    """
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
+        """Return the request with what its flavor's extra specs say of its groups.
+
+        :raises InvalidRequest: an extra spec is malformed, or contradicts what the request says itself.
+        """
+        extra_specs = request.flavor.extra_specs
+        if not extra_specs:
+            return request
+        words = group_words(extra_specs)
+        if _POLICY in extra_specs:
+            request = changed(request, group_policy=_policy(request, extra_specs[_POLICY]))
+        if _SUBTREES in extra_specs:
+            subtrees = suffix_lists(extra_specs[_SUBTREES])
+            request = changed(request, same_subtree=with_more(request.same_subtree, subtrees))
+        own = words.pop(UNSUFFIXED, None)
+        if own is not None:
+            request = _with_own(request, own)
+        return _with_suffixed(request, words) if words else request
+
+
+def _with_own(request: RequestSpec, words: GroupWords) -> RequestSpec:
+    """Return a request whose unsuffixed group is what the extra specs say of it."""
+    request = with_amounts(request, words.resources, words.path)
+    group = unsuffixed(request)
+    return with_unsuffixed(
+        request,
+        required=with_more(group.required, words.required),
+        forbidden=with_more(group.forbidden, words.forbidden),
+        member_of=with_more(group.member_of, words.member_of),
+        not_member_of=with_more(group.not_member_of, words.not_member_of),
+    )
+
+
+def _with_suffixed(request: RequestSpec, words: Mapping[str, GroupWords]) -> RequestSpec:
+    """Return a request with the further groups; what they name is not asked for in the flavor's own amount."""
+    groups = {suffix: each.group() for suffix, each in words.items()}
+    paths = {suffix: each.path for suffix, each in words.items()}
+    named = {name for group in groups.values() for name in group.resources}
+    taken_out = named & {VCPU, MEMORY_MB, DISK_GB} - unsuffixed(request).resources.keys()
+    request = with_unsuffixed(
+        request, resources={**unsuffixed(request).resources, **dict.fromkeys(sorted(taken_out), 0)}
+    )
+    return with_groups(request, groups, paths, policy_is_said=True)
+
+
+def _policy(request: RequestSpec, value: str) -> Literal["none", "isolate"]:
+    """Return the stricter of what the flavor and the request say."""
+    policy = value.strip()
+    if policy not in ("none", "isolate"):
+        raise errors.InvalidRequest(path=extra_spec(_POLICY), reason=f"{policy!r:.60} is neither none nor isolate")
+    return "isolate" if "isolate" in (policy, request.group_policy) else "none"

@@ -1,0 +1,91 @@
+"""An image says what it needs of a host: in traits, or in what its devices are to be like."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import os_traits
+from oslo_config import cfg
+
+from filters.requests.merging import changed, image_property, with_more, with_traits
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import Cloud, RequestFilter
+
+_SCOPE = "trait:"
+_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
+#: What a driver that can do this says on its root (Nova: ``transform_image_metadata``).
+_TRAITS_BY_PROPERTY = {
+    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_rescue_bus": "COMPUTE_STORAGE_BUS_",
+    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_",
+    "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
+    "hw_architecture": "HW_ARCH_",
+    "hw_emulation_architecture": "COMPUTE_ARCH_",
+    "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
+}
+
+
+class ImageTraitsRequestFilter(RequestFilter):
+    """Turns ``trait:...`` among the image's properties into traits that its hosts must have, or must not.
+
+    With the option it does the same for its buses, its video, network and IOMMU models and its architecture.
+    """
+
+    options = (
+        cfg.BoolOpt(
+            "image_metadata_prefilter",
+            default=False,
+            help="Whether an image's buses (hw_disk_bus and others), models of devices (hw_video_model, hw_vif_model, "
+            "hw_viommu_model) and architecture (hw_architecture, hw_emulation_architecture) become traits that a host "
+            "must have. For clouds whose drivers report those.",
+        ),
+    )
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
+        """Return the request with the image's traits.
+
+        :raises InvalidRequest: a property says neither required nor forbidden, or there is no trait for its value.
+        """
+        if not request.image.properties:
+            return request
+        wanted = dict(_wanted(request))
+        request = with_traits(
+            request,
+            required=[trait for trait, word in wanted.items() if word == "required"],
+            forbidden=[trait for trait, word in wanted.items() if word == "forbidden"],
+        )
+        if self.settings["image_metadata_prefilter"]:
+            request = changed(request, root_required=with_more(request.root_required, _of_devices(request)))
+        return request
+
+
+def _wanted(request: RequestSpec) -> Iterator[tuple[str, str]]:
+    for name, value in sorted(request.image.properties.items()):
+        if name.startswith(_SCOPE):
+            word, trait = value.strip(), name.removeprefix(_SCOPE)
+            if word not in ("required", "forbidden"):
+                raise errors.InvalidRequest(
+                    path=image_property(name), reason=f"{word!r:.60} is neither required nor forbidden"
+                )
+            if not _TRAIT.fullmatch(trait):
+                raise errors.InvalidRequest(path=image_property(name), reason=f"{trait!r:.60} is no name of a trait")
+            yield trait, word
+
+
+def _of_devices(request: RequestSpec) -> Iterator[str]:
+    properties = request.image.properties
+    for name, prefix in _TRAITS_BY_PROPERTY.items():
+        if name in properties:
+            trait = prefix + properties[name].strip().replace("-", "_").upper()
+            if trait not in _standard_traits():
+                raise errors.InvalidRequest(
+                    path=image_property(name), reason=f"there is no trait for {properties[name]!r:.60}"
+                )
+            yield trait
+
+
+@cache
+def _standard_traits() -> frozenset[str]:
+    return frozenset(os_traits.get_traits())

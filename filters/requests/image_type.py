@@ -1,0 +1,40 @@
+"""A host must be able to start from images of the request's format."""
+
+from functools import cache
+
+import os_traits
+
+from filters.requests.merging import changed, image_property, with_more
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import Cloud, RequestFilter
+
+_FORMAT = "disk_format"
+_PREFIX = "COMPUTE_IMAGE_TYPE_"
+
+
+class ImageTypeRequestFilter(RequestFilter):
+    """Turns the image property ``disk_format`` into a trait that the root of a host must have.
+
+    A server that starts from a volume needs no such host.
+    """
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
+        """Return the request with COMPUTE_IMAGE_TYPE_... required.
+
+        :raises InvalidRequest: there is no such format.
+        """
+        disk_format = request.image.properties.get(_FORMAT)
+        if disk_format is None or request.is_volume_backed:
+            return request
+        trait = f"{_PREFIX}{disk_format.strip().upper()}"
+        if trait not in _image_types():
+            raise errors.InvalidRequest(
+                path=image_property(_FORMAT), reason=f"{disk_format!r:.60} is no format of images that has a trait"
+            )
+        return changed(request, root_required=with_more(request.root_required, [trait]))
+
+
+@cache
+def _image_types() -> frozenset[str]:
+    return frozenset(os_traits.get_traits(prefix=_PREFIX))

@@ -1,0 +1,31 @@
+"""Hosts are kept for what needs them: an aggregate's metadata name traits that a request must require to go there."""
+
+from collections.abc import Mapping
+
+from filters.requests.merging import changed, with_more
+from moorage.model import RequestSpec
+from moorage.plugin import Cloud, RequestFilter
+
+_SCOPE = "trait:"
+
+
+class IsolatedAggregatesRequestFilter(RequestFilter):
+    """Leaves out the hosts of aggregates with ``trait:X=required`` where the request does not require all such X.
+
+    So it comes behind those that turn other words into required traits.
+    """
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        """Return the request without the aggregates that are closed to it."""
+        required = {*request.root_required, *(trait for group in request.groups.values() for trait in group.required)}
+        closed = [known.uuid for known in cloud.aggregates() if not _asked_for(known.metadata) <= required]
+        if not closed:
+            return request
+        return changed(request, root_not_member_of=with_more(request.root_not_member_of, closed))
+
+
+def _asked_for(metadata: Mapping[str, str]) -> set[str]:
+    """Return the traits that a request must require."""
+    return {
+        key.removeprefix(_SCOPE) for key, value in metadata.items() if key.startswith(_SCOPE) and value == "required"
+    }

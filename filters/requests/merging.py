@@ -1,0 +1,105 @@
+"""How a request is made narrower: what is added stays where it was added, and what contradicts the request is refused.
+
+What is there already is left alone, so that a request that has been through a filter goes through it unchanged.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from msgspec import structs
+
+from moorage import errors
+from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
+
+T = TypeVar("T")
+
+#: As many groups as a request may have (:class:`~moorage.model.RequestSpec`).
+MAX_GROUPS = 64
+_NOTHING = ResourceGroup()
+
+
+def extra_spec(key: str) -> str:
+    """Return the path of one of the flavor's extra specs."""
+    return f"$.flavor.extra_specs[{key!r}]"
+
+
+def image_property(name: str) -> str:
+    """Return the path of one of the image's properties."""
+    return f"$.image.properties[{name!r}]"
+
+
+def with_more(values: tuple[T, ...], more: Iterable[T]) -> tuple[T, ...]:
+    """Return values with those of ``more`` behind them that are missing."""
+    return tuple(dict.fromkeys((*values, *more)))
+
+
+def changed(request: RequestSpec, **changes: object) -> RequestSpec:
+    """Return a request with changes; the same one where they change nothing."""
+    if all(getattr(request, name) == value for name, value in changes.items()):
+        return request
+    return structs.replace(request, **changes)
+
+
+def unsuffixed(request: RequestSpec) -> ResourceGroup:
+    """Return what the request itself says of its unsuffixed group."""
+    return request.groups.get(UNSUFFIXED, _NOTHING)
+
+
+def with_unsuffixed(request: RequestSpec, **changes: object) -> RequestSpec:
+    """Return a request whose unsuffixed group is changed."""
+    group = structs.replace(unsuffixed(request), **changes)
+    if group == unsuffixed(request):
+        return request
+    return changed(request, groups={UNSUFFIXED: group, **request.suffixed})
+
+
+def with_traits(request: RequestSpec, *, required: Iterable[str] = (), forbidden: Iterable[str] = ()) -> RequestSpec:
+    """Return a request that requires or forbids more traits, of the providers that serve its unsuffixed group."""
+    group = unsuffixed(request)
+    return with_unsuffixed(
+        request,
+        required=with_more(group.required, required),
+        forbidden=with_more(group.forbidden, forbidden),
+    )
+
+
+def with_amounts(request: RequestSpec, amounts: Mapping[str, int], path: str) -> RequestSpec:
+    """Return a request that asks for these amounts in place of its flavor's; an amount of nothing takes a class out.
+
+    :param path: where the amounts come from.
+    :raises InvalidRequest: the request itself asks for another amount of one of these classes.
+    """
+    own = unsuffixed(request).resources
+    for name, amount in amounts.items():
+        if own.get(name, amount) != amount:
+            raise errors.InvalidRequest(
+                path=path, reason=f"it stands for {amount} {name}, and the request's own group asks for {own[name]}"
+            )
+    return with_unsuffixed(request, resources={**own, **amounts})
+
+
+def with_groups(
+    request: RequestSpec, groups: Mapping[str, ResourceGroup], paths: Mapping[str, str], *, policy_is_said: bool = False
+) -> RequestSpec:
+    """Return a request with further groups.
+
+    Where it has several groups then, and says nothing of whether they may share providers, they may; unless it is for
+    it to say, because it has several of its own (Nova has the same default where the flavor has one at most).
+
+    :param paths: by suffix, where each group comes from.
+    :param policy_is_said: several of these ask for a policy as well.
+    :raises InvalidRequest: the request has another group of the same suffix, or too many of them.
+    """
+    for suffix, group in groups.items():
+        if request.groups.get(suffix, group) != group:
+            raise errors.InvalidRequest(path=paths[suffix], reason=f"the request has another group {suffix!r} already")
+    together = {**request.groups, **groups}
+    if len(together) > MAX_GROUPS:
+        raise errors.InvalidRequest(
+            path=next(iter(paths.values())), reason=f"that makes more than {MAX_GROUPS} resource groups"
+        )
+    policy = request.group_policy
+    others = len(request.suffixed.keys() - groups.keys())
+    if policy is None and others <= 1 < len(groups) + others and not (policy_is_said and len(groups) > 1):
+        policy = "none"
+    return changed(request, groups=together, group_policy=policy)

@@ -1,0 +1,71 @@
+"""A flavor asks for PCI devices by the aliases that the operator has given them: each device is a group of its own."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_config import cfg
+
+from filters.requests import pci_alias
+from filters.requests.merging import MAX_GROUPS, extra_spec, with_groups
+from moorage import errors
+from moorage.model import RequestSpec, ResourceGroup
+from moorage.plugin import Cloud, RequestFilter
+
+#: What the group of a device is called, with the name of its alias and a number behind it.
+PCI_GROUP = "_PCI_"
+_KEY = "pci_passthrough:alias"
+_ASKED = re.compile(r"([^:,\s]+)(?::([0-9]{1,3}))?")
+
+
+class PciRequestFilter(RequestFilter):
+    """Turns ``pci_passthrough:alias`` into groups of one device each, with the class and the traits of the alias."""
+
+    options = (
+        cfg.MultiStrOpt(
+            "pci_alias",
+            default=[],
+            help="A kind of PCI device, as JSON: its `name`, as flavors say it in pci_passthrough:alias, and its "
+            "`resource_class`, or in place of that `vendor_id` and `product_id`, which stand for CUSTOM_PCI_<vendor>_"
+            "<product>; and `traits` that it must have, as a list. May be given more than once.",
+        ),
+    )
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__(settings)
+        aliases = [pci_alias.read(text) for text in settings["pci_alias"]]
+        self._groups = {alias.name: alias.group for alias in aliases}
+        if len(self._groups) < len(aliases):
+            raise ValueError("two of the option pci_alias have the same name")
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
+        """Return the request with a group for each device.
+
+        :raises InvalidRequest: it is malformed, or there is no such alias.
+        """
+        value = request.flavor.extra_specs.get(_KEY)
+        if value is None:
+            return request
+        groups = self._asked(value)
+        return with_groups(request, groups, dict.fromkeys(groups, extra_spec(_KEY)))
+
+    def _asked(self, value: str) -> dict[str, ResourceGroup]:
+        """Return the groups that ``alias:count,alias:count`` stands for; a count is 1 where it is left out."""
+        groups: dict[str, ResourceGroup] = {}
+        for part in value.split(","):
+            found = _ASKED.fullmatch(part.strip())
+            count = int(found[2] or 1) if found else 0
+            if found is None or not 1 <= count <= MAX_GROUPS:
+                raise errors.InvalidRequest(
+                    path=extra_spec(_KEY),
+                    reason=f"{part.strip()!r:.60} is no alias with a number from 1 to {MAX_GROUPS}",
+                )
+            if found[1] not in self._groups:
+                known = ", ".join(sorted(self._groups)) or "none"
+                raise errors.InvalidRequest(
+                    path=extra_spec(_KEY), reason=f"there is no alias {found[1]!r:.60}; the known ones are: {known}"
+                )
+            for _ in range(count):
+                number = sum(suffix.rpartition("_")[0] == f"{PCI_GROUP}{found[1]}" for suffix in groups)
+                groups[f"{PCI_GROUP}{found[1]}_{number}"] = self._groups[found[1]]
+        return groups

@@ -1,0 +1,44 @@
+"""A project that host aggregates name goes to their hosts, and to no others."""
+
+from oslo_config import cfg
+
+from filters.metadata_values import listed
+from filters.requests.merging import changed, with_more
+from moorage.model import RequestSpec
+from moorage.plugin import Aggregate, Cloud, RequestFilter, RequestRefused
+
+#: One value has room for few projects, so there may be any number of such keys.
+_KEYS = "filter_tenant_id"
+
+
+class TenantAggregateRequestFilter(RequestFilter):
+    """Leaves the hosts of the aggregates whose metadata name the request's project.
+
+    It keeps no other project from them: that is what the filter aggregate_multi_tenancy does.
+    """
+
+    options = (
+        cfg.BoolOpt(
+            "tenant_aggregate_required",
+            default=False,
+            help="Whether a project that no host aggregate names (filter_tenant_id) is refused; otherwise it may go "
+            "anywhere.",
+        ),
+    )
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        """Return the request with the project's aggregates, any one of which a host must be in.
+
+        :raises RequestRefused: there are none, and one is required.
+        """
+        project = request.project_id
+        of_project = tuple(known.uuid for known in cloud.aggregates() if project in _projects(known))
+        if of_project:
+            return changed(request, root_member_of=with_more(request.root_member_of, [of_project]))
+        if self.settings["tenant_aggregate_required"]:
+            raise RequestRefused(f"is in no aggregate for project {project}: none has it under {_KEYS}, and one must")
+        return request
+
+
+def _projects(aggregate: Aggregate) -> set[str]:
+    return listed(value for key, value in aggregate.metadata.items() if key.startswith(_KEYS))

@@ -1,0 +1,24 @@
+"""Where availability zones are host aggregates, a request for one goes to the hosts of those."""
+
+from filters.requests.merging import changed, with_more
+from moorage.model import RequestSpec
+from moorage.plugin import Cloud, RequestFilter
+
+_ZONE = "availability_zone"
+
+
+class ZoneAggregateRequestFilter(RequestFilter):
+    """Leaves the hosts of the aggregates whose metadata give them the request's availability zone.
+
+    A zone that no aggregate gives is left to the filter availability_zone.
+    """
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        """Return the request with the zone's aggregates, any one of which a host must be in."""
+        zone = request.availability_zone
+        if zone is None:
+            return request
+        of_zone = tuple(known.uuid for known in cloud.aggregates() if known.metadata.get(_ZONE) == zone)
+        if not of_zone:
+            return request
+        return changed(request, root_member_of=with_more(request.root_member_of, [of_zone]))

@@ -1,0 +1,44 @@
+"""Servers go where the hypervisor is newest, so that hosts that are yet to be upgraded become empty."""
+
+from itertools import zip_longest
+from typing import Any
+
+from moorage.model import RequestSpec
+from moorage.plugin import FloatArray, Host, HostView, Weigher
+
+_ATTRIBUTE = "hypervisor_version"
+#: Of a version that is written as a number each part has three digits, as in 6001002 for 6.1.2.
+_PART = 1000
+_PARTS = 3
+
+
+class HypervisorVersionWeigher(Weigher):
+    """Weighs a host by the version that its driver reports, a number or a text with dots: the newer the better.
+
+    A host without one, or with one that cannot be read, comes last.
+    """
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
+        """Return the version of ``host`` as a number."""
+        return host.number_from(_ATTRIBUTE, _as_number)
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
+        """Return the same of all hosts."""
+        return view.number_from(_ATTRIBUTE, _as_number)
+
+
+def _as_number(version: Any) -> float:
+    """Return a version as a number that grows with it; 0 for what is none."""
+    if isinstance(version, str):
+        return _of_text(version)
+    return float(version) if isinstance(version, int) and 0 < version < _PART ** (_PARTS + 1) else 0.0
+
+
+def _of_text(version: str) -> float:
+    parts = version.strip().split(".")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        return 0.0
+    number = 0
+    for part, _ in zip_longest(parts[:_PARTS], range(_PARTS), fillvalue="0"):
+        number = number * _PART + min(int(part), _PART - 1)
+    return float(number)

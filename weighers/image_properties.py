@@ -1,0 +1,63 @@
+"""Servers go where others run from similar images, or keep away from there; by default neither counts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher
+from weighers.ratios import ratios
+
+_SETTING = "image_props_weight_setting"
+
+
+class ImagePropertiesWeigher(Weigher):
+    """Weighs a host by how many of its servers run from an image with a property of the request's: more are better.
+
+    Every property counts by itself, so a server that has three of them in common counts three times.
+    """
+
+    default_multiplier: ClassVar[float] = 0.0
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.ListOpt(
+            _SETTING,
+            default=[],
+            help="The properties that the image_properties weigher counts, with how much each counts, such as "
+            "os_distro=2.0,hw_machine_type=0.5. By default all count the same. Cells report only those that "
+            "[conductor] reported_image_properties names.",
+        )
+    ]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Read the setting.
+
+        :raises ConfigurationError: it is not what it should be.
+        """
+        super().__init__(settings)
+        self._ratios = ratios(_SETTING, settings[_SETTING])
+
+    def concerns(self, request: RequestSpec) -> bool:
+        """Tell whether the image has a property that counts."""
+        return any(True for _ in self._counted(request))
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        """Return how much of the request's image the servers of ``host`` have in common with it."""
+        return float(self._in_common(host, request))
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        """Return the same of all hosts."""
+        return np.zeros(len(view)) + self._in_common(view, request)
+
+    def _in_common(self, asked: Host | HostView, request: RequestSpec) -> Amount:
+        counted: Amount = 0.0
+        for name, value, ratio in self._counted(request):
+            counted = np.add(counted, np.multiply(ratio, asked.servers_with(name, value)))
+        return counted
+
+    def _counted(self, request: RequestSpec) -> Iterator[tuple[str, str, float]]:
+        for name, value in request.image.properties.items():
+            ratio = self._ratios.get(name, 0.0) if self._ratios else 1.0
+            if ratio:
+                yield name, value, ratio

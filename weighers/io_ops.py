@@ -1,0 +1,22 @@
+"""Servers go where few others are being started or moved."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from moorage.model import RequestSpec
+from moorage.plugin import FloatArray, Host, HostView, Weigher
+
+
+class IoOpsWeigher(Weigher):
+    """Weighs a host by how many servers are being started, moved or rebuilt there; fewer are better by default."""
+
+    default_multiplier: ClassVar[float] = -1.0
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
+        """Return how many servers are under way on ``host``."""
+        return float(host.io_ops)
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
+        """Return the same of all hosts."""
+        return view.io_ops.astype(np.float64)

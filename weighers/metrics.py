@@ -1,0 +1,73 @@
+"""Hosts are weighed by what their drivers measure of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher, measured
+from weighers.ratios import ratios
+
+_SETTING, _REQUIRED = "metrics_weight_setting", "metrics_required"
+_OF_UNAVAILABLE = "metrics_weight_of_unavailable"
+
+
+class MetricsWeigher(Weigher):
+    """Weighs a host by its metrics, each times its ratio: what the driver reports in the attribute ``metrics``.
+
+    A host that does not report them all has no weight. That breaks the weigher, which nobody takes for a refusal,
+    unless the filter ``metrics`` has left such hosts out or the configuration gives them a weight.
+    """
+
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.ListOpt(
+            _SETTING,
+            default=[],
+            help="The metrics that the metrics weigher adds up, with how much each counts, such as "
+            "cpu.percent=-1.0,io_pressure=-0.5.",
+        ),
+        cfg.BoolOpt(
+            _REQUIRED,
+            default=True,
+            help="Whether each host must report each of them: then a request is answered with an error that names a "
+            "host that does not, unless the filter metrics has left it out. Otherwise such a host has the weight "
+            f"{_OF_UNAVAILABLE}.",
+        ),
+        cfg.FloatOpt(
+            _OF_UNAVAILABLE,
+            default=-10000.0,
+            help="The weight of a host that does not report all of them, where that is not required.",
+        ),
+    ]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Read the settings.
+
+        :raises ConfigurationError: one of them is not what it should be.
+        """
+        super().__init__(settings)
+        self._ratios = ratios(_SETTING, settings[_SETTING])
+        self._unavailable = math.nan if settings[_REQUIRED] else float(settings[_OF_UNAVAILABLE])
+
+    def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
+        """Tell whether any metrics count."""
+        return bool(self._ratios)
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
+        """Return the sum of the metrics of ``host``; not a number where one is required and not reported."""
+        return float(self._sum(host))
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
+        """Return the same of all hosts."""
+        return np.zeros(len(view)) + self._sum(view)
+
+    def _sum(self, asked: Host | HostView) -> Amount:
+        total: float | FloatArray = 0.0
+        for name, ratio in self._ratios.items():
+            total = total + ratio * asked.number_from(f"metrics.{name}", measured)
+        # The sum is not a number where one of them is not.
+        found: Amount = np.where(np.isnan(total), self._unavailable, total)
+        return found

@@ -1,0 +1,50 @@
+"""Hosts with PCI devices are kept for those who ask for some, and are filled one after the other."""
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import numpy as np
+from oslo_config import cfg
+
+from moorage.model import RequestSpec
+from moorage.plugin import Amount, FloatArray, Host, HostView, Weigher
+
+#: From so many free devices on, one more makes no difference (Nova's ``PCIWeigher``).
+_MOST = 100
+_CLASSES = "pci_resource_classes"
+
+
+class PciWeigher(Weigher):
+    """Weighs a host by how many PCI devices are free on it: the fewer the better, and none is best.
+
+    Who asks for a device is left the hosts that have one by the filter; among them, too, the one with the fewest comes
+    first, so that large sets stay together.
+    """
+
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.ListOpt(
+            _CLASSES,
+            default=["PCI_DEVICE", "SRIOV_NET_VF", "PGPU", "CUSTOM_PCI_*"],
+            help="Resource classes that the pci weigher counts; * stands for any letters.",
+        )
+    ]
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
+        """Return the weight of ``host``: 100 without any free device, 1 with 99 and more."""
+        return float(_MOST - np.minimum(self._free(host), _MOST - 1))
+
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
+        """Return the same of all hosts."""
+        return np.full(len(view), float(_MOST)) - np.minimum(self._free(view), _MOST - 1)
+
+    def _free(self, asked: Host | HostView) -> Amount:
+        free: Amount = 0.0
+        # In one order, since sums of fractions depend on it.
+        for name in sorted(self._counted(asked.resource_classes)):
+            free = np.add(free, asked.room(name))
+        return free
+
+    def _counted(self, names: Iterable[str]) -> list[str]:
+        patterns: Sequence[str] = self.settings[_CLASSES]
+        return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]

@@ -1,0 +1,25 @@
+"""Settings that give each of some names a weight, as in ``cpu.percent=-1.0, io_pressure=0.5``."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from moorage import errors
+from moorage.plugin import measured
+
+
+def ratios(option: str, settings: Sequence[str]) -> Mapping[str, float]:
+    """Return the weights by name.
+
+    :param option: what the setting is called, for whoever has to mend it.
+    :raises ConfigurationError: one of them has no name or no number, or a name is given twice.
+    """
+    found: dict[str, float] = {}
+    for setting in settings:
+        name, _, text = (part.strip() for part in setting.partition("="))
+        ratio = measured(text)
+        if not name or math.isnan(ratio):
+            raise errors.ConfigurationError(reason=f"[weighers] {option}: {setting!r} is not NAME=NUMBER")
+        if name in found:
+            raise errors.ConfigurationError(reason=f"[weighers] {option}: {name} is given twice")
+        found[name] = ratio
+    return found
