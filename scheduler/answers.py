@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from moorage.messages import Claimed
-from moorage.model import Selection, ServerGroup
-from scheduler.planning import Choice, Plan
+from moorage.model import Explanation, Selection, ServerGroup
+from scheduler.choosing import Choice
+from scheduler.planning import Plan
 from scheduler.view import Snapshot
 
 Answer = list[list[Selection]]
@@ -22,12 +23,20 @@ def answer_of(plan: Plan, claimed: Sequence[Claimed], group: ServerGroup | None)
             selections[choice] = _selection(plan.view, choice, group)
         return selections[choice]
 
+    explanations: Sequence[Explanation | None] = plan.explanations or [None] * len(plan.chosen)
     return [
         [
-            structs.replace(selection(chosen), claim_id=claim.claim_id, consumer_generation=claim.consumer_generation),
+            structs.replace(
+                selection(chosen),
+                claim_id=claim.claim_id,
+                consumer_generation=claim.consumer_generation,
+                explanation=explanation,
+            ),
             *map(selection, alternates),
         ]
-        for chosen, alternates, claim in zip(plan.chosen, plan.alternates, claimed, strict=True)
+        for chosen, alternates, claim, explanation in zip(
+            plan.chosen, plan.alternates, claimed, explanations, strict=True
+        )
     ]
 
 

@@ -1,6 +1,7 @@
-"""What a decision must know beside the hosts: where the rest of a server group is, and what an instance moves from.
+"""What a decision must know beside the hosts: where other servers are, and what an instance moves from.
 
-Both are read from the store for each plan; a request that names neither costs nothing here.
+It is read from the store for each plan; a request that names no group, no servers in its hints and no move costs
+nothing here.
 """
 
 from collections.abc import Mapping
@@ -8,10 +9,10 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from moorage import errors
+from moorage.hints import neighbours_named
 from moorage.messages import SelectDestinations
 from moorage.model import Move, Resources
-from placement_store import consumers, groups, providers
+from placement_store import groups, moves, placed, providers
 from placement_store.consumers import Holding
 from placement_store.groups import OccupiedRoot
 from placement_store.names import ResourceClassNames
@@ -27,6 +28,10 @@ class Circumstances:
     leaving: str | None = None
     #: By provider, what a moving instance holds of pools: it may go on using that, so for it that much is free.
     pooled: Mapping[str, Resources] = field(default_factory=dict)
+    #: The compute node that a moving instance is placed on, which it may also stay on.
+    source: str | None = None
+    #: By root provider, which of the servers that the request's hints name are there.
+    neighbours: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def growth(self, provider_uuid: str, resources: Resources) -> Resources:
         """Return how much more than now is held of a provider once ``resources`` are claimed of it."""
@@ -36,42 +41,38 @@ class Circumstances:
         return {name: max(0, amount - held.get(name, 0)) for name, amount in resources.items()}
 
 
-#: Those of a request that names neither a group nor a move.
+#: Those of a request that depends on nothing beside the hosts.
 NONE = Circumstances()
+
+
+def matter(message: SelectDestinations) -> bool:
+    """Tell whether a request depends on anything beside the hosts.
+
+    :raises InvalidRequest: a hint that names servers is no list of uuids.
+    """
+    spec = message.request_spec
+    return spec.server_group is not None or message.move is not None or bool(neighbours_named(spec))
 
 
 def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> Circumstances:
     """Return the circumstances of a request as the store has them now.
 
-    :raises ConsumerGenerationConflict: the instance that is to move is not at the generation that was named.
-    :raises ConsumerDeleted: it has been deleted for good.
-    :raises ClaimReleased: the claim that it is to move from is no longer its own.
-    :raises InvalidState: no host has accepted that claim.
+    :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.moves.movable`.
+    :raises InvalidRequest: a hint that names servers is no list of uuids.
     """
+    neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
     group, members = message.request_spec.server_group, None
     if group is not None:
         members = groups.occupancy(connection, group.uuid, besides=message.instance_uuids).roots
     if message.move is None:
-        return Circumstances(members)
-    holding = _placed(connection, message, message.move)
+        return Circumstances(members, neighbours=neighbours)
+    [uuid] = message.instance_uuids
+    holding = moves.movable(connection, uuid, message.consumer_generations[uuid], message.move)
     stays = message.move.kind == "resize"
     root_id = holding.root_provider_id
-    root_uuid = None if stays or root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)
-    return Circumstances(members, root_uuid, _pooled(connection, holding, message.move, names))
-
-
-def _placed(connection: Connection, message: SelectDestinations, move: Move) -> Holding:
-    """Return the instance that is to move, as it is placed by the claim that is named."""
-    [uuid] = message.instance_uuids
-    holding = consumers.holdings(connection, [uuid]).get(uuid)
-    consumers.require_unburied(connection, uuid, holding)
-    if holding is None or holding.claim_id != move.claim_id:
-        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id)
-    if holding.generation != (named := message.consumer_generations[uuid]):
-        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=holding.generation)
-    if holding.accepted_by is None:
-        raise errors.InvalidState(reason=f"no host has accepted the claim of consumer {uuid}")
-    return holding
+    source = None if root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)
+    pooled = _pooled(connection, holding, message.move, names)
+    return Circumstances(members, None if stays else source, pooled, source, neighbours)
 
 
 def _pooled(connection: Connection, holding: Holding, move: Move, names: ResourceClassNames) -> Mapping[str, Resources]:

@@ -1,6 +1,7 @@
 """The scheduler's share of the `moorage` command."""
 
 import argparse
+import logging
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,12 +11,18 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids, logs, service
-from moorage.commands import Configured
+from moorage.commands import Configured, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
+from scheduler import view_waiting
 from scheduler.service import SchedulerService
 
-_COLUMNS = ("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age")
+LOG = logging.getLogger(__name__)
+
+_COLUMNS = (
+    *("host", "node", "cell", "zone", "up", "disabled", "reason", "forced_down", "heartbeat_age"),
+    *("instances", "io_ops", "failed_builds"),
+)
 
 
 class Scheduler(Configured, Command):
@@ -39,7 +46,7 @@ class Scheduler(Configured, Command):
         return 0
 
 
-class _WithCells(Configured):
+class WithCells(Configured):
     """A command that speaks of cells by name."""
 
     def cells(self) -> dict[str, str]:
@@ -59,7 +66,7 @@ class _WithCells(Configured):
             raise errors.CellNotFound(kind="cell", name=name) from None
 
 
-class HostList(_WithCells, Lister):
+class HostList(WithCells, Lister):
     """List the hosts that the schedulers know."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -75,8 +82,15 @@ class HostList(_WithCells, Lister):
         return _COLUMNS, [_row(host, names) for host in hosts]
 
 
-class HostSet(_WithCells, ShowOne):
-    """Keep new servers off a host, or declare it down."""
+class HostSet(WithCells, ShowOne):
+    """Keep new servers off a host, or declare it down.
+
+    A host that is disabled gets no new servers from any scheduler once this has returned. If it cannot be told of one
+    of them whether that is so, the host is disabled all the same, and the exit status is 1.
+    """
+
+    #: Of which schedulers that is not known, and why.
+    _behind: Mapping[str, str] | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
@@ -86,6 +100,7 @@ class HostSet(_WithCells, ShowOne):
         parser.add_argument("--reason", help="why it is disabled")
         able = parser.add_mutually_exclusive_group()
         able.add_argument("--disable", dest="disabled", action="store_true", default=None, help="no new servers")
+        able.add_argument("--maintenance", metavar="REASON", help="the same, with a reason: --disable --reason REASON")
         able.add_argument("--enable", dest="disabled", action="store_false", default=None, help="new servers again")
         down = parser.add_mutually_exclusive_group()
         down.add_argument(
@@ -102,24 +117,62 @@ class HostSet(_WithCells, ShowOne):
             default=None,
             help="believe its reports again",
         )
+        waits = parser.add_mutually_exclusive_group()
+        waits.add_argument(
+            "--wait",
+            action="store_true",
+            default=True,
+            help="with --disable, until no scheduler sends servers there any more; the default",
+        )
+        waits.add_argument(
+            "--no-wait",
+            dest="wait",
+            action="store_false",
+            help="do not: they see it within [scheduler] view_max_age, and may still end what they had begun",
+        )
+        parser.add_argument(
+            "--timeout",
+            type=positive,
+            default=10.0,
+            metavar="SECONDS",
+            help="how long to wait for each scheduler; default: %(default)g",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
-        """Return the host as it is now."""
+        """Return the host as it is now.
+
+        :raises HostNotFound: there is no such host.
+        :raises InvalidRequest: several cells have one of that name, or two reasons are given.
+        """
+        disabled, reason = parsed_args.disabled, parsed_args.reason
+        if parsed_args.maintenance is not None:
+            if reason is not None:
+                raise errors.InvalidRequest(path="--reason", reason="--maintenance has given one already")
+            disabled, reason = True, parsed_args.maintenance
         host = self.client("scheduler").call(
             SetHost(
                 request_id=ids.fresh(),
                 service_host=parsed_args.host,
                 cell_uuid=self.cell_uuid(parsed_args.cell),
-                disabled=parsed_args.disabled,
-                disabled_reason=parsed_args.reason,
+                disabled=disabled,
+                disabled_reason=reason,
                 forced_down=parsed_args.forced_down,
             )
         )
+        if disabled and parsed_args.wait:
+            self._behind = view_waiting.behind(self.conf, self.reach(parsed_args.timeout), parsed_args.timeout)
         return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Show the host, and tell by the exit status whether all schedulers keep to it."""
+        status: int = super().run(parsed_args)
+        for name, reason in (self._behind or {}).items():
+            LOG.error("It is not known of scheduler %s that it sends no more servers there: %s", name, reason)
+        return status or int(bool(self._behind))
 
-class HostDelete(_WithCells, ShowOne):
+
+class HostDelete(WithCells, ShowOne):
     """Delete a host that will not come back, with its resource providers and what residues hold there.
 
     It must be down, or forced down, and nothing but residues may hold anything of it. A host that comes back after all
@@ -162,4 +215,7 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
         host.disabled_reason,
         host.forced_down,
         round(host.heartbeat_age, 1),
+        host.instances,
+        host.io_ops,
+        host.failed_builds,
     )

@@ -5,6 +5,7 @@ said only after the view has caught up with the store and everything has been pl
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 
@@ -14,16 +15,15 @@ from sqlalchemy import Connection
 from moorage import errors, wire
 from moorage.database import Database
 from moorage.messages import SelectDestinations
-from moorage.model import ResourceRequest
 from moorage.requests import StoredRequests
-from placement_store import candidates, cells, claims, groups, moves
+from placement_store import claims, groups, moves
 from placement_store.claims import NewClaim
-from placement_store.names import ResourceClassNames, TraitNames
-from scheduler import circumstances
+from placement_store.names import ResourceClassNames
 from scheduler.answers import Answer, answer_of
 from scheduler.circumstances import Circumstances
-from scheduler.explanation import explain, summarise
+from scheduler.deciding import Deciding, Decision, Rules
 from scheduler.follow import Follower
+from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
 from scheduler.planning import Plan, Planner, Shortfall
 from scheduler.serving import Refusals
@@ -33,7 +33,13 @@ LOG = logging.getLogger(__name__)
 #: An answer is stored as one document of at most 16 MiB; a selection is about 600 bytes.
 MAX_SELECTIONS = 10_000
 #: An instance that is to move is not placed as the caller believes it to be.
-MOVED_AWAY = (errors.ClaimReleased, errors.ConsumerGenerationConflict, errors.ConsumerDeleted, errors.InvalidState)
+MOVED_AWAY = (
+    errors.ClaimReleased,
+    errors.ConsumerGenerationConflict,
+    errors.ConsumerDeleted,
+    errors.InvalidState,
+    errors.AlreadyExists,
+)
 #: A log line names no more hosts than this.
 _NAMED = 5
 
@@ -43,6 +49,7 @@ class Destinations:
 
     :param max_age: seconds; a decision first follows the store where the view is older.
     :param max_tries: how many plans may be refused before it is contention.
+    :param narrowing: what requests mean here; without it they mean what they say.
     """
 
     def __init__(
@@ -56,15 +63,16 @@ class Destinations:
         *,
         max_age: float,
         max_tries: int,
+        narrowing: Narrowing | None = None,
     ) -> None:
         self._database = database
         self._requests = requests
         self._names = names
         self._picture = picture
         self._follower = follower
-        self._planner = planner
-        self._max_age = max_age
         self._max_tries = max_tries
+        rules = Rules(planner, narrowing or Narrowing())
+        self.deciding = Deciding(database, names, picture, follower, rules, max_age)
 
     def select(self, message: SelectDestinations) -> Answer:
         """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
@@ -72,8 +80,8 @@ class Destinations:
         :raises NoValidHost: there is nowhere to put all of them.
         :raises ClaimContention: others were faster, too often.
         :raises InvalidRequest: an instance is named twice, more selections are asked for than one answer may have, the
-            resource groups contradict each other, the server group is known with another rule, or several instances
-            are to move, or one whose generation is not named.
+            resource groups contradict each other, a hint or extra spec is not what a filter understands, the server
+            group is known with another rule, or several instances are to move, or one whose generation is not named.
         :raises ResourceClassNotFound: a resource class does not exist.
         :raises TraitNotFound: a trait does not exist.
         :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
@@ -84,20 +92,23 @@ class Destinations:
             instance that is to move is placed by another claim by now.
         :raises InvalidState: no host has accepted the claim of the instance that is to move.
         :raises CannotCarryOver: it holds what others have put on providers that it would leave.
-        :raises BrokenPlugin: a filter or weigher is broken.
+        :raises BrokenPlugin: a filter, weigher or request filter is broken.
         """
-        asked_at = self._follower.now()
-        self._check(message)
-        self._follower.follow(asked_at - self._max_age)
-        self._check_cell(message)
+        _check_size(message)
+        _check_move(message)
         refusals = Refusals()
+        try:
+            decision = self.deciding.begin(message)
+        except errors.InvalidRequest as fault:
+            # Under the policy of another time it may have been understood, and answered.
+            return self._refuse(message, fault)
         for _ in range(self._max_tries):
             try:
-                known, plan = self._plan(message, asked_at, refusals)
-            except MOVED_AWAY as fault:
+                known, plan = decision.plan(refusals)
+            except (*MOVED_AWAY, errors.InvalidRequest, errors.NotFound) as fault:
                 return self._refuse(message, fault)
             if isinstance(plan, Shortfall):
-                return self._refuse(message, self._no_valid_host(message, plan, refusals))
+                return self._refuse(message, self._no_valid_host(message, decision, plan, refusals))
             outcome = self._attempt(message, plan, known)
             if isinstance(outcome, list):
                 return outcome
@@ -107,26 +118,6 @@ class Destinations:
                 refusals.add(plan.node(choice), choice.allocation_request)
         raise errors.ClaimContention(tries=self._max_tries)
 
-    def _plan(
-        self, message: SelectDestinations, asked_at: float, refusals: Refusals
-    ) -> tuple[Circumstances, Plan | Shortfall]:
-        """Plan on what is known, and, should that fall short, once more on what the store has now."""
-        known = self._circumstances(message)
-        plan = self._planner.plan(self._picture.snapshot(), message, refusals, known)
-        if isinstance(plan, Shortfall):
-            self._follower.catch_up(asked_at)
-            # Hosts that have refused this request may have room again: left out, they would make it untrue.
-            refusals.try_all_again()
-            known = self._circumstances(message)
-            plan = self._planner.plan(self._picture.snapshot(), message, refusals, known)
-        return known, plan
-
-    def _circumstances(self, message: SelectDestinations) -> Circumstances:
-        """Read anew what the request depends on beside the hosts, if anything."""
-        if message.request_spec.server_group is None and message.move is None:
-            return circumstances.NONE
-        return self._database.read(lambda connection: circumstances.read(connection, message, self._names))
-
     def _attempt(self, message: SelectDestinations, plan: Plan, known: Circumstances) -> Answer | set[str]:
         """Claim a plan and return the answer, or else the providers that have refused."""
         claims_made = [
@@ -134,7 +125,9 @@ class Destinations:
             for choice in plan.chosen
             for uuid, part in choice.allocation_request.allocations.items()
         ]
-        readings = self._picture.readings({uuid for uuid, _ in claims_made})
+        # One that stays on its host is counted there already.
+        placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != known.source)
+        readings = self._picture.readings({uuid for uuid, _ in claims_made} | placed.keys())
         try:
             answer = self._requests.once(message, partial(self._claim, message, plan))
         except errors.CapacityExceeded as refusal:
@@ -148,22 +141,22 @@ class Destinations:
             return set()
         if answer.replayed:
             return self._replayed(message, answer.result)
-        self._picture.claimed(claims_made, readings)
+        self._picture.claimed(claims_made, readings, placed)
         hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
         instances = len(plan.chosen)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
         return answer.result
 
     def _no_valid_host(
-        self, message: SelectDestinations, shortfall: Shortfall, refusals: Refusals
+        self, message: SelectDestinations, decision: Decision, shortfall: Shortfall, refusals: Refusals
     ) -> errors.MoorageError:
         """Return what is to be said where no plan was found."""
         for fault in shortfall.serving.given_up.values():
             # It is not known that there is none.
             return fault
         instances = len(message.instance_uuids)
-        explanation = explain(shortfall, message.request_spec, refusals.nodes)
-        summary = summarise(explanation, shortfall.placed, instances)
+        explanation = decision.why_not(shortfall, refusals)
+        summary = explanation.summary()
         return errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
 
     def _refuse(self, message: SelectDestinations, fault: errors.MoorageError) -> Answer:
@@ -180,24 +173,6 @@ class Destinations:
         # Said where the answer would be stored: a forerunner with the same id, which may have taken the last room
         # just now, is waited for there, and its answer is this one's.
         return self._replayed(message, self._requests.once(message, say).result)
-
-    def _check(self, message: SelectDestinations) -> None:
-        """Refuse what is wrong with a request, whatever hosts there are."""
-        _check_size(message)
-        _check_move(message)
-        asked = message.request_spec.resource_request
-        candidates.check(asked, path="$.request_spec")
-        for name in {name for group in asked.groups.values() for name in group.resources}:
-            self._names.id_of(name)
-        if named := _traits_named(asked):
-            self._database.read(lambda connection: TraitNames.require(connection, named))
-
-    def _check_cell(self, message: SelectDestinations) -> None:
-        """Tell a cell that does not exist from one that has no room."""
-        wanted = message.request_spec.requested_destination
-        if wanted and wanted.cell and wanted.cell not in self._picture.snapshot().cells:
-            cell = wanted.cell
-            self._database.read(lambda connection: cells.by_uuid(connection, cell))
 
     def _claim(self, message: SelectDestinations, plan: Plan, connection: Connection) -> Answer:
         """Claim all that was planned; part of the transaction that stores what it returns."""
@@ -264,10 +239,3 @@ def _check_move(message: SelectDestinations) -> None:
         raise errors.InvalidRequest(path="$.move.migration_uuid", reason="it is the instance itself")
     if message.keep_held:
         raise errors.InvalidRequest(path="$.keep_held", reason="a move says itself what is kept")
-
-
-def _traits_named(asked: ResourceRequest) -> set[str]:
-    named = {*asked.root_required, *asked.root_forbidden}
-    for group in asked.groups.values():
-        named.update(group.required, group.forbidden, *group.any_of)
-    return named

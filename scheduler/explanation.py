@@ -1,52 +1,192 @@
-"""Why there was no valid host: counts per filter, the nearest misses, and a word on each host that was named."""
+"""Why it was this host, or why there was none: counts per filter, the nearest misses, and where the weights come from.
 
-from collections.abc import Collection
+Worked out where it is asked for, and for every refusal, from what the decision has at hand: no filter and no weigher
+answers for all hosts once more.
+"""
 
-from moorage.model import Explanation, RequestSpec
-from scheduler.funnel import Filtered
-from scheduler.misses import nearest_misses
-from scheduler.planning import Shortfall
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec import structs
+
+from moorage.model import Explanation, FilterCount, Miss, RankedHost, RequestSpec
+from moorage.plugin import Host
+from scheduler import funnel as funnels
+from scheduler.funnel import Filtered, Funnel
+from scheduler.misses import Misses
+from scheduler.ranking import Ranking
+from scheduler.serving import Refusals, Serving
 from scheduler.view import Snapshot
 
 #: A request may name thousands of hosts; nobody reads more than this.
 _NAMED_HOSTS = 20
+#: Of how many of the best hosts it is told where their weights come from.
+_TOP_HOSTS = 5
 
 
-def explain(shortfall: Shortfall, request: RequestSpec, refused: Collection[str]) -> Explanation:
-    """Return why the hosts of a view did not do.
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """What a decision about one instance has looked at."""
 
-    :param refused: compute nodes that have refused the claim while the request was served.
+    view: Snapshot
+    filtered: Filtered
+    serving: Serving
+    #: Nothing, where no host was left to be weighed.
+    ranking: Ranking | None = None
+    #: The row of the host that was taken.
+    chosen: int | None = None
+
+
+class Explainer:
+    """Explains what was considered for one request.
+
+    :param named: hosts to be told of by name, beside those that the request insists on.
     """
-    view, filtered = shortfall.view, shortfall.filtered
-    return Explanation(
-        hosts=len(view),
-        filters=filtered.counts(),
-        nearest_misses=tuple(nearest_misses(view, filtered, shortfall.serving)),
-        named_hosts=_named_hosts(view, filtered, request),
-        refused_claims=tuple(sorted(host.service_host for host in view.hosts if host.compute_node_uuid in refused)),
-    )
 
+    def __init__(
+        self,
+        funnel: Funnel,
+        considered: Considered,
+        request: RequestSpec,
+        refusals: Refusals,
+        named: Collection[str] = (),
+    ) -> None:
+        self._funnel = funnel
+        self._considered = considered
+        self._request = request
+        self._refusals = refusals
+        self._named = named
+        self._view = considered.view
+        self._hosts: dict[int, Host] = {}
 
-def summarise(explanation: Explanation, placed: int, instances: int) -> str:
-    """Return the explanation in one line for people, saying how many instances would have found a host."""
-    summary = explanation.summary()
-    return f"{placed} of {instances} would fit; {summary}" if placed else summary
+    def explain(self) -> Explanation:
+        """Return the whole of it.
 
+        :raises BrokenPlugin: a filter has raised.
+        """
+        view, filtered, serving = self._view, self._considered.filtered, self._considered.serving
+        lacks = Misses(view, filtered, serving)
+        misses = [miss for row, number in lacks.nearest_rows(lacking=True) for miss in lacks.of_host(row, number)]
+        chosen = self._considered.chosen
+        named = self._rows_named()
+        return Explanation(
+            hosts=len(view),
+            filters=tuple(self._filters(lacks)),
+            nearest_misses=tuple(misses),
+            nearest_hosts=self._nearest_hosts(lacks, misses),
+            named_hosts={name: self._of_named(rows) for name, rows in named.items()},
+            refused_claims=tuple(sorted(self._lost())),
+            lost_races=dict(sorted(self._lost().items())),
+            feasible=int(np.count_nonzero(filtered.left)),
+            chosen=None if chosen is None else view.hosts[chosen].service_host,
+            top_hosts=self._top(),
+            named_scores=self._scores_of(row for rows in named.values() for row in rows),
+        )
 
-def _named_hosts(view: Snapshot, filtered: Filtered, request: RequestSpec) -> dict[str, str]:
-    """Return for each host or node that the request wants by name why it did not do."""
-    wanted = request.requested_destination
-    hosts = dict.fromkeys((*request.force_hosts, *((wanted.host,) if wanted and wanted.host else ())))
-    nodes = dict.fromkeys((*request.force_nodes, *((wanted.node,) if wanted and wanted.node else ())))
-    rows = {name: view.names.by_host.get(name.casefold(), []) for name in hosts}
-    rows |= {name: view.names.by_node.get(name.casefold(), []) for name in nodes}
-    return {name: _why_not(filtered, rows[name]) for name in list(rows)[:_NAMED_HOSTS]}
+    def _filters(self, lacks: Misses) -> Iterable[FilterCount]:
+        """Yield what each filter removed; where it is about room, told apart by resource class."""
+        for number, stage in enumerate(self._considered.filtered.stages):
+            count = lacks.counts[number]
+            if count.removed and stage.plugin is not None and stage.plugin.about_room:
+                count = structs.replace(count, shortages=tuple(lacks.removed(number).shortages()))
+            yield count
 
+    def _lost(self) -> Mapping[str, int]:
+        """Return how many claims each host has refused to this request."""
+        lost = self._refusals.lost
+        if not lost:
+            return {}
+        return {
+            host.service_host: lost[host.compute_node_uuid]
+            for host in self._view.hosts
+            if host.compute_node_uuid in lost
+        }
 
-def _why_not(filtered: Filtered, rows: list[int]) -> str:
-    if not rows:
-        return "is not known"
-    for stage in filtered.stages:
-        if not stage.left[rows].any():
-            return stage.reason
-    return "was not looked at"
+    # --- Single hosts -----------------------------------------------------------------------------------------------
+
+    def _host(self, row: int) -> Host:
+        if row not in self._hosts:
+            self._hosts[row] = self._view.host(row)
+        return self._hosts[row]
+
+    def _nearest_hosts(self, lacks: Misses, misses: Collection[Miss]) -> dict[str, str]:
+        """Return why each of the hosts that came furthest did not do, what is told as a miss left out."""
+        told = {miss.host for miss in misses}
+        found = {}
+        view, filtered = self._view, self._considered.filtered
+        for row, number in lacks.nearest_rows(lacking=False):
+            name = view.hosts[row].service_host
+            if name not in told:
+                stage = filtered.stages[number]
+                found[name] = stage.reason
+                if stage.plugin is not None:
+                    found[name] = funnels.why(stage.name, stage.plugin, self._host(row), self._request)
+        return found
+
+    def _rows_named(self) -> dict[str, list[int]]:
+        """Return the rows of each host that is to be told of by name: all of them, or the nodes it is known by."""
+        names, spec = self._view.names, self._request
+        hosts, nodes = list(self._named), []
+        if self._considered.chosen is None:
+            wanted = spec.requested_destination
+            hosts += [*spec.force_hosts, *((wanted.host,) if wanted and wanted.host else ())]
+            nodes = [*spec.force_nodes, *((wanted.node,) if wanted and wanted.node else ())]
+        rows = {name: names.by_host.get(name.casefold(), []) for name in hosts}
+        rows |= {name: names.by_node.get(name.casefold(), []) for name in nodes if name not in rows}
+        return dict(list(rows.items())[:_NAMED_HOSTS])
+
+    def _of_named(self, rows: list[int]) -> str:
+        """Return why a host was not taken, or how it stands beside the others."""
+        if not rows:
+            return "is not known"
+        filtered = self._considered.filtered
+        for row in rows:
+            if filtered.left[row]:
+                return self._standing(row)
+        row = rows[0]
+        # The first that has refused it is the one that counts it; the others are what comes next once that is mended.
+        said = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
+        said += self._funnel.refusals(self._host(row), self._request)
+        return "; ".join(dict.fromkeys(said)) or "was not looked at"
+
+    def _standing(self, row: int) -> str:
+        considered = self._considered
+        if row == considered.chosen:
+            return "is the one that is taken"
+        if considered.serving.first(self._view, row) is None:
+            return "has no providers that can serve all groups of the request together"
+        ranking = considered.ranking
+        if ranking is None:
+            return "could serve the request"
+        rank = ranking.rank_of(int(np.searchsorted(ranking.rows, row)))
+        return f"could serve the request: number {rank:,} of {len(ranking.rows):,} by weight"
+
+    # --- Weights ----------------------------------------------------------------------------------------------------
+
+    def _top(self) -> tuple[RankedHost, ...]:
+        """Return the best hosts, those left out of which it has turned out that they cannot serve the request."""
+        ranking, barren = self._considered.ranking, self._considered.serving.barren
+        if ranking is None:
+            return ()
+        best = [row for row, _ in ranking.best(_TOP_HOSTS + len(barren))]
+        ranked = (self._ranked(ranking, row, rank) for rank, row in enumerate(best, start=1) if row not in barren)
+        return tuple(ranked)[:_TOP_HOSTS]
+
+    def _scores_of(self, rows: Iterable[int]) -> tuple[RankedHost, ...]:
+        ranking = self._considered.ranking
+        if ranking is None:
+            return ()
+        left, barren = self._considered.filtered.left, self._considered.serving.barren
+        return tuple(self._ranked(ranking, row) for row in rows if left[row] and row not in barren)
+
+    def _ranked(self, ranking: Ranking, row: int, rank: int | None = None) -> RankedHost:
+        place = int(np.searchsorted(ranking.rows, row))
+        host = self._view.hosts[row]
+        return RankedHost(
+            host=host.service_host,
+            cell_uuid=host.cell_uuid,
+            rank=ranking.rank_of(place) if rank is None else rank,
+            weight=float(ranking.weights[place]),
+            scores=tuple(each.at(place) for each in ranking.contributions),
+        )

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from moorage.database import Database
 from moorage.plugin import HostInventory
-from placement_store import aggregates, feed, providers, traits
+from placement_store import aggregates, feed, placed, providers, traits
 from placement_store.names import ResourceClassNames
 from scheduler import hosts
 from scheduler.picture import Picture, Provider
@@ -108,6 +108,8 @@ class Follower:
             gone_hosts=set(host_ids) - {host.id for host in found_hosts},
             providers=found_providers,
             gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
+            # After the providers: a count that has changed since is read once more with the `seq` that tells of it.
+            instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
 
     def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[Provider]:

@@ -4,24 +4,21 @@ A filter that refuses a host and a filter that breaks are two different things: 
 :class:`~moorage.errors.BrokenPlugin`, which nobody takes for "no valid host".
 """
 
-import hashlib
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moorage import errors
 from moorage.model import FilterCount, RequestSpec
-from moorage.plugin import BoolArray, Filter, FloatArray, HostView, Weigher
-from scheduler.plugins import Named, Weighted
-from scheduler.view import Snapshot, TieArray
+from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
+from scheduler.faults import PLUGIN_FAULTS, Faults
+from scheduler.plugins import Named, Weighted, multiplier_key
+from scheduler.ranking import Contribution, Ranking, RowArray, mixed
+from scheduler.view import Snapshot
 
 LOG = logging.getLogger(__name__)
-
-RowArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +28,8 @@ class Stage:
     name: str
     reason: str
     left: BoolArray
+    #: What has said so; nothing, where it was no filter.
+    plugin: Filter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,51 +47,44 @@ class Filtered:
     def counts(self) -> tuple[FilterCount, ...]:
         """Return how many hosts entered each filter, and how many it removed."""
         counts = []
-        entered = int(self.entered.sum())
+        entered = int(np.count_nonzero(self.entered))
         for stage in self.stages:
-            left = int(stage.left.sum())
-            counts.append(FilterCount(name=stage.name, hosts=entered, removed=entered - left))
+            left = int(np.count_nonzero(stage.left))
+            counts.append(FilterCount(name=stage.name, hosts=entered, removed=entered - left, reason=stage.reason))
             entered = left
         return tuple(counts)
 
 
-class Ranking:
-    """Feasible hosts with their weights; equal weights are ordered by the request's seed."""
-
-    def __init__(self, rows: RowArray, weights: FloatArray, ties: TieArray) -> None:
-        self.rows = rows
-        self.weights = weights
-        self._ties = ties
-
-    def best(self, count: int, among: BoolArray | None = None) -> list[tuple[int, float]]:
-        """Return the ``count`` best rows with their weights, best first; of the hosts in ``among``, where given.
-
-        Only what is asked for is sorted: among 10,000 hosts that is nearly always less than a hundredth.
-        """
-        candidates = np.arange(len(self.rows)) if among is None else np.flatnonzero(among[self.rows])
-        weights = self.weights[candidates]
-        if count == 1 < len(candidates):
-            equal = candidates[weights == weights.max()]
-            candidates = equal[[self._ties[equal].argmin()]]
-        elif count < len(candidates):
-            last = np.partition(weights, len(weights) - count)[len(weights) - count]
-            better = candidates[weights > last]
-            equal = candidates[weights == last]
-            missing = count - len(better)
-            if missing < len(equal):
-                equal = equal[np.argpartition(self._ties[equal], missing)[:missing]]
-            candidates = np.concatenate([better, equal])
-        order = np.lexsort((self._ties[candidates], -self.weights[candidates]))
-        return [(int(self.rows[place]), float(self.weights[place])) for place in candidates[order]]
-
-
 class Funnel:
-    """The configured filters and weighers."""
+    """The configured filters and weighers.
 
-    def __init__(self, filters: Sequence[Named[Filter]], weighers: Sequence[Weighted]) -> None:
+    :param faults: what is done about those that break; without it, the request fails.
+    """
+
+    def __init__(
+        self, filters: Sequence[Named[Filter]], weighers: Sequence[Weighted], faults: Faults | None = None
+    ) -> None:
         self._filters = filters
-        # A multiplier of 0 takes a weigher out, so it need not be asked.
-        self._weighers = [weigher for weigher in weighers if weigher.multiplier]
+        self._weighers = weighers
+        self.faults = faults or Faults()
+
+    def going_by(self, faults: Faults) -> "Funnel":
+        """Return the same with other words for what breaks."""
+        return Funnel(self._filters, self._weighers, faults)
+
+    def check(self, request: RequestSpec) -> None:
+        """Refuse what a filter says is wrong with a request, whatever hosts there are.
+
+        :raises InvalidRequest: the request says something to a filter that it cannot mean.
+        :raises BrokenPlugin: a filter has raised anything else.
+        """
+        for name, plugin in self._filters:
+            try:
+                plugin.check(request)
+            except errors.InvalidRequest:
+                raise
+            except PLUGIN_FAULTS as fault:
+                self.faults.met("filter", name, fault)
 
     def filter(self, view: HostView, request: RequestSpec, entering: BoolArray) -> Filtered:
         """Return what the filters leave of the hosts that are ``entering``.
@@ -102,13 +94,36 @@ class Funnel:
         stages: list[Stage] = []
         left = entering
         for name, plugin in self._filters:
-            if not _concerns(Filter, name, plugin, request):
+            if self.faults.is_out("filter", name):
                 continue
-            if not left.any():
-                break
-            left = left & self._mask(name, plugin, view, request, left)
-            stages.append(Stage(name, plugin.reason, left))
+            try:
+                if not _concerns(Filter, plugin, request):
+                    continue
+                if not left.any():
+                    break
+                left = left & self._mask(plugin, view, request, left)
+            except PLUGIN_FAULTS as fault:
+                self.faults.met("filter", name, fault)
+            else:
+                stages.append(Stage(name, reason_of(plugin), left, plugin))
         return Filtered(entering, stages)
+
+    def refusals(self, host: Host, request: RequestSpec) -> list[str]:
+        """Return why each filter that refuses one host does so, in its own words for this host where it has any.
+
+        For an explanation, which no fault of a plug-in may spoil: a filter that raises is named.
+        """
+        said = []
+        for name, plugin in self._filters:
+            if self.faults.is_out("filter", name):
+                continue
+            try:
+                if _concerns(Filter, plugin, request) and not plugin.passes(host, request):
+                    said.append(why(name, plugin, host, request))
+            except PLUGIN_FAULTS:
+                LOG.warning("The filter %s has no answer for host %s", name, host.service_host, exc_info=True)
+                said.append(f"has no answer of the filter {name}, which is broken")
+        return said
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
         """Return the feasible hosts with their weights.
@@ -116,92 +131,97 @@ class Funnel:
         Each weigher's scores are brought to 0..1 over the feasible hosts, 0 where all are equal, and multiplied.
 
         :raises BrokenPlugin: a weigher has raised, or has answered something else than a number for each host.
+        :raises BadPluginValue: an aggregate of one of the hosts gives a weigher a multiplier that is no number.
         """
         rows = np.flatnonzero(feasible)
         weights = np.zeros(len(rows))
+        # Kept as they are, for an explanation: that costs a decision nothing.
+        contributions: list[Contribution] = []
         if len(rows) > 1:
-            for name, plugin, multiplier in self._weighers:
-                if not _concerns(Weigher, name, plugin, request):
+            for weigher in self._weighers:
+                if self.faults.is_out("weigher", weigher.name):
                     continue
-                scores = self._scores(name, plugin, view, request, rows)
-                low, high = scores.min(), scores.max()
+                try:
+                    contribution = self._contribution(view, weigher, request, rows)
+                except PLUGIN_FAULTS as fault:
+                    self.faults.met("weigher", weigher.name, fault)
+                    continue
+                if contribution is None:
+                    continue
+                contributions.append(contribution)
+                low, high = contribution.low, contribution.high
                 if high > low:
-                    weights += multiplier * ((scores - low) / (high - low))
-        return Ranking(rows, weights, _mixed(view.ties[rows], seed))
+                    weights += contribution.multiplier * ((contribution.scores - low) / (high - low))
+        return Ranking(rows, weights, mixed(view.ties[rows], seed), contributions)
 
-    def _mask(self, name: str, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
-        with _watched("filter", name):
-            if type(plugin).mask is Filter.mask:
-                # It answers for one host only: those that are out need no answer.
-                mask = np.zeros(len(view), dtype=np.bool_)
-                for row in np.flatnonzero(left).tolist():
-                    mask[row] = plugin.passes(view.host(row), request)
-                return mask
-            mask = plugin.mask(view, request)
-            if mask.shape != (len(view),) or mask.dtype != np.bool_:
-                raise TypeError(f"its mask is {mask.dtype}{mask.shape} and not bool({len(view)},)")
+    def _mask(self, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
+        if type(plugin).mask is Filter.mask:
+            # It answers for one host only: those that are out need no answer.
+            mask = np.zeros(len(view), dtype=np.bool_)
+            for row in np.flatnonzero(left).tolist():
+                mask[row] = plugin.passes(view.host(row), request)
             return mask
+        mask = plugin.mask(view, request)
+        if mask.shape != (len(view),) or mask.dtype != np.bool_:
+            raise TypeError(f"its mask is {mask.dtype}{mask.shape} and not bool({len(view)},)")
+        return mask
 
-    def _scores(self, name: str, plugin: Weigher, view: HostView, request: RequestSpec, rows: RowArray) -> FloatArray:
-        with _watched("weigher", name):
-            if type(plugin).scores is Weigher.scores:
-                scores = np.array([plugin.weigh(view.host(row), request) for row in rows.tolist()], dtype=np.float64)
-            else:
-                every = plugin.scores(view, request)
-                if every.shape != (len(view),):
-                    raise TypeError(f"its scores are of shape {every.shape} and not ({len(view)},)")
-                scores = every[rows]
-            if not np.isfinite(scores).all():
-                raise ValueError("a score is not a finite number")
-            return scores
+    def _contribution(
+        self, view: Snapshot, weigher: Weighted, request: RequestSpec, rows: RowArray
+    ) -> Contribution | None:
+        """Return what a weigher says of the feasible hosts; nothing, where it has no say."""
+        name, plugin, _ = weigher
+        multiplier = self._multiplier(view, weigher, rows)
+        if multiplier is None or not _concerns(Weigher, plugin, request):
+            return None
+        scores = self._scores(plugin, view, request, rows)
+        low, high = scores.min(), scores.max()
+        if not np.isfinite(float(high) - float(low)):
+            raise BadValue(f"its scores, from {low} to {high}, are too far apart to be compared")
+        return Contribution(name, scores, low, high, multiplier)
+
+    def _multiplier(self, view: Snapshot, weigher: Weighted, rows: RowArray) -> float | FloatArray | None:
+        """Return what a weigher's weights are multiplied by: one number, unless aggregates of any hosts override it.
+
+        Nothing, where it is 0 for all of these hosts: that takes the weigher out, so it need not be asked.
+        """
+        key = multiplier_key(weigher.name)
+        if key not in view.facts.metadata_keys:
+            return weigher.multiplier or None
+        multipliers = view.metadata_number(key, weigher.multiplier)[rows]
+        return multipliers if multipliers.any() else None
+
+    def _scores(self, plugin: Weigher, view: HostView, request: RequestSpec, rows: RowArray) -> FloatArray:
+        if type(plugin).scores is Weigher.scores:
+            scores = np.array([plugin.weigh(view.host(row), request) for row in rows.tolist()], dtype=np.float64)
+        else:
+            every = plugin.scores(view, request)
+            if every.shape != (len(view),) or every.dtype.kind not in "fiub":
+                raise TypeError(f"its scores are {every.dtype}{every.shape} and not float64({len(view)},)")
+            scores = every[rows].astype(np.float64, copy=False)
+        if not (finite := np.isfinite(scores)).all():
+            place = int(np.flatnonzero(~finite)[0])
+            host = view.host(int(rows[place])).service_host
+            raise BadValue(f"its score of host {host} is {scores[place]}, which is no number to compare with")
+        return scores
 
 
-def _concerns(kind: type[Filter | Weigher], name: str, plugin: Filter | Weigher, request: RequestSpec) -> bool:
+def why(name: str, plugin: Filter, host: Host, request: RequestSpec) -> str:
+    """Return why a filter refuses a host, in words that follow its name; no fault of the plug-in's goes any further."""
+    try:
+        said = plugin.why(host, request)
+    except PLUGIN_FAULTS:
+        LOG.warning("The filter %s cannot say why it refuses host %s", name, host.service_host, exc_info=True)
+        return reason_of(plugin)
+    return said if isinstance(said, str) and said else reason_of(plugin)
+
+
+def reason_of(plugin: Filter) -> str:
+    """Return why a filter refuses hosts, in its own words if it has any."""
+    reason = plugin.reason
+    return reason if isinstance(reason, str) and reason else Filter.reason
+
+
+def _concerns(kind: type[Filter | Weigher], plugin: Filter | Weigher, request: RequestSpec) -> bool:
     """Tell whether a plug-in has anything to say about a request; most do not say, and then it has."""
-    if type(plugin).concerns is kind.concerns:
-        return True
-    try:
-        return plugin.concerns(request)
-    except Exception as fault:
-        raise _broken("filter" if kind is Filter else "weigher", name, fault) from fault
-
-
-@contextmanager
-def _watched(what: str, name: str) -> Iterator[None]:
-    """Turn whatever a plug-in raises into an error that names it."""
-    try:
-        yield
-    except Exception as fault:
-        raise _broken(what, name, fault) from fault
-
-
-def _broken(what: str, name: str, fault: Exception) -> errors.BrokenPlugin:
-    """Log the fault that is being handled, and return the error that names its plug-in."""
-    LOG.error("The %s %s is broken", what, name, exc_info=fault)
-    return errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__)
-
-
-# --- Seeds ----------------------------------------------------------------------------------------------------------
-
-_WORD = 2**64
-# The constants of splitmix64: every bit of the input reaches every bit of the result.
-_STEPS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-
-
-def seed_of(request_id: str) -> int:
-    """Return the seed of a request: the same in every scheduler, so that a decision can be repeated."""
-    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest())
-
-
-def pick(seed: int, number: int, count: int) -> int:
-    """Return which of ``count`` is taken for the ``number``-th instance of a request."""
-    digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest) % count
-
-
-def _mixed(ties: TieArray, seed: int) -> TieArray:
-    """Return the hosts' own numbers in the order that this seed gives them."""
-    mixed = ties ^ np.uint64(seed % _WORD)
-    for shift, factor in _STEPS:
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    return mixed ^ (mixed >> np.uint64(31))
+    return type(plugin).concerns is kind.concerns or bool(plugin.concerns(request))

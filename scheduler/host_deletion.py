@@ -1,4 +1,4 @@
-"""Deleting a host that will not come back: its rows, its providers, and what residues hold there, in one transaction.
+"""Deleting a host that will not come back: its rows, its providers, its places in aggregates, and what residues hold.
 
 What a residue holds stands for a guest that may still run. Whoever deletes the host says that it does not.
 """
@@ -19,7 +19,7 @@ from placement_store.races import Moved
 from placement_store.schema import allocations as allocation_table
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts as host_table
-from scheduler import hosts
+from scheduler import host_aggregates, hosts
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ class Deletion:
 
     #: One a node.
     host_ids: tuple[int, ...]
+    #: Its own.
+    cell_uuid: str
     #: All providers of the nodes' trees, by id.
     providers: Mapping[int, str]
     residues: tuple[str, ...]
@@ -60,6 +62,7 @@ def found(connection: Connection, message: DeleteHost) -> Deletion:
     tree = providers.tree_ids(connection, roots)
     return Deletion(
         host_ids=tuple(sorted(row.id for row in ids)),
+        cell_uuid=states[0].cell_uuid,
         providers=providers.uuids_of(connection, tree),
         residues=_residues(connection, message.service_host, tree, roots),
     )
@@ -90,6 +93,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     deleted = connection.execute(host_table.delete().where(host_table.c.id.in_(gone.host_ids), silent)).rowcount
     if deleted != len(gone.host_ids):
         raise Moved
+    host_aggregates.forget_host(connection, gone.cell_uuid, message.service_host)
     feed.record(connection, provider_ids=gone.providers, host_ids=gone.host_ids)
     LOG.warning(
         "Host %s is deleted, with %s provider(s) and %s residue(s)",

@@ -11,8 +11,10 @@ from moorage import errors
 from moorage.columns import now
 from moorage.messages import SetHost
 from moorage.model import HostState
-from placement_store import feed
+from placement_store import bulk, feed, placed
 from placement_store.schema import hosts
+from scheduler import host_metadata
+from scheduler.host_metadata import Said
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
 CHUNK = 10_000
@@ -29,6 +31,7 @@ class HostRow:
     nodename: str
     compute_node_uuid: str
     agent: str
+    #: That of its aggregates, or else the one that its agent reports.
     availability_zone: str
     attributes: dict[str, Any]
     up: bool
@@ -47,13 +50,13 @@ _VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__ if name 
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
     """Return the hosts of these ids, or all; an id that is not there is left out."""
+    # First the hosts, then what their aggregates say: that may be newer than `seq`, and is read again with a newer one.
     if ids is None:
-        return [_host_row(row) for row in connection.execute(select(*_VIEW_COLUMNS))]
-    return [
-        _host_row(row)
-        for chunk in chunks(ids)
-        for row in connection.execute(select(*_VIEW_COLUMNS).where(hosts.c.id.in_(chunk)))
-    ]
+        found = list(connection.execute(select(*_VIEW_COLUMNS)))
+    else:
+        found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
+    said = host_metadata.of_hosts(connection, ids) if found else {}
+    return [_host_row(row, said.get(row.id, host_metadata.NOTHING)) for row in found]
 
 
 def pairs(connection: Connection) -> dict[int, int]:
@@ -68,8 +71,13 @@ def states(connection: Connection, cell_uuid: str | None = None, service_host: s
         query = query.where(hosts.c.cell_uuid == cell_uuid)
     if service_host is not None:
         query = query.where(hosts.c.service_host == service_host)
-    found = connection.execute(query.order_by(hosts.c.service_host, hosts.c.nodename, hosts.c.cell_uuid))
-    return [_host_state(row) for row in found]
+    found = connection.execute(query.order_by(hosts.c.service_host, hosts.c.nodename, hosts.c.cell_uuid)).all()
+    instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
+    said = host_metadata.of_hosts(connection, [row.id for row in found])
+    return [
+        _host_state(row, said.get(row.id, host_metadata.NOTHING), instances.get(row.compute_node_uuid, 0))
+        for row in found
+    ]
 
 
 def of_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:
@@ -101,18 +109,19 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     found = of_name(connection, message.service_host, message.cell_uuid)
     changed = [host for host in found if _wanted(message, host) != _settings(host)]
     for host in changed:
-        row_id = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid)).one()
+        row_ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid))
         disabled, reason, forced_down = _wanted(message, host)
         change(
             connection,
-            [row_id],
+            row_ids.all(),
             {
                 "disabled": disabled,
                 "disabled_reason": None if reason is None else reason.encode(),
                 "forced_down": forced_down,
             },
         )
-    return states(connection, found[0].cell_uuid, message.service_host)[0]
+    # It may have been deleted meanwhile.
+    return of_name(connection, message.service_host, found[0].cell_uuid)[0]
 
 
 _Settings = tuple[bool, str | None, bool]
@@ -174,20 +183,22 @@ def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
         yield everything[start : start + CHUNK]
 
 
-def _host_row(row: Row[Any]) -> HostRow:
+def _host_row(row: Row[Any], said: Said) -> HostRow:
     data = row._asdict()
+    data["availability_zone"] = said.zone(row.availability_zone)
     data["attributes"] = msgspec.json.decode(data["attributes"])
-    return HostRow(**data)
+    data["image_properties"] = msgspec.json.decode(data["image_properties"] or b"{}")
+    return HostRow(**data, metadata=said.metadata)
 
 
-def _host_state(row: Row[Any]) -> HostState:
+def _host_state(row: Row[Any], said: Said, instances: int) -> HostState:
     return HostState(
         service_host=row.service_host,
         nodename=row.nodename,
         compute_node_uuid=row.compute_node_uuid,
         cell_uuid=row.cell_uuid,
         agent=row.agent,
-        availability_zone=row.availability_zone,
+        availability_zone=said.zone(row.availability_zone),
         up=row.up,
         disabled=row.disabled,
         disabled_reason=None if row.disabled_reason is None else row.disabled_reason.decode(),
@@ -195,4 +206,7 @@ def _host_state(row: Row[Any]) -> HostState:
         attributes=msgspec.json.decode(row.attributes),
         # Two statements' clocks may differ by a hair.
         heartbeat_age=max(0.0, row.heartbeat_age),
+        instances=instances,
+        io_ops=row.io_ops,
+        failed_builds=row.failed_builds,
     )

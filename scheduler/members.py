@@ -28,6 +28,13 @@ class GroupMembers:
         """Count one more on a host."""
         self._count(row, 1, forced_down=forced_down)
 
+    def with_more(self, counts: IntArray) -> "GroupMembers":
+        """Return the same with so many more on each host, as each host by itself would see it: none is elsewhere."""
+        more = GroupMembers(0, {}, {})
+        more._here = self._here + counts
+        more._binding_here, more._binding = self._binding_here, self._binding
+        return more
+
     @property
     def here(self) -> IntArray:
         """How many each host has."""

@@ -1,12 +1,17 @@
-"""The nearest misses: what the hosts lacked that came nearest to serving a request."""
+"""The nearest misses: what the hosts lacked that came nearest to serving a request; and what each of all was short of.
 
-from collections.abc import Iterator
+Worked out for an explanation alone, with a look at each column and at a few hosts, however many there are.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import cached_property
 
 import numpy as np
 
-from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest
-from moorage.plugin import Host, HostInventory
+from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
+from moorage.plugin import BoolArray, FloatArray, HostInventory
 from scheduler.funnel import Filtered
+from scheduler.ranking import RowArray
 from scheduler.serving import Serving
 from scheduler.view import Snapshot
 
@@ -14,25 +19,173 @@ from scheduler.view import Snapshot
 _NEAREST_HOSTS = 5
 
 
-def nearest_misses(view: Snapshot, filtered: Filtered, serving: Serving) -> Iterator[Miss]:
-    """Yield what the hosts lacked that came through most filters, and lacked the smallest share of what was asked."""
-    lacking = np.zeros(len(view), dtype=np.int64)
-    share = np.zeros(len(view))
-    for name, amount in _asked_of_one(serving.request):
-        lacking += ~view.fits(name, amount)
-        share += np.clip((amount - view.room(name)) / amount, 0.0, 1.0)
-    for name, amount in _asked_together(serving.request):
-        lacking += view.room(name) < amount
-        share += np.clip((amount - view.room(name)) / amount, 0.0, 1.0)
-    lacking[list(serving.barren)] += 1
-    depth = np.zeros(len(view), dtype=np.int64)
-    for stage in filtered.stages:
-        depth += stage.left
-    missed = np.flatnonzero(filtered.entered & (lacking > 0))
-    order = np.lexsort((share[missed], lacking[missed], -depth[missed]))[:_NEAREST_HOSTS]
-    for row in missed[order].tolist():
-        misses = list(_of_host(view.host(row), serving.request))
-        yield from misses or _of_groups(view, row, serving.request)
+class Removed:
+    """The hosts that one filter has removed, and what they lack of what a request asks for, by resource class.
+
+    All arrays have a value for each of these hosts, of which there are mostly few.
+    """
+
+    def __init__(self, view: Snapshot, rows: RowArray, asked: "Asked", barren: Collection[int]) -> None:
+        self.view = view
+        self.rows = rows
+        self._asked = asked
+        self._barren = barren
+        self._room: dict[str, FloatArray] = {}
+        self._nearest: dict[tuple[int, bool], list[int]] = {}
+
+    @cached_property
+    def lacking(self) -> dict[str, BoolArray]:
+        """By class, which of the hosts cannot serve what is asked of it."""
+        return {name: self._lacks(name) for name in self._asked.of_one}
+
+    def room(self, name: str) -> FloatArray:
+        """Return how much of a class is free."""
+        if name not in self._room:
+            self._room[name] = self.view.room(name)[self.rows]
+        return self._room[name]
+
+    @cached_property
+    def count(self) -> FloatArray:
+        """How many classes each host lacks; one that lacks none, but whose providers cannot serve, lacks one."""
+        count = np.zeros(len(self.rows))
+        for lacking in self.lacking.values():
+            count += lacking
+        if self._barren:
+            count += np.isin(self.rows, list(self._barren))
+        return count
+
+    @cached_property
+    def distance(self) -> FloatArray:
+        """How far each host is from serving: by the classes that it lacks, then by the share of them, added up."""
+        share = np.zeros(len(self.rows))
+        for name, lacking in self.lacking.items():
+            if lacking.any():
+                most = self._asked.most(name)
+                share += np.maximum(most - self.room(name), 0.0) / most
+        # A share is less than the number of classes and one, so that one class more always weighs more.
+        return self.count * (len(self._asked.of_one) + 1) + share
+
+    def shortages(self) -> Iterator[Shortage]:
+        """Tell the hosts apart by the one class that each is short of: of several, by the one that most lack."""
+        left = dict(self.lacking)
+        while left:
+            name = max(left, key=lambda each: int(np.count_nonzero(left[each])))
+            lacking = left.pop(name)
+            if not lacking.any():
+                break
+            yield from self._told_apart(name, lacking)
+            left = {other: mask & ~lacking for other, mask in left.items()}
+
+    def nearest(self, most: int, *, lacking: bool) -> list[int]:
+        """Return the rows of the hosts that are nearest to serving, the nearest first, at most so many.
+
+        :param lacking: only of hosts that lack something.
+        """
+        # Mostly all that a filter about room has removed lack something: then it is the same question twice.
+        some = lacking and not self.count.all()
+        if (most, some) not in self._nearest:
+            places = np.flatnonzero(self.count) if some else np.arange(len(self.rows))
+            if len(places) > most:
+                places = places[np.argpartition(self.distance[places], most)[:most]]
+            # Of several that lack as little every scheduler names the same one.
+            order = np.lexsort((self.view.ties[self.rows[places]], self.distance[places]))
+            self._nearest[most, some] = self.rows[places[order]].tolist()
+        return self._nearest[most, some]
+
+    def _lacks(self, name: str) -> BoolArray:
+        lacking = np.zeros(len(self.rows), dtype=np.bool_)
+        for amount in self._asked.of_one[name]:
+            lacking |= ~self.view.fits(name, amount)[self.rows]
+        if name in self._asked.together:
+            lacking |= self.room(name) < self._asked.together[name]
+        return lacking
+
+    def _told_apart(self, name: str, lacking: BoolArray) -> Iterator[Shortage]:
+        """Yield how many of some hosts have too little of a class, none of it, or enough in amounts that do not fit."""
+        asked, room, rows = self._asked.most(name), self.room(name)[lacking], self.rows[lacking]
+        short = room < asked
+        none = 0
+        if not room.all():
+            absent = self.view.capacity(name)[rows] <= 0
+            short &= ~absent
+            none = int(np.count_nonzero(absent))
+        if few := int(np.count_nonzero(short)):
+            least = float(room[short].max())
+            nearest = rows[short & (room == least)]
+            host = self.view.hosts[int(nearest[self.view.ties[nearest].argmin()])].service_host
+            by = round(asked - least, 6)
+            yield Shortage(resource_class=name, hosts=few, asked=asked, nearest=host, lacking=by)
+        if none:
+            yield Shortage(resource_class=name, hosts=none, what="absent", asked=asked)
+        if uneven := len(room) - few - none:
+            yield Shortage(resource_class=name, hosts=uneven, what="uneven", asked=asked)
+
+
+class Asked:
+    """What a request asks for: of one provider, and of all together."""
+
+    def __init__(self, request: ResourceRequest) -> None:
+        self.together = dict(_asked_together(request))
+        self.of_one: dict[str, list[int]] = {}
+        for name, amount in _asked_of_one(request):
+            self.of_one.setdefault(name, []).append(amount)
+
+    def most(self, name: str) -> int:
+        """Return how much of a class a host must have free at least."""
+        return max(*self.of_one[name], self.together.get(name, 0))
+
+
+class Misses:
+    """What each filter has removed, looked into when it is asked for."""
+
+    def __init__(self, view: Snapshot, filtered: Filtered, serving: Serving) -> None:
+        self.counts = filtered.counts()
+        self._view = view
+        self._filtered = filtered
+        self._serving = serving
+        self._asked = Asked(serving.request)
+        self._removed: dict[int, Removed] = {}
+
+    def removed(self, number: int) -> Removed:
+        """Return what the filter of this number has removed."""
+        if number not in self._removed:
+            stages = self._filtered.stages
+            entered = stages[number - 1].left if number else self._filtered.entered
+            rows = np.flatnonzero(entered & ~stages[number].left)
+            self._removed[number] = Removed(self._view, rows, self._asked, self._serving.barren)
+        return self._removed[number]
+
+    def nearest_rows(self, *, lacking: bool) -> Iterator[tuple[int, int]]:
+        """Yield the hosts that came nearest, each with the number of the filter that removed it; the nearest first.
+
+        They came through most filters and, among those, lacked the fewest classes and the smallest share of them.
+
+        :param lacking: only hosts that lack something.
+        """
+        left = _NEAREST_HOSTS
+        for number in reversed(range(len(self.counts))):
+            if self.counts[number].removed and left:
+                rows = self.removed(number).nearest(left, lacking=lacking)
+                left -= len(rows)
+                yield from ((row, number) for row in rows)
+
+    def of_host(self, row: int, number: int) -> Iterator[Miss]:
+        """Yield what a host lacked that lacks something: of each class, or of all together, or of a group."""
+        removed, asked = self.removed(number), self._asked
+        place = int(np.searchsorted(removed.rows, row))
+        lacking = [name for name, mask in removed.lacking.items() if mask[place]]
+        host = self._view.hosts[row].service_host
+        if not lacking:
+            yield from _of_groups(self._view, row, host, self._serving.request)
+        for name in lacking:
+            held = self._view.held(row, name)
+            for amount in asked.of_one[name]:
+                if not any(inventory.fits(amount) for inventory in held):
+                    free = max((inventory.free for inventory in held), default=0.0)
+                    yield _miss(host, name, amount, free, _unfit(held[0], amount) if held else "has none")
+            together = asked.together.get(name, 0)
+            if held and (room := float(removed.room(name)[place])) < together:
+                yield _miss(host, name, together, room, "not enough room")
 
 
 def _asked_of_one(request: ResourceRequest) -> list[tuple[str, int]]:
@@ -49,24 +202,11 @@ def _asked_together(request: ResourceRequest) -> list[tuple[str, int]]:
     return [(name, sum(each)) for name, each in amounts.items() if len(each) > 1]
 
 
-def _of_host(host: Host, request: ResourceRequest) -> Iterator[Miss]:
-    """Yield the amounts for which a host has no room, whatever its providers are."""
-    for name, amount in _asked_of_one(request):
-        if not host.fits(name, amount):
-            held = host.inventories.get(name, ())
-            free = max((inventory.free for inventory in held), default=0.0)
-            yield _miss(host.service_host, name, amount, free, _unfit(held[0], amount) if held else "has none")
-    for name, amount in _asked_together(request):
-        if (room := host.room(name)) < amount and name in host.inventories:
-            yield _miss(host.service_host, name, amount, room, "not enough room")
-
-
-def _of_groups(view: Snapshot, row: int, request: ResourceRequest) -> Iterator[Miss]:
+def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest) -> Iterator[Miss]:
     """Yield what is lacking of a host that has room for each amount: a group that no provider of it serves alone.
 
     Where each can be served, but not all together, it is what the groups ask for together.
     """
-    host = view.host(row)
     alone = {
         suffix: group
         for suffix, group in request.groups.items()
@@ -76,7 +216,7 @@ def _of_groups(view: Snapshot, row: int, request: ResourceRequest) -> Iterator[M
     for suffix, group in (alone or request.groups).items():
         what = reason.format(f"group {suffix}" if suffix != UNSUFFIXED else "the unsuffixed group")
         for name, amount in group.resources.items():
-            yield _miss(host.service_host, name, amount, host.room(name), what)
+            yield _miss(host, name, amount, float(view.room(name)[row]), what)
 
 
 def _only(request: ResourceRequest, suffix: str, group: ResourceGroup) -> ResourceRequest:

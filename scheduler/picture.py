@@ -3,21 +3,16 @@
 It is a cache. Whoever changes it says what was read; whoever decides takes a snapshot. The claim transaction judges.
 """
 
-import hashlib
 import itertools
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
-from scheduler.bits import BitColumns
-from scheduler.columns import Column
 from scheduler.facts import HostFacts
 from scheduler.forest import Forest, Member, Tree
+from scheduler.host_columns import HostColumns
 from scheduler.hosts import HostRow
 from scheduler.indexes import NameIndex, ProviderIndex
 from scheduler.inventories import Inventories
@@ -66,21 +61,9 @@ class Picture:
         self._names: NameIndex | None = None
         self._facts: HostFacts | None = None
         self._index: ProviderIndex | None = None
-        self._alive = Column(np.bool_)
-        self._forced_down = Column(np.bool_)
-        self._disabled = Column(np.bool_)
-        self._single = Column(np.bool_)
-        self._zones: dict[str, int] = {}
-        self._zone_codes = Column(np.int32)
-        self._cells: dict[str, int] = {}
-        self._cell_codes = Column(np.int32)
-        self._ties = Column(np.uint64)
-        self._placed = Column(np.int64)
-        self._under_way = Column(np.int64)
-        self._failures = Column(np.float64)
-        self._traits = BitColumns()
-        self._root_traits = BitColumns()
-        self._aggregates = BitColumns()
+        self._columns = HostColumns()
+        #: By root provider, how many instances are placed on it.
+        self._instances: dict[int, int] = {}
         self._inventories = Inventories()
         self._snapshot: Snapshot | None = None
         self._rows_are_shared = False
@@ -107,24 +90,9 @@ class Picture:
             trees=self._trees,
             names=self._names,
             index=self._index,
-            alive=self._alive.frozen(),
-            forced_down=self._forced_down.frozen(),
-            disabled=self._disabled.frozen(),
-            single=self._single.frozen(),
-            # Both only ever grow, and a code that is newer than the snapshot stands in none of its rows.
-            zones=self._zones,
-            zone_codes=self._zone_codes.frozen(),
-            cells=self._cells,
-            cell_codes=self._cell_codes.frozen(),
-            ties=self._ties.frozen(),
-            traits=self._traits.frozen(),
-            root_traits=self._root_traits.frozen(),
-            aggregates=self._aggregates.frozen(),
+            **self._columns.frozen(),
             classes=self._inventories.frozen(),
             facts=self._facts,
-            placed=self._placed.frozen(),
-            under_way=self._under_way.frozen(),
-            failures=self._failures.frozen(),
             members=None,
             neighbours={},
         )
@@ -169,8 +137,12 @@ class Picture:
         gone_hosts: Iterable[int] = (),
         providers: Iterable[Provider] = (),
         gone_providers: Iterable[int] = (),
+        instances: Mapping[int, int] | None = None,
     ) -> None:
-        """Take over what was read; what was read without being found is gone."""
+        """Take over what was read; what was read without being found is gone.
+
+        :param instances: how many are placed on root providers, by id; read after any of these providers was.
+        """
         with self._lock:
             self._snapshot = None
             for host_id in gone_hosts:
@@ -183,15 +155,20 @@ class Picture:
                 self._put_provider(provider)
             for root_id in self._forest.take_changed():
                 self._replant(root_id)
+            for root_id, count in (instances or {}).items():
+                self._count(root_id, count)
 
     def readings(self, uuids: Collection[str]) -> Readings:
         """Return which reading of each provider is shown, to be kept while claiming."""
         with self._lock:
             return {uuid: self._reading_of(uuid) for uuid in uuids}
 
-    def claimed(self, claims: Iterable[tuple[str, Resources]], readings: Readings) -> None:
+    def claimed(
+        self, claims: Iterable[tuple[str, Resources]], readings: Readings, placed: Mapping[str, int] | None = None
+    ) -> None:
         """Show at once what was claimed here of some providers.
 
+        :param placed: how many instances more are on root providers, by uuid.
         :param readings: those shown before the claim's transaction began. A provider that was read anew since may show
             the claim already. Counting it twice would hide room that there is, so there it waits for the next reading.
         """
@@ -205,6 +182,14 @@ class Picture:
                 member = self._forest.get(self._ids[uuid])
                 if member and reading == readings.get(uuid):
                     self._inventories.use(member.slots, resources)
+            for uuid, count in (placed or {}).items():
+                reading = self._reading_of(uuid)
+                if reading is None:
+                    continue
+                root_id = self._ids[uuid]
+                self._unsure.add(root_id)
+                if reading == readings.get(uuid):
+                    self._show_instances(root_id, self._instances.get(root_id, 0) + count)
 
     def _reading_of(self, uuid: str) -> int | None:
         provider_id = self._ids.get(uuid)
@@ -235,14 +220,7 @@ class Picture:
     def _describe(self, row: int) -> None:
         host = self._hosts[row]
         self._row_of_node[host.compute_node_uuid] = row
-        self._alive[row] = host.up
-        self._forced_down[row] = host.forced_down
-        self._disabled[row] = host.disabled
-        self._zone_codes[row] = _code(self._zones, host.availability_zone)
-        self._cell_codes[row] = _code(self._cells, host.cell_uuid)
-        self._ties[row] = tie_of(host)
-        self._under_way[row] = host.io_ops
-        self._failures[row] = host.failed_builds
+        self._columns.describe(row, host)
         provider_id = self._ids.get(host.compute_node_uuid)
         self._plant(row, None if provider_id is None else self._forest.tree(provider_id))
 
@@ -272,12 +250,7 @@ class Picture:
             self._rows_are_shared = False
 
     def _resize(self, length: int) -> None:
-        columns: list[Column[Any]] = [self._alive, self._forced_down, self._disabled, self._single, self._zone_codes]
-        columns += [self._cell_codes, self._ties, self._placed, self._under_way, self._failures]
-        for column in columns:
-            column.resize(length)
-        for names in (self._traits, self._root_traits, self._aggregates):
-            names.resize(length)
+        self._columns.resize(length)
         self._inventories.resize(length)
 
     # --- Providers --------------------------------------------------------------------------------------------------
@@ -301,6 +274,25 @@ class Picture:
             )
         )
 
+    def _count(self, root_id: int, instances: int) -> None:
+        """Take over how many instances are on a root provider; of one that is not known yet, they come with it."""
+        if root_id in self._reading_of_provider:
+            self._reading_of_provider[root_id] = next(self._reading_numbers)
+            self._show_instances(root_id, instances)
+
+    def _show_instances(self, root_id: int, instances: int) -> None:
+        self._instances[root_id] = instances
+        row = self._row_of_root(root_id)
+        if row is not None:
+            self._columns.count(row, instances)
+
+    def _row_of_root(self, root_id: int) -> int | None:
+        """Return the row of the host that a root is the compute node of, if it is one's."""
+        root = self._forest.get(root_id)
+        if root is None or self._ids.get(root.uuid) != root_id:
+            return None
+        return self._row_of_node.get(root.uuid)
+
     def _drop_provider(self, provider_id: int) -> None:
         member = self._forest.get(provider_id)
         if member is None:
@@ -308,6 +300,7 @@ class Picture:
         self._forest.drop(provider_id)
         self._inventories.give_back(member.slots)
         del self._seqs[provider_id], self._reading_of_provider[provider_id]
+        self._instances.pop(provider_id, None)
         self._unsure.discard(provider_id)
         # Deleted and created anew, the same node has another id: only its own one is taken out.
         if self._ids.get(member.uuid) == provider_id:
@@ -317,11 +310,9 @@ class Picture:
 
     def _replant(self, root_id: int) -> None:
         """Give the host of a root, if it is one's, its tree as it is now."""
-        root = self._forest.get(root_id)
-        if root is not None and self._ids.get(root.uuid) == root_id:
-            row = self._row_of_node.get(root.uuid)
-            if row is not None:
-                self._plant(row, self._forest.tree(root_id))
+        row = self._row_of_root(root_id)
+        if row is not None:
+            self._plant(row, self._forest.tree(root_id))
 
     def _plant(self, row: int, tree: Tree | None) -> None:
         before = self._trees[row]
@@ -330,23 +321,11 @@ class Picture:
         self._own_rows()
         self._index = None
         self._trees[row] = tree
-        self._single[row] = tree is not None and tree.is_flat
+        self._columns.plant(row, tree)
+        self._columns.count(row, self._instances.get(tree.own[0].id, 0) if tree else 0)
         self._inventories.place(row, before, tree)
-        self._traits.put(row, tree.traits() if tree else frozenset())
-        self._root_traits.put(row, tree.own[0].traits if tree else frozenset())
-        self._aggregates.put(row, tree.aggregates() if tree else frozenset())
-
-
-def tie_of(host: HostRow) -> int:
-    """Return the number by which a host's ties are broken: the same in every scheduler, whatever was read first."""
-    names = f"{host.service_host}\0{host.nodename}".encode()
-    return int.from_bytes(hashlib.blake2b(names, digest_size=8).digest())
 
 
 def _names_of(host: HostRow) -> tuple[str, str, str]:
     """Return that by which a host is found."""
     return host.service_host, host.nodename, host.compute_node_uuid
-
-
-def _code(codes: dict[str, int], name: str) -> int:
-    return codes.setdefault(name, len(codes))

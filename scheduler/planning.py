@@ -2,17 +2,23 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 
 from moorage.messages import SelectDestinations
-from moorage.model import AllocationRequest, RequestSpec, ResourceRequest
+from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
 from moorage.plugin import BoolArray
+from scheduler.choosing import Alternates, Choice, best_of
 from scheduler.circumstances import NONE, Circumstances
-from scheduler.funnel import Filtered, Funnel, Ranking, Stage, pick, seed_of
+from scheduler.explanation import Considered, Explainer
+from scheduler.faults import Faults
+from scheduler.funnel import Filtered, Funnel, Stage
+from scheduler.ranking import Ranking, pick, seed_of
 from scheduler.serving import Refusals, Serving
 from scheduler.view import PlannedView, Snapshot
+from scheduler.what_if import Counting
 
 #: What the hosts that no filter refused lacked, as a stage after the filters.
 CANDIDATES = "candidates"
@@ -20,18 +26,6 @@ _NO_CANDIDATE = "has no providers that can serve all groups of the request toget
 #: Stages before the filters: the host that a moving server leaves, and those too small for a group that stays together.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
-
-#: How many more hosts are looked at each time those before them could not serve the request.
-_WIDEN = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
-    """A host, by its row in the view, and which of its providers serve the request."""
-
-    row: int
-    weight: float
-    allocation_request: AllocationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +35,8 @@ class Plan:
     view: Snapshot
     chosen: list[Choice]
     alternates: list[list[Choice]]
+    #: For each instance why it is this host, where the request wants that explained.
+    explanations: list[Explanation] = field(default_factory=list)
 
     def node(self, choice: Choice) -> str:
         """Return the compute node of a chosen host."""
@@ -65,6 +61,15 @@ class Shortfall:
     serving: Serving
     #: The row of the host that the first of those was to go to, if there were any.
     home: int | None
+    #: What was asked of the hosts: in the request's own words, or what they mean on this cloud.
+    request: RequestSpec
+
+    @classmethod
+    def before_all(cls, view: Snapshot, request: RequestSpec, name: str, reason: str) -> "Shortfall":
+        """Return that a request has been refused, by what goes by this name, before any host was asked."""
+        everywhere = _all(view)
+        filtered = Filtered(everywhere, [Stage(name, reason, ~everywhere)])
+        return cls(view, filtered, 0, Serving(request.resource_request, {}), None, request)
 
 
 class Planner:
@@ -77,21 +82,38 @@ class Planner:
         self._funnel = funnel
         self._subset_size = subset_size
 
+    @property
+    def faults(self) -> Faults:
+        """What is done about filters and weighers that break, and which of them a request has been decided without."""
+        return self._funnel.faults
+
+    def going_by(self, faults: Faults) -> "Planner":
+        """Return the same with other words for what breaks."""
+        return Planner(self._funnel.going_by(faults), self._subset_size)
+
+    def check(self, request: RequestSpec) -> None:
+        """Refuse what a filter says is wrong with a request, whatever hosts there are.
+
+        :raises InvalidRequest: the request says something to a filter that it cannot mean.
+        :raises BrokenPlugin: a filter has raised anything else.
+        """
+        self._funnel.check(request)
+
     def plan(
         self,
         snapshot: Snapshot,
         message: SelectDestinations,
         refusals: Refusals,
         circumstances: Circumstances = NONE,
+        named: Collection[str] = (),
     ) -> Plan | Shortfall:
         """Return hosts for all instances of a request, each seeing what is planned for those before it.
 
+        :param named: hosts that an explanation shall tell of by name.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
-        task = _Task(snapshot, message, refusals, circumstances)
-        before = []
-        if circumstances.leaving is not None:
-            before.append(Stage(LEAVING, _LEFT, _without(_all(snapshot), _rows_of(snapshot, {circumstances.leaving}))))
+        task = _Task(snapshot, message, refusals, circumstances, named)
+        before = _leaving(snapshot, circumstances)
         if not _finds_a_home(message, circumstances):
             return self._plan(task, before)
         # All go where the first goes. Had that one room for some of them only, it would not be true that there is none.
@@ -114,23 +136,65 @@ class Planner:
         view, planned = task.views(_classes(serving.request))
         entering = _entering(view, before)
         chosen: list[Choice] = []
+        explanations: list[Explanation] = []
         for number in range(count):
-            ranking = self._rank(view, request, _without(entering, serving.barren), seed)
-            best = _best(view, ranking, serving, self._subset_size)
+            known_barren = frozenset(serving.barren)
+            filtered = self._funnel.filter(view, request, _without(entering, known_barren))
+            ranking = self._funnel.rank(view, request, filtered.left, seed)
+            best = best_of(view, ranking, serving, self._subset_size)
             if not best:
-                filtered = self._fallen_out(view, request, serving, before)
-                return Shortfall(view, filtered, number, serving, chosen[0].row if chosen else None)
+                fallen_out = self._fallen_out(view, request, serving, before)
+                return Shortfall(view, fallen_out, number, serving, chosen[0].row if chosen else None, request)
             chosen.append(best[pick(seed, number, len(best))])
+            if message.explain:
+                stages = _stages(view, before, known_barren, filtered, serving)
+                considered = Considered(view, Filtered(_all(view), stages), serving, ranking, chosen[-1].row)
+                explanations.append(self._explained(task, considered, placed=count))
             if planned is not None:
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
         if not message.num_alternates or _is_forced(request):
-            return Plan(view, chosen, [[] for _ in chosen])
+            return Plan(view, chosen, [[] for _ in chosen], explanations)
         offered = _without(entering, serving.barren | _rows_of(view, refusals.nodes))
         if planned is not None:
             # What was feasible before the last of these claims may not be so after it.
             ranking = self._rank(view, request, offered, seed)
-        alternates = _Alternates(view, ranking, serving, offered, message.num_alternates)
-        return Plan(view, chosen, [alternates.of(choice) for choice in chosen])
+        alternates = Alternates(view, ranking, serving, offered, message.num_alternates)
+        return Plan(view, chosen, [alternates.of(choice) for choice in chosen], explanations)
+
+    def why_not(
+        self, shortfall: Shortfall, message: SelectDestinations, refusals: Refusals, named: Collection[str] = ()
+    ) -> Explanation:
+        """Return why the hosts of a view did not do."""
+        asked = structs.replace(message, request_spec=shortfall.request)
+        task = _Task(shortfall.view, asked, refusals, NONE, named)
+        considered = Considered(shortfall.view, shortfall.filtered, shortfall.serving)
+        return self._explained(task, considered, placed=shortfall.placed)
+
+    def how_many(
+        self, snapshot: Snapshot, message: SelectDestinations, circumstances: Circumstances, seconds: float
+    ) -> WhatIf:
+        """Return how many more instances like the first of a request would fit.
+
+        :param seconds: how long a search for that may take.
+        :raises BrokenPlugin: a filter is broken.
+        """
+        request = message.request_spec
+        first = structs.replace(message, instance_uuids=message.instance_uuids[:1])
+        view, _ = _Task(snapshot, first, Refusals(), circumstances).views(_classes(request.resource_request))
+        entering = _entering(view, _leaving(view, circumstances))
+        feasible = self._funnel.filter(view, request, entering).left
+        return Counting(self._funnel, view, request, feasible, seconds).count()
+
+    def _explained(self, task: "_Task", considered: Considered, *, placed: int) -> Explanation:
+        message = task.message
+        explainer = Explainer(self._funnel, considered, message.request_spec, task.refusals, task.named)
+        explanation = explainer.explain()
+        return structs.replace(
+            explanation,
+            instances=len(message.instance_uuids),
+            placed=placed,
+            skipped_plugins=dict(self.faults.skipped),
+        )
 
     def _rank(self, view: Snapshot, request: RequestSpec, entering: BoolArray, seed: int) -> Ranking:
         return self._funnel.rank(view, request, self._funnel.filter(view, request, entering).left, seed)
@@ -152,6 +216,7 @@ class _Task:
     message: SelectDestinations
     refusals: Refusals
     circumstances: Circumstances
+    named: Collection[str] = ()
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
         """Return the hosts as this request sees them; twice, where several instances are to see each other's claims.
@@ -160,6 +225,8 @@ class _Task:
         """
         members, pooled = self.circumstances.members, self.circumstances.pooled
         view = self.snapshot if members is None else self.snapshot.with_members(members)
+        if self.circumstances.neighbours:
+            view = view.with_neighbours(self.circumstances.neighbours)
         if len(self.message.instance_uuids) > 1:
             planned = view.planned(resource_classes)
             return planned, planned
@@ -182,6 +249,13 @@ def _finds_a_home(message: SelectDestinations, circumstances: Circumstances) -> 
     )
 
 
+def _leaving(view: Snapshot, circumstances: Circumstances) -> list[Stage]:
+    """Return the stage before all others of a server that leaves its host."""
+    if circumstances.leaving is None:
+        return []
+    return [Stage(LEAVING, _LEFT, _without(_all(view), _rows_of(view, {circumstances.leaving})))]
+
+
 def _has_room_for_all(view: Snapshot, message: SelectDestinations) -> BoolArray:
     """Tell which hosts may have room for all instances of a request together."""
     amounts: Counter[str] = Counter()
@@ -201,47 +275,17 @@ def _entering(view: Snapshot, before: Sequence[Stage]) -> BoolArray:
     return before[-1].left if before else _all(view)
 
 
-def _best(
-    view: Snapshot, ranking: Ranking, serving: Serving, count: int, among: BoolArray | None = None
-) -> list[Choice]:
-    """Return the ``count`` best hosts that can serve the request; of those in ``among``, where given."""
-    found: list[Choice] = []
-    looked_at, wanted = 0, count
-    while True:
-        best = ranking.best(wanted, among)
-        for row, weight in best[looked_at:]:
-            way = serving.first(view, row)
-            if way is not None:
-                found.append(Choice(row, weight, way))
-                if len(found) == count:
-                    return found
-        if len(best) < wanted:
-            return found
-        looked_at, wanted = wanted, _WIDEN * wanted
-
-
-class _Alternates:
-    """The best hosts of each cell, which the instances that go there share."""
-
-    def __init__(self, view: Snapshot, ranking: Ranking, serving: Serving, offered: BoolArray, count: int) -> None:
-        self._view = view
-        self._ranking = ranking
-        self._serving = serving
-        self._offered = offered
-        self._count = count
-        self._pools: dict[int, list[Choice]] = {}
-
-    def of(self, chosen: Choice) -> list[Choice]:
-        """Return the best hosts that are in the chosen one's cell and not itself.
-
-        What is chosen for one instance may be an alternate of another, since it is feasible with all of them on it.
-        """
-        cell = int(self._view.cell_codes[chosen.row])
-        if cell not in self._pools:
-            among = self._offered & (self._view.cell_codes == cell)
-            # One more than is wanted: a chosen host may itself be among the best.
-            self._pools[cell] = _best(self._view, self._ranking, self._serving, self._count + 1, among)
-        return [choice for choice in self._pools[cell] if choice.row != chosen.row][: self._count]
+def _stages(
+    view: Snapshot, before: Sequence[Stage], known_barren: Collection[int], filtered: Filtered, serving: Serving
+) -> list[Stage]:
+    """Return how the hosts fell out on the way to a choice, those included that were looked at and could not serve."""
+    stages = list(before)
+    if known_barren:
+        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(_entering(view, before), known_barren)))
+    stages.extend(filtered.stages)
+    if len(serving.barren) > len(known_barren):
+        stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(filtered.left, serving.barren)))
+    return stages
 
 
 def _classes(request: ResourceRequest) -> set[str]:

@@ -1,18 +1,24 @@
-"""Filters and weighers, loaded by name from their entry points, in the order in which they are configured."""
+"""Filters, weighers and request filters, loaded by name from their entry points, in the order that is configured."""
 
-from collections.abc import Collection, Sequence
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oslo_config import cfg
 from stevedore.named import NamedExtensionManager
 
 from moorage import errors
-from moorage.plugin import Filter, Weigher
+from moorage.plugin import Filter, RequestFilter, Weigher
 
-P = TypeVar("P", bound=Filter | Weigher)
+LOG = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Filter | Weigher | RequestFilter)
 
 FILTERS = "moorage.filters"
 WEIGHERS = "moorage.weighers"
+REQUEST_FILTERS = "moorage.request_filters"
+_REQUEST_FILTER = "request filter"
 
 
 class Named(NamedTuple, Generic[P]):
@@ -34,43 +40,93 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
     """Return the filters of these names, in this order.
 
     :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, or has options that clash with another's.
+    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
+        values that its options have.
     """
     classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter)
-    return [Named(name, kind(_settings(conf, "filters", name, kind.options))) for name, kind in classes.items()]
+    return [
+        Named(name, _made("filter", name, kind, _settings(conf, "filters", name, kind.options)))
+        for name, kind in classes.items()
+    ]
 
 
 def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     """Return the weighers of these names, in this order, each with its configured multiplier.
 
     :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, or has options that clash with another's.
+    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
+        values that its options have.
     """
     loaded = []
     classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher)
     for name, kind in classes.items():
         multiplier = _multiplier_option(name, kind)
         settings = _settings(conf, "weighers", name, [*kind.options, multiplier])
-        loaded.append(Weighted(name, kind(settings), settings[multiplier.dest]))
+        if not math.isfinite(settings[multiplier.dest]):
+            raise errors.ConfigurationError(reason=f"[weighers] {multiplier.name} is no finite number")
+        loaded.append(Weighted(name, _made("weigher", name, kind, settings), settings[multiplier.dest]))
     return loaded
 
 
+def load_request_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[RequestFilter]]:
+    """Return the request filters of these names, in this order.
+
+    :raises UnknownPlugin: there is none of one of these names.
+    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
+        values that its options have.
+    """
+    loaded: list[Named[RequestFilter]] = []
+    classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter)
+    for name, kind in classes.items():
+        settings = _settings(conf, "request_filters", name, kind.options)
+        loaded.append(Named(name, _made(_REQUEST_FILTER, name, kind, settings)))
+    return loaded
+
+
+def multiplier_key(name: str) -> str:
+    """Return what the multiplier of a weigher is called, as an option and as metadata of aggregates."""
+    return f"{name}_weight_multiplier"
+
+
+def numeric_metadata() -> frozenset[str]:
+    """Return the keys of aggregates' metadata that filters and weighers of this installation read as numbers.
+
+    All that are installed: one that is enabled later shall not find what it cannot read. What cannot be loaded says
+    nothing.
+    """
+    keys = {multiplier_key(name) for name in _known(WEIGHERS)}
+    for what, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
+        for name in _known(namespace):
+            try:
+                [kind] = _classes(what, namespace, [name], base).values()
+            except errors.ConfigurationError as fault:
+                LOG.warning("Not asked which metadata it reads as numbers: %s", fault)
+            else:
+                keys.update(kind.numeric_metadata)
+    return frozenset(keys)
+
+
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options of all filters and weighers of this installation, as oslo-config-generator asks for them."""
+    """Return the options of all plug-ins of this installation, as oslo-config-generator asks for them."""
     filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _known(FILTERS), Filter)
     weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher)
+    of_requests: dict[str, type[RequestFilter]] = _classes(
+        _REQUEST_FILTER, REQUEST_FILTERS, _known(REQUEST_FILTERS), RequestFilter
+    )
     of_filters = [option for kind in filters.values() for option in kind.options]
     of_weighers = [
         option for name, kind in weighers.items() for option in (_multiplier_option(name, kind), *kind.options)
     ]
-    return [("filters", of_filters), ("weighers", of_weighers)]
+    of_request_filters = [option for kind in of_requests.values() for option in kind.options]
+    return [("filters", of_filters), ("weighers", of_weighers), ("request_filters", of_request_filters)]
 
 
 def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:
     return cfg.FloatOpt(
-        f"{name}_weight_multiplier",
+        multiplier_key(name),
         default=kind.default_multiplier,
-        help=f"What the weights of the {name} weigher are multiplied by; negative turns it round, 0 leaves it out.",
+        help=f"What the weights of the {name} weigher are multiplied by; negative turns it round, 0 leaves it out. "
+        "Metadata of the same name overrides it for the hosts of an aggregate.",
     )
 
 
@@ -98,12 +154,28 @@ def _classes(what: str, namespace: str, names: Collection[str], base: type) -> d
             reason=f"the {what} {entry_point.name} ({entry_point.value}) cannot be loaded: {fault}"
         ) from fault
 
-    manager = NamedExtensionManager[Any](namespace, list(names), name_order=True, on_load_failure_callback=refuse)
+    try:
+        manager = NamedExtensionManager[Any](namespace, list(names), name_order=True, on_load_failure_callback=refuse)
+    except (AssertionError, SystemExit) as fault:
+        # The library lets these through; a module that is imported may raise anything.
+        reason = f"the {what} {', '.join(names)} cannot be loaded: {type(fault).__name__}: {fault}"
+        raise errors.ConfigurationError(reason=reason) from fault
     classes = {extension.name: extension.plugin for extension in manager}
     for name, kind in classes.items():
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise errors.ConfigurationError(reason=f"the {what} {name} is no {base.__name__}, but {kind!r}")
     return classes
+
+
+def _made(what: str, name: str, kind: type[P], settings: Mapping[str, Any]) -> P:
+    """Return a plug-in with its settings; whatever its constructor raises becomes an error that names it."""
+    try:
+        return kind(settings)
+    except errors.ConfigurationError:
+        raise
+    except (Exception, SystemExit) as fault:
+        said = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
+        raise errors.ConfigurationError(reason=f"the {what} {name}: {said}") from fault
 
 
 def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg.Opt]) -> dict[str, Any]:

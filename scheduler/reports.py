@@ -1,4 +1,4 @@
-"""A cell's report of its hosts, written into the registry: who is new, who has changed, who is alive.
+"""A cell's report of its hosts, written into the registry: who is new, who has changed, who is alive, and how busy.
 
 The first to report a compute node keeps it. A second host that reports the same one, and a host that comes back with
 another compute node, are left out and named in the log, while the rest of the report counts: one misconfigured host
@@ -18,6 +18,7 @@ from moorage.messages import ReportHosts
 from moorage.model import HostReport
 from placement_store import bulk, cells, feed
 from placement_store.schema import hosts
+from scheduler import aggregate_mirror, loads
 from scheduler.hosts import REDESCRIBE, change, chunks
 
 LOG = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def write(connection: Connection, message: ReportHosts) -> None:
     """Write what a cell reports. A report that brings no news changes nothing but heartbeats.
 
     :raises CellNotFound: there is no such cell.
+    :raises Moved: a provider has just been deleted whose host is new; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
     alive = frozenset(message.alive)
@@ -34,6 +36,8 @@ def write(connection: Connection, message: ReportHosts) -> None:
         _describe(connection, message, alive)
     if alive:
         _heartbeat(connection, message.cell_uuid, alive)
+    if message.loads:
+        loads.write(connection, message.cell_uuid, message.loads, message.loads_at)
 
 
 # --- Descriptions ---------------------------------------------------------------------------------------------------
@@ -78,6 +82,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
             changed[host.id] = report
     _redescribe(connection, changed)
     _insert(connection, new, alive)
+    # Another node of a host that is known already belongs where that host does.
+    had = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
+    aggregate_mirror.welcome_nodes(connection, message.cell_uuid, had & {host.service_host for host in new})
 
 
 def _known(connection: Connection, message: ReportHosts) -> list[_Known]:

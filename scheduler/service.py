@@ -1,11 +1,14 @@
 """The scheduler as a service: its endpoint on the bus, and what it does by itself from time to time."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
+from moorage import options
 from moorage.bus import Bus, serves
 from moorage.database import Database
 from moorage.messages import DeleteHost, Done, ListHosts, ReportHosts, SelectDestinations, SetHost
@@ -18,13 +21,20 @@ from placement_store.names import ResourceClassNames
 from placement_store.races import until_settled
 from placement_store.service import PlacementRole
 from scheduler import host_deletion, hosts, reports
+from scheduler.aggregate_endpoint import AggregateEndpoint
+from scheduler.aggregate_reader import AggregateReader
+from scheduler.catching_up import ViewCatchUp
 from scheduler.comparison import ViewComparison
+from scheduler.deciding import Rules
 from scheduler.destinations import Destinations
+from scheduler.explaining import Explaining
+from scheduler.faults import Ledger
 from scheduler.follow import Follower
-from scheduler.funnel import Funnel
+from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
-from scheduler.planning import Planner
-from scheduler.plugins import load_filters, load_weighers
+from scheduler.plugins import numeric_metadata
+from scheduler.policy import Policies, Policy
+from scheduler.underway import UnderWay
 
 LOG = logging.getLogger(__name__)
 
@@ -47,11 +57,13 @@ class SchedulerEndpoint:
         self._destinations = destinations
         self._requests = requests
         self._names = names
+        self.decisions = UnderWay()
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
         """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
-        return self._destinations.select(message)
+        with self.decisions.one():
+            return self._destinations.select(message)
 
     @serves(ReportHosts)
     def report_hosts(self, message: ReportHosts) -> Done:
@@ -71,7 +83,7 @@ class SchedulerEndpoint:
             reports.write(connection, message)
             return Done()
 
-        return self._requests.once(message, work).result
+        return until_settled(lambda: self._requests.once(message, work).result)
 
     @serves(ListHosts)
     def list_hosts(self, message: ListHosts) -> list[HostState]:
@@ -113,11 +125,14 @@ class SchedulerService:
     """One scheduler; with ``[scheduler] serve_placement`` it serves the placement role as well.
 
     :param name: its own name among the servers of its topics.
+    :param reread: reads the configuration anew; without it, from the files that ``conf`` was read from.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, name: str, reread: Callable[[], cfg.ConfigOpts] | None = None) -> None:
         self._conf = conf
         self._name = name
+        self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
+        self._policies: Policies | None = None
         self._database: Database | None = None
         self._bus: Bus | None = None
         self._servers: list[Service] = []
@@ -134,9 +149,8 @@ class SchedulerService:
         """
         conf = self._conf
         # First what is wrong for good: an unknown plug-in should not have to wait for a database.
-        funnel = Funnel(
-            load_filters(conf, conf.scheduler.enabled_filters), load_weighers(conf, conf.scheduler.enabled_weighers)
-        )
+        ledger = Ledger()
+        policy = Policy.load(conf, ledger)
         database = self._database = _open(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
@@ -145,22 +159,40 @@ class SchedulerService:
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
         LOG.info("Knows %s hosts", len(picture.snapshot()))
         requests = StoredRequests(database, schema.requests)
+        aggregates = AggregateReader(database, follower.now)
         destinations = Destinations(
             database,
             requests,
             names,
             picture,
             follower,
-            Planner(funnel, conf.scheduler.host_subset_size),
+            policy.planner,
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
+            narrowing=Narrowing(policy.request_filters, aggregates.read, policy.faults),
         )
+
+        def take(policy: Policy) -> None:
+            narrowing = Narrowing(policy.request_filters, aggregates.read, policy.faults)
+            destinations.deciding.rules = Rules(policy.planner, narrowing)
+
+        policies = self._policies = Policies(policy, conf, ledger, take)
+        endpoint = SchedulerEndpoint(database, destinations, requests, names)
         endpoints = [
-            SchedulerEndpoint(database, destinations, requests, names),
+            endpoint,
+            policies,
+            Explaining(destinations.deciding),
             ViewComparison(database, follower, picture),
+            ViewCatchUp(follower, endpoint.decisions),
+            AggregateEndpoint(database, requests, numeric_metadata()),
         ]
         self._serve(endpoints, database, names)
         self._begin_rounds(database, follower)
+
+    def reload(self) -> None:
+        """Read the configuration anew, and decide by its policy from now on, unless there is anything wrong with it."""
+        if self._policies:
+            self._policies.reload(self._reread)
 
     def stop(self) -> None:
         """Answer what was taken, take no more, and let go of all connections."""

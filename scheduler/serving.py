@@ -3,6 +3,7 @@
 For one request and one growing plan: a host that could not serve it a moment ago cannot now.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -39,11 +40,14 @@ class Refusals:
     tried: dict[str, set[Amounts]] = field(default_factory=dict)
     #: The compute nodes of hosts that have refused: they are not to be offered as alternates.
     nodes: set[str] = field(default_factory=set)
+    #: By compute node, how many claims were refused there: others were faster.
+    lost: Counter[str] = field(default_factory=Counter)
 
     def add(self, node_uuid: str, request: AllocationRequest) -> None:
         """Note that a host has refused a claim."""
         self.tried.setdefault(node_uuid, set()).add(amounts_of(request))
         self.nodes.add(node_uuid)
+        self.lost[node_uuid] += 1
 
     def try_all_again(self) -> None:
         """Let every way be tried once more: everything has been read anew."""
@@ -62,7 +66,7 @@ class Serving:
     ) -> None:
         self.request = request
         self._steps = steps
-        self._plain = _only_resources(request)
+        self._plain = only_resources(request)
         self._tried = tried
         #: The rows of hosts that cannot serve the request.
         self.barren: set[int] = set()
@@ -100,7 +104,7 @@ class Serving:
         return () if tree is None else candidates.search(tree, self.request, max_steps=self._steps)
 
 
-def _only_resources(request: ResourceRequest) -> Resources | None:
+def only_resources(request: ResourceRequest) -> Resources | None:
     """Return the amounts of a request that asks for nothing but amounts, from wherever; else nothing."""
     group = request.groups.get(UNSUFFIXED, ResourceGroup())
     plain = ResourceRequest(groups={UNSUFFIXED: ResourceGroup(resources=group.resources)})

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from moorage.described import number, smallest
 from moorage.model import AllocationRequest, Resources
-from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray, number, smallest
+from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from placement_store.candidates import HostTree
 from placement_store.candidates import Provider as CandidateProvider
 from placement_store.groups import OccupiedRoot
@@ -29,6 +30,8 @@ from scheduler.members import GroupMembers
 S = TypeVar("S", bound=np.generic)
 
 CodeArray = NDArray[np.int32]
+#: So many answers about what fits are kept of one moment: more than a request asks for.
+_FITTED = 64
 #: A number for each host that depends on its names alone: ties are broken by it and the request's seed.
 TieArray = NDArray[np.uint64]
 
@@ -53,6 +56,7 @@ class Snapshot(HostView):
     traits: Bits
     root_traits: Bits
     aggregates: Bits
+    root_aggregates: Bits
     classes: Mapping[str, ClassAmounts]
     facts: HostFacts
     placed: IntArray
@@ -84,6 +88,7 @@ class Snapshot(HostView):
             traits=tree.traits() if tree else frozenset(),
             root_traits=tree.own[0].traits if tree else frozenset(),
             aggregates=tree.aggregates() if tree else frozenset(),
+            root_aggregates=tree.own[0].aggregates if tree else frozenset(),
             providers=frozenset(member.uuid for member in tree.known) if tree else frozenset(),
             flat=tree is not None and tree.is_flat,
             group_members_here=self.members.here_at(row) if self.members else 0,
@@ -95,6 +100,12 @@ class Snapshot(HostView):
             image_properties=known.image_properties,
             neighbours=self.neighbours.get(row, frozenset()),
         )
+
+    def held(self, row: int, resource_class: str) -> list[HostInventory]:
+        """Return the inventories of one class of the host of a row."""
+        tree = self.trees[row]
+        members = [member for member in tree.serving if resource_class in member.slots] if tree else []
+        return [self.classes[resource_class].slots.of(member.slots[resource_class]) for member in members]
 
     def host_tree(self, row: int) -> HostTree | None:
         """Return what can serve the host of a row, as the search for candidates wants it; nothing, if nothing can."""
@@ -165,19 +176,27 @@ class Snapshot(HostView):
         """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
         return self.facts.metadata(key).where(holds)
 
+    def where_metadata_under(self, prefix: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
+        """Tell the same of the values of all keys that begin with ``prefix``, taken together."""
+        return self.facts.metadata_under(prefix).where(holds)
+
     def number(self, path: str, absent: float = 0.0) -> FloatArray:
         """Return what the hosts' drivers say under ``path``, as numbers.
 
-        :raises ValueError: one of them is none.
+        :raises BadValue: one of them is none.
         """
-        return self.facts.attribute(path).numbers(lambda value: number(path, value, absent))
+        return self.facts.attribute(path).numbers(lambda value: number(path, value, absent), absent)
+
+    def number_from(self, path: str, reckon: Callable[[Any], float]) -> FloatArray:
+        """Return the numbers that stand for what the drivers say under ``path``; each value is asked about once."""
+        return self.facts.attribute(path).numbers(reckon, reckon)
 
     def metadata_number(self, key: str, default: float) -> FloatArray:
         """Return the smallest of the values that each host's aggregates give a key.
 
-        :raises ValueError: one of them is no number.
+        :raises BadValue: one of them is no number.
         """
-        return self.facts.metadata(key).numbers(lambda values: smallest(key, values, default))
+        return self.facts.metadata(key).numbers(lambda values: smallest(key, values, default), default)
 
     def has_neighbour(self, instance_uuids: Collection[str]) -> BoolArray:
         """Which hosts have one of these servers, which the request's hints name, placed on them."""
@@ -188,6 +207,11 @@ class Snapshot(HostView):
         """How many servers of each host run from an image with this property."""
         pair = f"{name}={value}"
         return np.fromiter((host.image_properties.get(pair, 0) for host in self.hosts), np.int64, len(self))
+
+    @property
+    def resource_classes(self) -> Collection[str]:
+        """Of what resource classes any host has inventory."""
+        return self.classes.keys()
 
     def capacity(self, resource_class: str) -> FloatArray:
         """How much of a class may be allocated in all; 0 where a host has none of it."""
@@ -206,8 +230,18 @@ class Snapshot(HostView):
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
         """Which hosts may allocate ``amount`` to one more consumer from one provider (capacity and unit rules)."""
-        amounts = self.classes.get(resource_class)
-        return amounts.fits(amount) if amounts else self._none()
+        known = self._fitted.get((resource_class, amount))
+        if known is None:
+            amounts = self.classes.get(resource_class)
+            known = _frozen(amounts.fits(amount) if amounts else self._none())
+            if len(self._fitted) < _FITTED:
+                self._fitted[resource_class, amount] = known
+        return known
+
+    @cached_property
+    def _fitted(self) -> dict[tuple[str, int], BoolArray]:
+        """What :meth:`fits` has answered: the filters ask, and then whoever explains what they have said."""
+        return {}
 
     def fitting(self, resource_class: str, amount: int) -> IntArray:
         """From how many providers of each host ``amount`` may be allocated to one more consumer."""
@@ -225,6 +259,10 @@ class Snapshot(HostView):
     def in_aggregate(self, aggregate: str) -> BoolArray:
         """Which hosts have a provider that belongs to this aggregate."""
         return self.aggregates.has(aggregate)
+
+    def root_in_aggregate(self, aggregate: str) -> BoolArray:
+        """Which hosts belong to this aggregate with the root of their own tree."""
+        return self.root_aggregates.has(aggregate)
 
     def has_provider(self, uuid: str) -> BoolArray:
         """Which hosts have this provider for their own, or in a tree that shares with them."""
@@ -260,12 +298,18 @@ class Snapshot(HostView):
         """Return a view of one's own in which these classes may be claimed."""
         known = {name: self.classes[name] for name in resource_classes if name in self.classes}
         used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
+        placed, under_way = self.placed.copy(), self.under_way.copy()
         shown = {
             name: replace(amounts, slots=replace(amounts.slots, used=_frozen(used[name].view())))
             for name, amounts in known.items()
         }
         same = {field.name: getattr(self, field.name) for field in fields(Snapshot)}
-        return PlannedView(**same | {"classes": {**self.classes, **shown}}, planned_use=used)
+        changed = {
+            "classes": {**self.classes, **shown},
+            "placed": _frozen(placed.view()),
+            "under_way": _frozen(under_way.view()),
+        }
+        return PlannedView(**same | changed, planned_use=used, planned_instances=(placed, under_way))
 
     def _inventories(self, tree: Tree) -> dict[str, list[HostInventory]]:
         return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
@@ -303,13 +347,23 @@ class PlannedView(Snapshot):
 
     planned_use: Mapping[str, FloatArray]
 
+    def fits(self, resource_class: str, amount: int) -> BoolArray:
+        """Which hosts may allocate ``amount`` to one more consumer, with what is planned by now."""
+        amounts = self.classes.get(resource_class)
+        return amounts.fits(amount) if amounts else self._none()
+
+    #: Of each host, the instances placed on it, and those that something is done to.
+    planned_instances: tuple[IntArray, IntArray]
+
     def claim(self, row: int, request: AllocationRequest) -> None:
-        """Count what serves a host's part of a request as used, and one member more on that host."""
+        """Count what serves a host's part of a request as used, and one instance and member more on that host."""
         tree = self.trees[row]
         for member in tree.serving if tree else ():
             if member.uuid in request.allocations:
                 for name, amount in request.allocations[member.uuid].resources.items():
                     self.planned_use[name][member.slots[name]] += amount
+        for instances in self.planned_instances:
+            instances[row] += 1
         if self.members:
             self.members.add(row, forced_down=bool(self.forced_down[row]))
 

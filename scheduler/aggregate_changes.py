@@ -1,0 +1,219 @@
+"""What changes a host aggregate, each in one transaction: its rows, its mirror among providers, and the feed."""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+from msgspec import structs
+from sqlalchemy import Connection, exc, select
+
+from moorage import errors, ids
+from moorage.columns import now
+from moorage.messages import (
+    AddAggregateHost,
+    CreateHostAggregate,
+    DeleteHostAggregate,
+    RemoveAggregateHost,
+    SetHostAggregate,
+)
+from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
+from placement_store import aggregates, bulk, feed, providers
+from placement_store.races import Moved
+from placement_store.schema import host_aggregate_hosts, provider_aggregates
+from placement_store.schema import host_aggregates as aggregate_table
+from scheduler import aggregate_nodes, host_aggregates, hosts
+from scheduler.aggregate_nodes import Node
+
+#: As many keys as one message may bring.
+MAX_KEYS = 256
+#: A zone is a name: no longer than the column of what agents report.
+_MAX_ZONE = 255
+
+
+def create(connection: Connection, message: CreateHostAggregate) -> HostAggregate:
+    """Create a host aggregate without hosts.
+
+    :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
+    :raises InvalidRequest: the zone is none.
+    :raises Moved: somebody else creates the same; a new transaction finds out.
+    """
+    _check_zone(message.metadata)
+    # The same for the same request, however often it is begun.
+    uuid = message.uuid or ids.derived(message.request_id, "host aggregate")
+    number = aggregates.numbers(connection, [uuid])[uuid]
+    table = aggregate_table.c
+    taken = select(table.aggregate_id).where((table.aggregate_id == number) | (table.name == message.name))
+    for row in connection.execute(taken):
+        raise _taken(uuid if row.aggregate_id == number else message.name)
+    new = {"aggregate_id": number, "name": message.name, "metadata": _document(message.metadata), "seq": 0}
+    try:
+        bulk.insert(connection, aggregate_table, [new], stamps=["created_at", "updated_at"])
+    except exc.IntegrityError as fault:
+        raise Moved from fault
+    return HostAggregate(uuid=uuid, name=message.name, metadata=message.metadata)
+
+
+def change(connection: Connection, message: SetHostAggregate) -> None:
+    """Change the name of a host aggregate, or some of its metadata.
+
+    :raises HostAggregateNotFound: there is no such aggregate.
+    :raises AlreadyExists: the name is taken.
+    :raises InvalidRequest: the zone is none, or there are too many keys.
+    :raises ZoneConflict: one of its hosts has another zone by another aggregate.
+    :raises InvalidState: servers are on a host whose zone would change.
+    :raises Moved: something of it has just changed; a new transaction may succeed.
+    """
+    number, before = host_aggregates.lock(connection, message.aggregate)
+    changed = {**before.metadata, **message.metadata}
+    metadata = {key: value for key, value in changed.items() if value is not None}
+    _check_zone(metadata)
+    if len(metadata) > MAX_KEYS:
+        raise errors.InvalidRequest(path="$.metadata", reason=f"an aggregate has {MAX_KEYS} keys at most")
+    after = structs.replace(before, name=message.name or before.name, metadata=metadata)
+    if after != before:
+        values = {"name": after.name, "metadata": _document(after.metadata), "updated_at": now()}
+        try:
+            same = aggregate_table.c.aggregate_id == number
+            connection.execute(aggregate_table.update().where(same).values(**values))
+        except exc.IntegrityError as fault:
+            raise _taken(after.name) from fault
+    _carry_over(connection, number, before, after)
+
+
+def add_host(connection: Connection, message: AddAggregateHost) -> None:
+    """Put a host into a host aggregate, with all its nodes; one that is in it already stays, and nothing changes.
+
+    :raises HostAggregateNotFound: there is no such aggregate.
+    :raises HostNotFound: there is no host of that name, or not in that cell.
+    :raises InvalidRequest: several cells have one of that name and none of them was named.
+    :raises ZoneConflict: it has another zone by another aggregate.
+    :raises InvalidState: servers are on it, and its zone would change.
+    :raises Moved: something of it has just changed; a new transaction may succeed.
+    """
+    number, before = host_aggregates.lock(connection, message.aggregate)
+    [known, *_] = hosts.of_name(connection, message.service_host, message.cell_uuid)
+    added = AggregateHost(service_host=message.service_host, cell_uuid=known.cell_uuid)
+    after = structs.replace(before, hosts=tuple(host_aggregates.by_cell_and_name({*before.hosts, added})))
+    _carry_over(connection, number, before, after)
+
+
+def remove_host(connection: Connection, message: RemoveAggregateHost) -> None:
+    """Take a host out of a host aggregate.
+
+    :raises HostAggregateNotFound: there is no such aggregate.
+    :raises HostNotFound: it has no such host.
+    :raises InvalidRequest: it has hosts of that name in several cells and none of them was named.
+    :raises InvalidState: servers are on it, and its zone would change.
+    :raises Moved: something of it has just changed; a new transaction may succeed.
+    """
+    number, before = host_aggregates.lock(connection, message.aggregate)
+    leaving = [host for host in before.hosts if _is_meant(host, message)]
+    if not leaving:
+        raise errors.HostNotFound(name=f"{message.service_host} in aggregate {before.name}")
+    if len(leaving) > 1:
+        raise errors.InvalidRequest(path="$.cell_uuid", reason="it has hosts of this name in several cells: name one")
+    after = structs.replace(before, hosts=tuple(host for host in before.hosts if host not in leaving))
+    _carry_over(connection, number, before, after)
+
+
+def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregate:
+    """Delete a host aggregate; return what it was. The aggregate of providers stays, as all do, if only by its uuid.
+
+    :raises HostAggregateNotFound: there is no such aggregate.
+    :raises InvalidState: it has hosts, and is not to be deleted by force; or servers are on one whose zone would
+        change.
+    :raises Moved: something of it has just changed; a new transaction may succeed.
+    """
+    number, before = host_aggregates.lock(connection, message.aggregate)
+    if before.hosts and not message.force:
+        raise errors.InvalidState(reason=f"aggregate {before.name} has {len(before.hosts)} host(s)")
+    _carry_over(connection, number, before, structs.replace(before, metadata={}, hosts=()))
+    connection.execute(aggregate_table.delete().where(aggregate_table.c.aggregate_id == number))
+    return before
+
+
+# --- What a change means for hosts and providers --------------------------------------------------------------------
+
+
+def _carry_over(connection: Connection, number: int, before: HostAggregate, after: HostAggregate) -> None:
+    """Do to hosts and to their nodes' providers what a change of their aggregate means to them, or refuse it."""
+    joining, leaving = set(after.hosts).difference(before.hosts), set(before.hosts).difference(after.hosts)
+    concerned = joining | leaving
+    if before.metadata != after.metadata:
+        concerned |= {*before.hosts, *after.hosts}
+    if not concerned:
+        return
+    zone = after.metadata.get(ZONE_KEY)
+    may_move = bool(joining or leaving) or zone != before.metadata.get(ZONE_KEY)
+    nodes = aggregate_nodes.lock(connection, concerned, with_providers=may_move)
+    if not joining <= {node.host for node in nodes}:
+        # Deleted since it was looked for.
+        raise Moved
+    moved: set[int] = set()
+    if may_move:
+        others = aggregate_nodes.other_zones(connection, concerned, number)
+        aggregate_nodes.refuse_two_zones(others, concerned - leaving, zone)
+        aggregate_nodes.refuse_moved_servers(connection, nodes, others, before, after)
+        _write_members(connection, number, joining, leaving)
+        moved = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
+        providers.move_rows(connection, moved, generation=1)
+    hosts.change(connection, [node.id for node in nodes], {})
+    feed.record(connection, provider_ids=moved)
+
+
+def _write_members(
+    connection: Connection, number: int, joining: Collection[AggregateHost], leaving: Collection[AggregateHost]
+) -> None:
+    # Only now: whoever deletes such a host holds its row, and then takes it out of its aggregates.
+    new = [{"aggregate_id": number, "cell_uuid": host.cell_uuid, "service_host": host.service_host} for host in joining]
+    bulk.insert(connection, host_aggregate_hosts, new)
+    member = host_aggregate_hosts.c
+    for cell_uuid, names in aggregate_nodes.by_cell(leaving).items():
+        of_cell = host_aggregate_hosts.delete().where(member.aggregate_id == number, member.cell_uuid == cell_uuid)
+        for chunk in bulk.chunks(names):
+            connection.execute(of_cell.where(member.service_host.in_(chunk)))
+
+
+def _mirror(connection: Connection, number: int, joining: Collection[int], leaving: Collection[int]) -> set[int]:
+    """Put providers into the aggregate of a number and take others out; return the ids of those that have changed."""
+    link = provider_aggregates.c
+    query = select(link.resource_provider_id).where(link.aggregate_id == number)
+    inside = {
+        row.resource_provider_id
+        for row in bulk.select_in(connection, query, link.resource_provider_id, sorted({*joining, *leaving}))
+    }
+    new, gone = set(joining) - inside, inside.intersection(leaving)
+    bulk.insert(
+        connection, provider_aggregates, [{"resource_provider_id": id_, "aggregate_id": number} for id_ in sorted(new)]
+    )
+    for chunk in bulk.chunks(sorted(gone)):
+        connection.execute(
+            provider_aggregates.delete().where(link.aggregate_id == number, link.resource_provider_id.in_(chunk))
+        )
+    return new | gone
+
+
+def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> set[int]:
+    return {node.provider_id for node in nodes if node.provider_id is not None and node.host in of_hosts}
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+def _is_meant(host: AggregateHost, message: RemoveAggregateHost) -> bool:
+    return host.service_host == message.service_host and message.cell_uuid in (None, host.cell_uuid)
+
+
+def _check_zone(metadata: Mapping[str, str]) -> None:
+    zone = metadata.get(ZONE_KEY)
+    if zone is not None and not 1 <= len(zone) <= _MAX_ZONE:
+        raise errors.InvalidRequest(
+            path=f"$.metadata[{ZONE_KEY!r}]", reason=f"a zone has a name of 1 to {_MAX_ZONE} characters"
+        )
+
+
+def _taken(name: str) -> errors.AlreadyExists:
+    return errors.AlreadyExists(kind="host aggregate", name=name)
+
+
+def _document(metadata: Mapping[str, str]) -> bytes:
+    return msgspec.json.encode(dict(metadata), order="sorted")

@@ -1,0 +1,314 @@
+"""The sub-commands `moorage aggregate create`, `set`, `add-host`, `remove-host`, `list`, `show`, `delete`, `sync`."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
+from moorage import ids
+from moorage.commands import ShownLines, shown
+from moorage.messages import (
+    AddAggregateHost,
+    CreateHostAggregate,
+    DeleteHostAggregate,
+    GetHostAggregate,
+    ListHostAggregates,
+    RemoveAggregateHost,
+    SetHostAggregate,
+    SyncHostAggregates,
+)
+from moorage.model import ZONE_KEY, HostAggregate, Text
+from placement_store.commands import typed
+from scheduler.commands import WithCells
+
+Shown = tuple[tuple[str, ...], tuple[Any, ...]]
+
+_COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
+
+
+class _Aggregates(WithCells):
+    """A command about host aggregates."""
+
+    def shown(self, aggregate: HostAggregate) -> Shown:
+        """Return an aggregate as it is shown, its hosts with the names of their cells."""
+        names = {uuid: name for name, uuid in self.cells().items()} if aggregate.hosts else {}
+        pairs = sorted((host.service_host, names.get(host.cell_uuid, host.cell_uuid)) for host in aggregate.hosts)
+        hosts = [{"host": host, "cell": cell} for host, cell in pairs]
+        lines = [f"{host['host']} in {host['cell']}" for host in hosts]
+        return _COLUMNS, (*_described(aggregate), ShownLines(hosts, lines))
+
+    def shown_now(self, reference: str) -> Shown:
+        """Return an aggregate, by its name or uuid, as it is now.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        """
+        return self.shown(self.client("scheduler").call(GetHostAggregate(aggregate=reference)))
+
+
+class _OfAggregate(_Aggregates):
+    """A command about one host aggregate."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("aggregate", type=typed.name, metavar="AGGREGATE", help="the aggregate, by name or uuid")
+        return parser
+
+
+class _OfHost(_OfAggregate):
+    """A command about one host of an aggregate."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", type=typed.name, metavar="HOST", help="the host")
+        parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
+        return parser
+
+
+class AggregateCreate(_Aggregates, ShowOne):
+    """Create a host aggregate: a named set of hosts, with metadata for filters and weighers to read.
+
+    It is an aggregate of resource providers too, which `member_of` of a request can name.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", type=typed.name, help="what it is called; no other may be called the same")
+        parser.add_argument(
+            "--uuid", type=typed.uuid, help="that of an aggregate of providers that it is to be; default: a new one"
+        )
+        _add_metadata(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Create the aggregate and show it.
+
+        :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
+        :raises InvalidRequest: something of it is malformed.
+        """
+        message = CreateHostAggregate(
+            request_id=ids.fresh(), name=parsed_args.name, uuid=parsed_args.uuid, metadata=_metadata(parsed_args)
+        )
+        return self.shown(self.client("scheduler").call(message))
+
+
+class AggregateSet(_OfAggregate, ShowOne):
+    """Change the name or the metadata of a host aggregate; what is not named stays.
+
+    Refused where servers are on a host whose availability zone would change, and where a host would have two.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--name", type=typed.name, help="its new name")
+        parser.add_argument(
+            "--unset",
+            type=typed.name,
+            action="append",
+            default=[],
+            metavar="KEY",
+            help="take a key out of its metadata",
+        )
+        _add_metadata(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Change the aggregate and show it.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises AlreadyExists: the name is taken.
+        :raises InvalidRequest: something of it is malformed, or a number is none.
+        :raises ZoneConflict: a host has another zone by another aggregate.
+        :raises InvalidState: servers are on a host whose zone would change.
+        """
+        message = SetHostAggregate(
+            request_id=ids.fresh(),
+            aggregate=parsed_args.aggregate,
+            name=parsed_args.name,
+            metadata={**dict.fromkeys(parsed_args.unset), **_metadata(parsed_args)},
+        )
+        self.client("scheduler").call(message)
+        return self.shown_now(parsed_args.name or parsed_args.aggregate)
+
+
+class AggregateAddHost(_OfHost, ShowOne):
+    """Put a host into a host aggregate, with all its nodes; one that is in it already stays.
+
+    Refused where it has another availability zone by another aggregate, and where servers are on it and its zone would
+    change.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Put the host into the aggregate and show that.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostNotFound: there is no such host.
+        :raises InvalidRequest: several cells have one of that name.
+        :raises ZoneConflict: it has another zone by another aggregate.
+        :raises InvalidState: servers are on it, and its zone would change.
+        """
+        message = AddAggregateHost(
+            request_id=ids.fresh(),
+            aggregate=parsed_args.aggregate,
+            service_host=parsed_args.host,
+            cell_uuid=self.cell_uuid(parsed_args.cell),
+        )
+        self.client("scheduler").call(message)
+        return self.shown_now(parsed_args.aggregate)
+
+
+class AggregateRemoveHost(_OfHost, ShowOne):
+    """Take a host out of a host aggregate.
+
+    Refused where servers are on it and its availability zone would change.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Take the host out of the aggregate and show that.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostNotFound: it has no such host.
+        :raises InvalidRequest: it has hosts of that name in several cells.
+        :raises InvalidState: servers are on it, and its zone would change.
+        """
+        message = RemoveAggregateHost(
+            request_id=ids.fresh(),
+            aggregate=parsed_args.aggregate,
+            service_host=parsed_args.host,
+            cell_uuid=self.cell_uuid(parsed_args.cell),
+        )
+        self.client("scheduler").call(message)
+        return self.shown_now(parsed_args.aggregate)
+
+
+class AggregateList(_Aggregates, Lister):
+    """List the host aggregates by name, with how many hosts each has."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", type=typed.name, metavar="NAME", help="only those that a host of this name is in")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Return a row an aggregate."""
+        aggregates = self.client("scheduler").call(ListHostAggregates(service_host=parsed_args.host))
+        return _COLUMNS, [(*_described(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
+
+
+class AggregateShow(_OfAggregate, ShowOne):
+    """Show a host aggregate with its metadata and its hosts."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Show the aggregate.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        """
+        return self.shown_now(parsed_args.aggregate)
+
+
+class AggregateDelete(_OfAggregate, ShowOne):
+    """Delete a host aggregate that has no hosts, or with --force take them out of it first.
+
+    Refused, by force as well, where servers are on a host whose availability zone would change.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--force", action="store_true", help="also if it has hosts, which stay what they are")
+        parser.add_argument("--dry-run", action="store_true", help="only show what would be deleted")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Delete the aggregate and show what it was.
+
+        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises InvalidState: it has hosts, or servers are on one whose zone would change.
+        """
+        message = DeleteHostAggregate(
+            request_id=ids.fresh(),
+            aggregate=parsed_args.aggregate,
+            force=parsed_args.force,
+            dry_run=parsed_args.dry_run,
+        )
+        columns, values = self.shown(self.client("scheduler").call(message))
+        return (*columns, "deleted"), (*values, not parsed_args.dry_run)
+
+
+class AggregateSync(_Aggregates, Lister):
+    """List the nodes of hosts that are missing in an aggregate of their host, and put them into it.
+
+    There are none, unless a service of an older version or a hand has written to the tables.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--dry-run", action="store_true", help="only list them")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Return a row a node."""
+        message = SyncHostAggregates(request_id=ids.fresh(), dry_run=parsed_args.dry_run)
+        found = self.client("scheduler").call(message)
+        names = {uuid: name for name, uuid in self.cells().items()} if found else {}
+        return ("aggregate", "uuid", "host", "cell", "provider", "added"), [
+            (
+                one.aggregate,
+                one.aggregate_uuid,
+                one.service_host,
+                names.get(one.cell_uuid, one.cell_uuid),
+                one.provider_uuid,
+                not parsed_args.dry_run,
+            )
+            for one in found
+        ]
+
+
+def _described(aggregate: HostAggregate) -> tuple[Any, ...]:
+    lines = [f"{key}={value}" for key, value in aggregate.metadata.items()]
+    zone = aggregate.metadata.get(ZONE_KEY)
+    return (*shown((aggregate.uuid, aggregate.name, zone)), ShownLines(dict(aggregate.metadata), lines))
+
+
+# --- What is typed --------------------------------------------------------------------------------------------------
+
+
+def _add_metadata(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metadata",
+        type=_pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="metadata of it; may be given several times",
+    )
+    parser.add_argument(
+        "--zone", type=typed.name, help=f"the availability zone of its hosts: the same as --metadata {ZONE_KEY}=ZONE"
+    )
+
+
+def _metadata(parsed_args: argparse.Namespace) -> dict[str, str]:
+    zone = {} if parsed_args.zone is None else {ZONE_KEY: parsed_args.zone}
+    return {**dict(parsed_args.metadata), **zone}
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return typed.name(key), _text(value)
+
+
+def _text(text: str) -> str:
+    try:
+        return msgspec.convert(text, Text)
+    except msgspec.ValidationError:
+        raise argparse.ArgumentTypeError("a value has 4096 characters at most") from None

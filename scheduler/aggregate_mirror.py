@@ -1,0 +1,104 @@
+"""Nodes of hosts that are missing in their aggregates: who they are, and how they come into them.
+
+Nothing that is written here leaves one out. Somebody else may have: a service of an older version during an upgrade, or
+a hand in the tables. And a node that is new to a host which is known already comes into its aggregates so.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, select
+
+from moorage.model import UnmirroredHost
+from placement_store import bulk, feed, host_aggregate_links, providers
+from placement_store.schema import (
+    aggregates,
+    host_aggregate_hosts,
+    host_aggregates,
+    hosts,
+    provider_aggregates,
+    resource_providers,
+)
+
+
+def missing(connection: Connection) -> list[UnmirroredHost]:
+    """Return all nodes that are missing in an aggregate of their host, by aggregate and host."""
+    return [
+        UnmirroredHost(
+            aggregate=row.name,
+            aggregate_uuid=row.aggregate_uuid,
+            service_host=row.service_host,
+            cell_uuid=row.cell_uuid,
+            provider_uuid=row.provider_uuid,
+        )
+        for row in connection.execute(_MISSING.order_by(host_aggregates.c.name, hosts.c.service_host, hosts.c.id))
+    ]
+
+
+def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
+    """Put the nodes of hosts into all aggregates of these; what is in them already stays untouched.
+
+    :raises Moved: a provider has just been deleted; a new transaction may succeed.
+    """
+    ids = [key.id for key in providers.keys_found(connection, provider_uuids).values()]
+    providers.lock(connection, ids)
+    # Read under the lock: a host may have left its aggregate since.
+    required = host_aggregate_links.required(connection, ids)
+    link = provider_aggregates.c
+    query = select(link.resource_provider_id, link.aggregate_id)
+    held = {tuple(row) for row in bulk.select_in(connection, query, link.resource_provider_id, sorted(ids))}
+    wanted = {(id_, number) for id_, numbers in required.items() for number in numbers.values()}
+    new = sorted(wanted - held)
+    bulk.insert(
+        connection, provider_aggregates, [{"resource_provider_id": id_, "aggregate_id": number} for id_, number in new]
+    )
+    moved = {id_ for id_, _ in new}
+    providers.move_rows(connection, moved, generation=1)
+    feed.record(connection, provider_ids=moved)
+
+
+def welcome_nodes(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> None:
+    """Put new nodes of hosts that have had others before into the aggregates of these hosts.
+
+    :raises Moved: a provider has just been deleted; a new transaction may succeed.
+    """
+    if not service_hosts:
+        return
+    # Whoever changes an aggregate of such a host holds the rows of the nodes that it has had, or waits for them.
+    #
+    # SELECT id FROM hosts WHERE cell_uuid = ... AND service_host IN (...) ORDER BY id FOR UPDATE
+    locked = select(hosts.c.id).where(hosts.c.cell_uuid == cell_uuid).order_by(hosts.c.id).with_for_update()
+    list(bulk.select_in(connection, locked, hosts.c.service_host, sorted(service_hosts)))
+    of_cell = _MISSING.where(hosts.c.cell_uuid == cell_uuid)
+    found = bulk.select_in(connection, of_cell, hosts.c.service_host, sorted(service_hosts))
+    mend(connection, {row.provider_uuid for row in found})
+
+
+def _missing() -> Select[Any]:
+    # SELECT g.name, ... FROM host_aggregate_hosts m
+    #   JOIN host_aggregates g ... JOIN aggregates a ... JOIN hosts h ON (h.cell_uuid, h.service_host) = (m. ...)
+    #   JOIN resource_providers p ON p.uuid = h.compute_node_uuid
+    #   LEFT JOIN provider_aggregates l ON l.resource_provider_id = p.id AND l.aggregate_id = m.aggregate_id
+    #  WHERE l.aggregate_id IS NULL
+    member, own, link = host_aggregate_hosts.c, resource_providers.c, provider_aggregates.c
+    return (
+        select(
+            host_aggregates.c.name,
+            aggregates.c.uuid.label("aggregate_uuid"),
+            hosts.c.service_host,
+            hosts.c.cell_uuid,
+            own.uuid.label("provider_uuid"),
+        )
+        .select_from(host_aggregate_hosts)
+        .join(host_aggregates, host_aggregates.c.aggregate_id == member.aggregate_id)
+        .join(aggregates, aggregates.c.id == member.aggregate_id)
+        .join(hosts, and_(hosts.c.cell_uuid == member.cell_uuid, hosts.c.service_host == member.service_host))
+        .join(resource_providers, own.uuid == hosts.c.compute_node_uuid)
+        .outerjoin(
+            provider_aggregates, and_(link.resource_provider_id == own.id, link.aggregate_id == member.aggregate_id)
+        )
+        .where(link.aggregate_id.is_(None))
+    )
+
+
+_MISSING = _missing()

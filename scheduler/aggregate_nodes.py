@@ -1,0 +1,162 @@
+"""The nodes of the hosts that a change of a host aggregate concerns, locked, and what the change may not do to them."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, or_, select
+
+from moorage import errors
+from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
+from placement_store import bulk, providers
+from placement_store.races import Moved
+from placement_store.residues import RESIDUE
+from placement_store.schema import consumers, host_aggregate_hosts, host_aggregates, hosts, resource_providers
+
+#: A refusal names no more consumers than this.
+_NAMED = 5
+
+
+class Node(NamedTuple):
+    """A node of a host; without a provider id its provider is not there (yet)."""
+
+    id: int
+    host: AggregateHost
+    reported_zone: str
+    provider_id: int | None
+
+
+class Claimed(NamedTuple):
+    """A zone that another aggregate gives a host."""
+
+    zone: str
+    aggregate: str
+
+
+def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_providers: bool) -> list[Node]:
+    """Return the nodes of these hosts by id, each locked: their providers first, where these are wanted.
+
+    :raises Moved: one has come or gone meanwhile; a new transaction may succeed.
+    """
+    found = _nodes(connection, concerned)
+    if with_providers:
+        providers.lock(connection, [node.provider_id for node in found if node.provider_id is not None])
+    # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
+    query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
+    list(bulk.select_in(connection, query, hosts.c.id, [node.id for node in found]))
+    # Whoever registers a node of such a host, or creates its provider, waits for the host's row, or has held it until
+    # now: what it has brought is seen here.
+    if _nodes(connection, concerned) != found:
+        raise Moved
+    return found
+
+
+def refuse_two_zones(
+    others: Mapping[AggregateHost, Claimed], members: Collection[AggregateHost], zone: str | None
+) -> None:
+    """Refuse that an aggregate gives one of its hosts another zone than another aggregate does.
+
+    :raises ZoneConflict: it would.
+    """
+    for host in members:
+        other = others.get(host)
+        if zone is not None and other is not None and other.zone != zone:
+            raise errors.ZoneConflict(host=host.service_host, zone=other.zone, aggregate=other.aggregate, other=zone)
+
+
+def refuse_moved_servers(
+    connection: Connection,
+    nodes: Collection[Node],
+    others: Mapping[AggregateHost, Claimed],
+    before: HostAggregate,
+    after: HostAggregate,
+) -> None:
+    """Refuse that a node on which servers are placed comes into another zone: they are where they asked to be.
+
+    The nodes and their providers must be locked.
+
+    :raises InvalidState: it would.
+    """
+    given = [dict.fromkeys(aggregate.hosts, aggregate.metadata.get(ZONE_KEY)) for aggregate in (before, after)]
+    changed: dict[int, tuple[Node, str, str]] = {}
+    for node in nodes:
+        zones = [_zone(node, others, own.get(node.host)) for own in given]
+        if node.provider_id is not None and zones[0] != zones[1]:
+            changed[node.provider_id] = (node, zones[0], zones[1])
+    placed: dict[int, list[str]] = {}
+    for uuid, root_id in _placed(connection, changed):
+        placed.setdefault(root_id, []).append(uuid)
+    for root_id, uuids in sorted(placed.items()):
+        node, was, would_be = changed[root_id]
+        named = ", ".join(sorted(uuids)[:_NAMED]) + (f" and {len(uuids) - _NAMED} more" if len(uuids) > _NAMED else "")
+        raise errors.InvalidState(
+            reason=f"host {node.host.service_host} would go from zone {was} to {would_be} with {named} on it"
+        )
+
+
+def other_zones(
+    connection: Connection, concerned: Iterable[AggregateHost], number: int
+) -> dict[AggregateHost, Claimed]:
+    """Return the zones that hosts have by other aggregates than the one of this number."""
+    table, member = host_aggregates.c, host_aggregate_hosts.c
+    query = (
+        select(member.cell_uuid, member.service_host, table.name, table.metadata)
+        .join_from(host_aggregate_hosts, host_aggregates, table.aggregate_id == member.aggregate_id)
+        .where(table.aggregate_id != number)
+        .order_by(table.name)
+    )
+    zones: dict[str, str | None] = {}
+    found: dict[AggregateHost, Claimed] = {}
+    for cell_uuid, names in by_cell(concerned).items():
+        of_cell = query.where(member.cell_uuid == cell_uuid)
+        for _cell, host, aggregate, document in bulk.select_in(connection, of_cell, member.service_host, names):
+            if aggregate not in zones:
+                zones[aggregate] = msgspec.json.decode(document, type=dict[str, str]).get(ZONE_KEY)
+            if (zone := zones[aggregate]) is not None:
+                found[AggregateHost(service_host=host, cell_uuid=cell_uuid)] = Claimed(zone, aggregate)
+    return found
+
+
+def _zone(node: Node, others: Mapping[AggregateHost, Claimed], own: str | None) -> str:
+    """Return the zone of a node to which the aggregate gives this one, or none."""
+    if own is not None:
+        return own
+    other = others.get(node.host)
+    return node.reported_zone if other is None else other.zone
+
+
+def _placed(connection: Connection, root_ids: Collection[int]) -> Iterator[tuple[str, int]]:
+    """Yield the consumers that a claim has placed on these nodes: servers, and migrations that may have to go back."""
+    # SELECT uuid, root_provider_id FROM consumers
+    #  WHERE root_provider_id IN (...) AND (consumer_type IS NULL OR consumer_type <> 'RESIDUE')
+    table = consumers.c
+    query = select(table.uuid, table.root_provider_id).where(
+        or_(table.consumer_type.is_(None), table.consumer_type != RESIDUE)
+    )
+    yield from bulk.select_in(connection, query, table.root_provider_id, sorted(root_ids))
+
+
+def _nodes(connection: Connection, concerned: Iterable[AggregateHost]) -> list[Node]:
+    # SELECT h.id, h.service_host, h.availability_zone, p.id FROM hosts h
+    #   LEFT JOIN resource_providers p ON p.uuid = h.compute_node_uuid
+    #  WHERE h.cell_uuid = ... AND h.service_host IN (...)
+    own = resource_providers.c
+    query = select(hosts.c.id, hosts.c.service_host, hosts.c.availability_zone, own.id).select_from(
+        hosts.outerjoin(resource_providers, own.uuid == hosts.c.compute_node_uuid)
+    )
+    found = [
+        Node(id_, AggregateHost(service_host=name, cell_uuid=cell_uuid), zone, provider_id)
+        for cell_uuid, names in by_cell(concerned).items()
+        for id_, name, zone, provider_id in bulk.select_in(
+            connection, query.where(hosts.c.cell_uuid == cell_uuid), hosts.c.service_host, names
+        )
+    ]
+    return sorted(found, key=lambda node: node.id)
+
+
+def by_cell(concerned: Iterable[AggregateHost]) -> dict[str, list[str]]:
+    """Return the names of hosts by cell, both in their order."""
+    found: dict[str, list[str]] = {}
+    for host in concerned:
+        found.setdefault(host.cell_uuid, []).append(host.service_host)
+    return {cell_uuid: sorted(names) for cell_uuid, names in sorted(found.items())}

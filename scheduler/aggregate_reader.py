@@ -1,0 +1,53 @@
+"""The host aggregates as request filters want them: all of them, without their hosts, read when somebody asks."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from moorage.database import Database
+from moorage.plugin import Aggregate
+from placement_store.schema import aggregates, host_aggregates
+
+# SELECT a.uuid, h.name, h.metadata FROM host_aggregates h JOIN aggregates a ON a.id = h.aggregate_id
+_ALL = select(aggregates.c.uuid, host_aggregates.c.name, host_aggregates.c.metadata).join_from(
+    host_aggregates, aggregates, aggregates.c.id == host_aggregates.c.aggregate_id
+)
+
+
+class AggregateReader:
+    """Reads all host aggregates at most once for all who ask at about the same time. Safe to use from several threads.
+
+    They are a few hundred at most, and most requests ask for none of them: so they are read whole, and not followed.
+
+    :param clock: the time by which whoever asks says how old the answer may be.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._begun = float("-inf")
+        self._known: Mapping[tuple[str, str, bytes], Aggregate] = {}
+
+    def read(self, begun_after: float) -> Sequence[Aggregate]:
+        """Return them as a reading found them that began at this time or later.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        with self._lock:
+            if self._begun < begun_after:
+                begun = self._clock()
+                self._database.read(self._read)
+                self._begun = begun
+            return list(self._known.values())
+
+    def _read(self, connection: Connection) -> None:
+        rows = [(row.uuid, row.name, bytes(row.metadata)) for row in connection.execute(_ALL)]
+        # What has not changed need not be decoded again.
+        self._known = {row: self._known.get(row) or _aggregate(*row) for row in rows}
+
+
+def _aggregate(uuid: str, name: str, metadata: bytes) -> Aggregate:
+    return Aggregate(uuid, name, msgspec.json.decode(metadata, type=dict[str, str]))

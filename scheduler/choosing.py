@@ -1,0 +1,64 @@
+"""Choosing: the best hosts of a ranking that can serve a request, and for each of them the best of its cell."""
+
+from dataclasses import dataclass
+
+from moorage.model import AllocationRequest
+from moorage.plugin import BoolArray
+from scheduler.ranking import Ranking
+from scheduler.serving import Serving
+from scheduler.view import Snapshot
+
+#: How many more hosts are looked at each time those before them could not serve the request.
+_WIDEN = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """A host, by its row in the view, and which of its providers serve the request."""
+
+    row: int
+    weight: float
+    allocation_request: AllocationRequest
+
+
+def best_of(
+    view: Snapshot, ranking: Ranking, serving: Serving, count: int, among: BoolArray | None = None
+) -> list[Choice]:
+    """Return the ``count`` best hosts that can serve the request; of those in ``among``, where given."""
+    found: list[Choice] = []
+    looked_at, wanted = 0, count
+    while True:
+        best = ranking.best(wanted, among)
+        for row, weight in best[looked_at:]:
+            way = serving.first(view, row)
+            if way is not None:
+                found.append(Choice(row, weight, way))
+                if len(found) == count:
+                    return found
+        if len(best) < wanted:
+            return found
+        looked_at, wanted = wanted, _WIDEN * wanted
+
+
+class Alternates:
+    """The best hosts of each cell, which the instances that go there share."""
+
+    def __init__(self, view: Snapshot, ranking: Ranking, serving: Serving, offered: BoolArray, count: int) -> None:
+        self._view = view
+        self._ranking = ranking
+        self._serving = serving
+        self._offered = offered
+        self._count = count
+        self._pools: dict[int, list[Choice]] = {}
+
+    def of(self, chosen: Choice) -> list[Choice]:
+        """Return the best hosts that are in the chosen one's cell and not itself.
+
+        What is chosen for one instance may be an alternate of another, since it is feasible with all of them on it.
+        """
+        cell = int(self._view.cell_codes[chosen.row])
+        if cell not in self._pools:
+            among = self._offered & (self._view.cell_codes == cell)
+            # One more than is wanted: a chosen host may itself be among the best.
+            self._pools[cell] = best_of(self._view, self._ranking, self._serving, self._count + 1, among)
+        return [choice for choice in self._pools[cell] if choice.row != chosen.row][: self._count]

@@ -1,0 +1,131 @@
+"""What the running schedulers decide by, for the operator: each of them answers for itself."""
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from cliff.lister import Lister
+
+from moorage import errors
+from moorage.commands import Configured, ShownLines, ShownValue, positive
+from moorage.inspection import PluginUse, PolicyState
+from moorage.messages import ListServices, ShowPolicy
+from moorage.reach import Reach
+
+LOG = logging.getLogger(__name__)
+
+_COLUMNS = (
+    *("scheduler", "policy", "since", "filters", "weighers", "request_filters", "host_subset_size", "broken_plugin"),
+    *("broken", "needs_restart", "refused_reload"),
+)
+#: What two policies may differ in.
+_PARTS = ("filters", "weighers", "request_filters", "host_subset_size", "broken_plugin")
+
+
+class SchedulerConfigShow(Configured, Lister):
+    """Say by what each running scheduler decides: its policy, since when, and whether the last reload was refused.
+
+    Two schedulers with the same word under `policy` decide by the same. The exit status is 1 if they differ, or if one
+    of them does not answer.
+    """
+
+    _wrong: Sequence[str] = ()
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--scheduler", metavar="NAME", help="only this one")
+        parser.add_argument(
+            "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long each of them may take to answer"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Ask them all."""
+        reach = self.reach(parsed_args.timeout)
+        names = [parsed_args.scheduler] if parsed_args.scheduler else self._running(reach)
+        with ThreadPoolExecutor(len(names)) as threads:
+            answers = dict(zip(names, threads.map(lambda name: _ask(reach, name), names), strict=True))
+        policies = {name or "(any)": answer for name, answer in answers.items() if isinstance(answer, PolicyState)}
+        silent = [
+            f"Scheduler {name or '(any)'} does not answer: {answer}"
+            for name, answer in answers.items()
+            if not isinstance(answer, PolicyState)
+        ]
+        self._wrong = [*silent, *differences(policies)]
+        return _COLUMNS, [_row(name, policy) for name, policy in policies.items()]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Show them, and tell by the exit status whether they decide by the same."""
+        status: int = super().run(parsed_args)
+        for sentence in self._wrong:
+            LOG.error(sentence)
+        return status or int(bool(self._wrong))
+
+    def _running(self, reach: Reach) -> list[str | None]:
+        """Return the names of the schedulers that are heard of; none has reported itself yet: any one that serves."""
+        services = reach.topic("placement").call(ListServices())
+        silent_after: float = self.conf.service.silent_after
+        found = {
+            known.service.name
+            for known in services
+            if known.service.kind == "scheduler" and known.heard <= silent_after
+        }
+        return [*sorted(found)] or [None]
+
+
+def differences(policies: Mapping[str, PolicyState]) -> list[str]:
+    """Return in what each of some schedulers differs from what most of them decide by."""
+    if len({policy.fingerprint for policy in policies.values()}) < 2:
+        return []
+    [(most, _)] = Counter(policy.fingerprint for policy in policies.values()).most_common(1)
+    usual_name, usual = next((name, policy) for name, policy in policies.items() if policy.fingerprint == most)
+    said = []
+    for name, policy in policies.items():
+        if policy.fingerprint == most:
+            continue
+        parts = [part for part in _PARTS if getattr(policy, part) != getattr(usual, part)]
+        said.append(f"Scheduler {name} differs from {usual_name} in {', '.join(parts) or 'a value that is secret'}")
+    return said
+
+
+def _ask(reach: Reach, name: str | None) -> PolicyState | errors.MoorageError:
+    try:
+        return reach.topic("scheduler", name).call(ShowPolicy())
+    except errors.MoorageError as fault:
+        return fault
+
+
+def _row(name: str, policy: PolicyState) -> tuple[Any, ...]:
+    refused = policy.refused
+    return (
+        name,
+        policy.fingerprint,
+        ShownLines(round(policy.age, 1), [f"{policy.age:,.0f} s"]),
+        *(_plugins(each) for each in (policy.filters, policy.weighers, policy.request_filters)),
+        policy.host_subset_size,
+        policy.broken_plugin,
+        ShownLines(policy.broken, [f"{plugin}: {count:,}" for plugin, count in policy.broken.items()]),
+        ShownLines(list(policy.needs_restart), list(policy.needs_restart)),
+        ShownValue(None)
+        if refused is None
+        else ShownLines(msgspec.to_builtins(refused), [f"{refused.age:,.0f} s ago: {refused.reason}"]),
+    )
+
+
+def _plugins(plugins: Iterable[PluginUse]) -> ShownLines:
+    plugins = list(plugins)
+    return ShownLines([msgspec.to_builtins(each) for each in plugins], [_plugin(each) for each in plugins])
+
+
+def _plugin(plugin: PluginUse) -> str:
+    """Return a plug-in with its multiplier and its options in one line."""
+    said = [plugin.name]
+    if plugin.multiplier is not None:
+        said.append(f"x {plugin.multiplier:g}")
+    said += [f"{name}={value}" for name, value in plugin.settings.items()]
+    return " ".join(said)

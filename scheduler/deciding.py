@@ -1,0 +1,170 @@
+"""Deciding: what a request asks for, planned on the hosts as they are; whether it is then claimed or only explained.
+
+What cannot be placed is said only after the view has caught up with the store and all has been planned once more.
+"""
+
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from moorage.database import Database
+from moorage.messages import SelectDestinations
+from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
+from placement_store import candidates, cells
+from placement_store.names import ResourceClassNames, TraitNames
+from scheduler import circumstances
+from scheduler.circumstances import Circumstances
+from scheduler.follow import Follower
+from scheduler.narrowing import Asking, Narrowing, Refusal
+from scheduler.picture import Picture
+from scheduler.planning import Plan, Planner, Shortfall
+from scheduler.serving import Refusals
+from scheduler.view import Snapshot
+
+
+class Decided(NamedTuple):
+    """What came of planning, and what was known beside the hosts."""
+
+    known: Circumstances
+    plan: Plan | Shortfall
+
+
+class Rules(NamedTuple):
+    """By what a request is decided; a decision goes by the same ones from its beginning to its end."""
+
+    planner: Planner
+    narrowing: Narrowing
+
+    def of_one_request(self) -> "Rules":
+        """Return the same for one request: a plug-in that it breaks is left out of it alone, where that is wanted."""
+        faults = self.planner.faults
+        if not faults.skip:
+            return self
+        faults = faults.of_one_request()
+        return Rules(self.planner.going_by(faults), self.narrowing.going_by(faults))
+
+
+class Deciding:
+    """What decisions of one scheduler are made with.
+
+    :param rules: by what the decisions go that begin from now on; put others in their place at any time.
+    :param max_age: seconds; a decision first follows the store where the view is older.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        names: ResourceClassNames,
+        picture: Picture,
+        follower: Follower,
+        rules: Rules,
+        max_age: float,
+    ) -> None:
+        self.database = database
+        self.names = names
+        self.picture = picture
+        self.follower = follower
+        self.rules = rules
+        self.max_age = max_age
+
+    def begin(self, message: SelectDestinations, read: Callable[[], Circumstances] | None = None) -> "Decision":
+        """Begin to decide on a request: with a view that is new enough.
+
+        :param read: reads what must be known beside the hosts, where that is not what the request itself says.
+        :raises InvalidRequest: a hint or extra spec is not what a filter understands.
+        :raises CellNotFound: the requested cell does not exist.
+        :raises StoreUnavailable: the view cannot follow the store.
+        """
+        asked_at = self.follower.now()
+        rules = self.rules.of_one_request()
+        rules.planner.check(message.request_spec)
+        self.follower.follow(asked_at - self.max_age)
+        self._check_cell(message.request_spec)
+        return Decision(self, rules, message, asked_at, read or (lambda: self._circumstances(message)))
+
+    def check_groups(self, request: RequestSpec) -> None:
+        """Refuse resource groups that contradict each other, and names that do not exist."""
+        asked = request.resource_request
+        candidates.check(asked, path="$.request_spec")
+        for name in {name for group in asked.groups.values() for name in group.resources}:
+            self.names.id_of(name)
+        if named := _traits_named(asked):
+            self.database.read(lambda connection: TraitNames.require(connection, named))
+
+    def _check_cell(self, request: RequestSpec) -> None:
+        """Tell a cell that does not exist from one that has no room."""
+        wanted = request.requested_destination
+        if wanted and wanted.cell and wanted.cell not in self.picture.snapshot().cells:
+            cell = wanted.cell
+            self.database.read(lambda connection: cells.by_uuid(connection, cell))
+
+    def _circumstances(self, message: SelectDestinations) -> Circumstances:
+        """Read anew what a request depends on beside the hosts, if anything."""
+        if not circumstances.matter(message):
+            return circumstances.NONE
+        return self.database.read(lambda connection: circumstances.read(connection, message, self.names))
+
+
+class Decision:
+    """One request while it is decided on."""
+
+    def __init__(
+        self,
+        made_with: Deciding,
+        rules: Rules,
+        message: SelectDestinations,
+        asked_at: float,
+        read: Callable[[], Circumstances],
+    ) -> None:
+        self._made_with = made_with
+        self._rules = rules
+        self._message = message
+        self._asked_at = asked_at
+        self._read = read
+        self._asking = Asking(rules.narrowing, message, made_with.check_groups)
+
+    def plan(self, refusals: Refusals, named: Collection[str] = ()) -> Decided:
+        """Plan on what is known, and, should that fall short, once more on what the store has now.
+
+        :param named: hosts that an explanation shall tell of by name.
+        :raises MoorageError: see :meth:`scheduler.destinations.Destinations.select`.
+        """
+        known = self._read()
+        plan = self._plan_on_view(self._asked_at - self._made_with.max_age, refusals, known, named)
+        if isinstance(plan, Shortfall):
+            self._made_with.follower.catch_up(self._asked_at)
+            # Hosts that have refused this request may have room again: left out, they would make it untrue.
+            refusals.try_all_again()
+            known = self._read()
+            plan = self._plan_on_view(self._asked_at, refusals, known, named)
+        return Decided(known, plan)
+
+    def why_not(self, shortfall: Shortfall, refusals: Refusals, named: Collection[str] = ()) -> Explanation:
+        """Return why there is nowhere to put it."""
+        return self._rules.planner.why_not(shortfall, self._message, refusals, named)
+
+    def how_many(self, view: Snapshot, known: Circumstances, seconds: float) -> WhatIf:
+        """Return how many more like this one would fit on the hosts that were decided on.
+
+        :param seconds: how long a search for that may take.
+        """
+        asked = self._asking.on(view, self._asked_at - self._made_with.max_age)
+        if isinstance(asked, Refusal):
+            return WhatIf(more=0)
+        return self._rules.planner.how_many(view, asked, known, seconds)
+
+    def _plan_on_view(
+        self, begun_after: float, refusals: Refusals, known: Circumstances, named: Collection[str]
+    ) -> Plan | Shortfall:
+        """Plan what the request means on the hosts as they are now."""
+        view = self._made_with.picture.snapshot()
+        asked = self._asking.on(view, begun_after)
+        if isinstance(asked, Refusal):
+            return Shortfall.before_all(view, self._message.request_spec, *asked)
+        return self._rules.planner.plan(view, asked, refusals, known, named)
+
+
+def _traits_named(asked: ResourceRequest) -> set[str]:
+    named = {*asked.root_required, *asked.root_forbidden}
+    for group in asked.groups.values():
+        named.update(group.required, group.forbidden, *group.any_of)
+    return named

@@ -1,0 +1,195 @@
+"""`moorage explain`: where a request would go and why, or why nowhere."""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from cliff.show import ShowOne
+
+from moorage import errors, request_words
+from moorage.commands import Configured, positive
+from moorage.messages import (
+    MAX_INSTANCES,
+    ExplainRequest,
+    GetServerGroup,
+    ListCells,
+    ListInstances,
+    ListMigrations,
+    ShowInstance,
+)
+from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
+from moorage.wire import decode_strictly
+from scheduler.explained import fields
+
+_IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+#: Exit statuses: there is a host; there is none; it cannot be asked like that; it could not be found out.
+A_HOST, NO_HOST, BAD_INPUT, NOT_KNOWN = 0, 1, 2, 3
+
+
+class Explain(Configured, ShowOne):
+    """Say where a request would go now, and why, or why there is no valid host. Nothing is claimed.
+
+    The request is typed as for `moorage instance build`, or is that of an instance. For an instance that was refused,
+    or a request id, what is on record is shown, unless --now, --host or --what-if asks anew. For one that is placed it
+    is as if it were to be placed now, with what it holds free; with --moving, as if it were to leave its host for
+    another one of its cell. A size that is typed as well counts instead of its own.
+
+    Exit status: 0 there is a host, 1 there is none, 2 bad input, 3 it could not be found out.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser of this command."""
+        parser = super().get_parser(prog_name)
+        what = parser.add_mutually_exclusive_group()
+        what.add_argument("--spec", metavar="FILE", help="a request spec as JSON; - reads standard input")
+        what.add_argument("--instance", metavar="UUID", help="the request of this instance, as it stands by now")
+        what.add_argument("--request-id", metavar="ID", help="what this request has ordered: a build or a move")
+        request_words.add_words(parser, size_required=False)
+        parser.add_argument(
+            "--host", action="append", default=[], metavar="NAME", help="why not this one? May be given several times"
+        )
+        parser.add_argument("--now", action="store_true", help="ask anew, whatever is on record")
+        parser.add_argument(
+            "--moving", choices=get_args(MoveKind), metavar="KIND", help="as if the instance were to move: %(choices)s"
+        )
+        parser.add_argument("--what-if", action="store_true", help="how many more of this size would fit, by cell too")
+        parser.add_argument(
+            "--patience", type=positive, default=5.0, metavar="SECONDS", help="for --what-if; default: %(default)g"
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Return the exit status; what is wrong is named on standard error."""
+        self._status = NOT_KNOWN
+        try:
+            super().run(parsed_args)
+        except errors.CallerError as fault:
+            sys.stderr.write(f"{fault}\n")
+            return BAD_INPUT
+        except errors.MoorageError as fault:
+            sys.stderr.write(f"It could not be found out: {fault}\n")
+            return NOT_KNOWN
+        return self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        """Ask, or look up, and return what is to be said field by field."""
+        about: dict[str, Any] = {}
+        explanation = self._explanation(parsed_args, about)
+        self._status = A_HOST if explanation.chosen is not None else NO_HOST
+        told = about | fields(explanation, self._cells())
+        return tuple(told), tuple(told.values())
+
+    # --- What is asked ------------------------------------------------------------------------------------------------
+
+    def _explanation(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
+        if given.request_id is not None:
+            return self._of_request_id(given, about)
+        if given.instance is not None:
+            return self._of_instance(given, given.instance, about)
+        if given.moving is not None:
+            raise errors.InvalidRequest(path="--moving", reason="only an instance can move: name it with --instance")
+        return self._ask(given, self._spec(given))
+
+    def _spec(self, given: argparse.Namespace) -> RequestSpec:
+        if given.spec is not None:
+            return _read(given.spec)
+        if given.vcpus is None or given.memory_mb is None:
+            raise errors.InvalidRequest(
+                path="--vcpus, --memory-mb",
+                reason="both must be given, or else one of --spec, --instance and --request-id",
+            )
+        group = None
+        if given.server_group is not None:
+            group = self.client("placement").call(GetServerGroup(uuid=given.server_group)).group
+        return msgspec.structs.replace(request_words.request_spec(given), server_group=group)
+
+    def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
+        if not 1 <= given.count <= MAX_INSTANCES:
+            raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} can be asked for")
+        hosts = dict.fromkeys(given.host)
+        if instance is not None and instance.host is not None:
+            hosts |= {instance.host: None}
+        message = ExplainRequest(
+            request_spec=spec,
+            instances=given.count,
+            instance_uuid=None if instance is None else instance.uuid,
+            moving=given.moving,
+            hosts=tuple(hosts),
+            what_if=given.what_if,
+            patience=given.patience,
+        )
+        # The scheduler may search for as long as that before it answers.
+        return self.client("scheduler").call(message)
+
+    # --- What is on record --------------------------------------------------------------------------------------------
+
+    def _of_instance(self, given: argparse.Namespace, uuid: str, about: dict[str, Any]) -> Explanation:
+        instance = self.client("conductor").call(ShowInstance(instance_uuid=_uuid(uuid), with_request=True))
+        about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
+        anew = given.now or given.host or given.what_if or given.moving
+        if instance.explanation is not None and not anew:
+            about["asked"] = "when it was refused; --now asks anew"
+            return instance.explanation
+        if instance.state in ("deleting", "deleted"):
+            raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}")
+        if instance.request_spec is None:
+            raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} asks for")
+        about["asked"] = "now"
+        return self._ask(given, _as_it_would_be_asked(given, instance, instance.request_spec), instance)
+
+    def _of_request_id(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
+        conductor, request_id = self.client("conductor"), given.request_id
+        instances = conductor.call(ListInstances(request_id=request_id, deleted=True))
+        if instances:
+            # All of one request are placed, or refused, in one decision.
+            refused = [instance for instance in instances if instance.explanation is not None]
+            about["instances"] = len(instances)
+            return self._of_instance(given, (refused or instances)[0].uuid, about)
+        for migration in conductor.call(ListMigrations(request_id=request_id, ended=True)):
+            about |= {"migration": migration.uuid, "state": migration.state}
+            if migration.explanation is None or given.now or given.host or given.what_if:
+                given.moving = given.moving or migration.kind
+                return self._of_instance(given, migration.instance_uuid, about)
+            about["asked"] = "when it was refused; --now asks anew"
+            return migration.explanation
+        raise errors.InvalidRequest(path="--request-id", reason=f"nothing on record was ordered by {request_id}")
+
+    def _cells(self) -> Mapping[str, str]:
+        """Return the names of the cells by uuid, as far as they can be asked for."""
+        try:
+            return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells())}
+        except errors.Unavailable:
+            return {}
+
+
+def _as_it_would_be_asked(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
+    """Return what an instance asks for: in another size, if one was typed, and within its cell where it stays there."""
+    if given.vcpus is not None and given.memory_mb is not None:
+        spec = msgspec.structs.replace(spec, flavor=request_words.request_spec(given).flavor)
+    if given.moving is None and instance.state not in ("shelved", "unshelving"):
+        return spec
+    within = Destination(cell=instance.cell_uuid)
+    return msgspec.structs.replace(spec, requested_destination=within, ignore_hosts=(), force_hosts=(), force_nodes=())
+
+
+def _read(file: str) -> RequestSpec:
+    """Return the request spec in a file.
+
+    :raises InvalidRequest: it cannot be read, or is none; with the path of what is wrong in it.
+    """
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        return decode_strictly(RequestSpec, msgspec.json.decode(text))
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError, RecursionError) as fault:
+        raise errors.InvalidRequest(path=f"--spec {file}", reason=str(fault)) from fault
+
+
+def _uuid(text: str) -> str:
+    # Anything else would be refused as a message that is wrong at a place that nobody has typed.
+    if not _IS_UUID.fullmatch(text):
+        raise errors.InstanceNotFound(name=text)
+    return text

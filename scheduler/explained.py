@@ -1,0 +1,128 @@
+"""An explanation as it is shown: a table for people, the same as data for machines."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from moorage.commands import ShownLines, ShownValue
+from moorage.model import Explanation, FilterCount, RankedHost, WhatIf
+
+
+def fields(explanation: Explanation, cells: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is told field by field; each is shown to people as lines, and to machines as it is.
+
+    :param cells: the names of cells by uuid; one without a name is shown by its uuid.
+    """
+    told: dict[str, Any] = {
+        "answer": ShownValue(_answer(explanation)),
+        "why": ShownValue(explanation.summary()),
+        "hosts": ShownValue(explanation.hosts),
+        "feasible": ShownValue(explanation.feasible),
+        "chosen": ShownValue(explanation.chosen),
+        "filters": _lines(explanation.filters, _of_filters(explanation.filters)),
+    }
+    if explanation.nearest_misses:
+        told["nearest_misses"] = _lines(explanation.nearest_misses, _of_misses(explanation))
+    if explanation.nearest_hosts:
+        told["nearest_hosts"] = _lines(explanation.nearest_hosts, _by_host(explanation.nearest_hosts))
+    ranked = (*explanation.top_hosts, *explanation.named_scores)
+    telling = {score.weigher for host in ranked for score in host.scores if score.counts}
+    if explanation.named_hosts:
+        told["named_hosts"] = _lines(explanation.named_hosts, _of_named(explanation, cells, telling))
+    if explanation.lost_races:
+        told["lost_races"] = _lines(
+            explanation.lost_races, (f"{host}: {claims:,} claim(s)" for host, claims in explanation.lost_races.items())
+        )
+    if explanation.top_hosts:
+        told["top_hosts"] = _lines(
+            explanation.top_hosts, (_ranked(host, cells, telling) for host in explanation.top_hosts)
+        )
+    if explanation.skipped_plugins:
+        broken = (f"{plugin}: {why}" for plugin, why in explanation.skipped_plugins.items())
+        told["skipped_plugins"] = _lines(explanation.skipped_plugins, broken)
+    if explanation.what_if is not None:
+        told["what_if"] = _lines(explanation.what_if, _what_if(explanation.what_if, cells))
+    return told
+
+
+def _answer(explanation: Explanation) -> str:
+    if explanation.chosen is not None:
+        return f"host {explanation.chosen}"
+    return "NO VALID HOST"
+
+
+def _of_filters(filters: Iterable[FilterCount]) -> Iterable[str]:
+    """Yield a line a filter, and under it what it has removed."""
+    filters = list(filters)
+    width = max((len(each.name) for each in filters), default=0)
+    for each in filters:
+        left = each.hosts - each.removed
+        parts = "; ".join(f"{part.hosts:,} {part.words}" for part in each.parts())
+        yield f"{each.name:<{width}}  {each.hosts:>7,} -> {left:>7,}" + (f"  {parts}" if parts else "")
+
+
+def _of_misses(explanation: Explanation) -> Iterable[str]:
+    for miss in explanation.nearest_misses:
+        yield f"{miss.host}: {miss.resource_class}, {miss.asked:,} asked, {miss.free:,.10g} free ({miss.reason})"
+
+
+def _by_host(words: Mapping[str, str]) -> Iterable[str]:
+    return (f"{host} {why}" for host, why in words.items())
+
+
+def _of_named(explanation: Explanation, cells: Mapping[str, str], telling: Collection[str]) -> Iterable[str]:
+    """Yield why each host was not taken; under one that could have been, how its weight differs from the best one's."""
+    scores = {host.host.casefold(): host for host in explanation.named_scores}
+    best = explanation.top_hosts[0] if explanation.top_hosts else None
+    for name, why in explanation.named_hosts.items():
+        yield f"{name} {why}"
+        host = scores.get(name.casefold())
+        if host is None:
+            continue
+        yield f"  {_ranked(host, cells, telling)}"
+        if best is not None and best.host != host.host:
+            yield f"  behind {best.host}: {_behind(host, best)}"
+
+
+def _behind(host: RankedHost, best: RankedHost) -> str:
+    """Return by which weighers a host is behind another, the largest difference first."""
+    theirs = {score.weigher: score.counts for score in best.scores}
+    differences = [(theirs.get(score.weigher, 0.0) - score.counts, score.weigher) for score in host.scores]
+    told = [f"{name} {-lost:+.3f}" for lost, name in sorted(differences, key=lambda each: -abs(each[0])) if lost]
+    return ", ".join(told) or "by nothing but the tie, which the request's id breaks"
+
+
+def _ranked(host: RankedHost, cells: Mapping[str, str], telling: Collection[str]) -> str:
+    """Return a host with its weight, and what each weigher has given to that.
+
+    :param telling: the weighers that have given anything to any of the hosts that are shown.
+    """
+    scores = " ".join(
+        f"{score.weigher} {score.counts:+.3f} ({score.score:,.6g})" for score in host.scores if score.weigher in telling
+    )
+    cell = cells.get(host.cell_uuid, host.cell_uuid)
+    return f"{host.rank:,}. {host.host} ({cell})  {host.weight:.3f}" + (f" = {scores}" if scores else "")
+
+
+def _what_if(counted: WhatIf, cells: Mapping[str, str]) -> Iterable[str]:
+    least = "" if counted.exact else "at least "
+    late = ", as many as were tried in that time" if counted.out_of_time else ""
+    yield f"{least}{counted.more:,} more of these would fit{late}"
+    for uuid, more in counted.cells.items():
+        yield f"  {cells.get(uuid, uuid)}: {least}{more:,}"
+
+
+def _lines(value: Any, lines: Iterable[str]) -> ShownLines:
+    return ShownLines(_in_full(value), list(lines))
+
+
+def _in_full(value: Any) -> Any:
+    """Return a value as data in which no field is left out, whatever it is."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _in_full(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, Mapping):
+        return {key: _in_full(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_in_full(each) for each in value]
+    return value

@@ -1,0 +1,96 @@
+"""What is done about plug-ins that break: the request fails, or is decided without them; the service lives on."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from moorage import errors
+from moorage.plugin import BadValue
+
+LOG = logging.getLogger(__name__)
+
+#: What a plug-in can raise. What is there to end a process comes from outside to its main thread alone, which does not
+#: decide.
+PLUGIN_FAULTS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+#: With ``broken_plugin = skip`` a plug-in is named in the log no more often than this, in seconds.
+_LOG_INTERVAL = 60.0
+
+
+class Ledger:
+    """How often each plug-in has been broken since the scheduler was started, for several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each has been, as ``filter rack``."""
+        with self._lock:
+            return dict(sorted(self._counts.items()))
+
+    def count(self, plugin: str) -> None:
+        """Note that a plug-in was broken."""
+        with self._lock:
+            self._counts[plugin] += 1
+
+    def is_to_be_said(self, plugin: str) -> int:
+        """Return how often a plug-in was broken since that was said last, if it is time to say so again; else 0."""
+        with self._lock:
+            now, count = self._clock(), self._counts[plugin]
+            said_at, said = self._said.get(plugin, (-_LOG_INTERVAL, 0))
+            if now - said_at < _LOG_INTERVAL and plugin in self._said:
+                return 0
+            self._said[plugin] = now, count
+            return count - said
+
+
+class Faults:
+    """What plug-ins have met with; of one request, where they are skipped.
+
+    :param skip: whether a plug-in that breaks is left out of the request, which otherwise fails.
+    """
+
+    def __init__(self, ledger: Ledger | None = None, *, skip: bool = False) -> None:
+        self._ledger = ledger or Ledger()
+        self.skip = skip
+        self._skipped: dict[str, str] = {}
+
+    def of_one_request(self) -> "Faults":
+        """Return the same for a request in which nothing has been skipped yet."""
+        return Faults(self._ledger, skip=True) if self.skip else self
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """The plug-ins that were left out, as ``filter rack``, and why."""
+        return self._skipped
+
+    def is_out(self, what: str, name: str) -> bool:
+        """Tell whether a plug-in is left out of this request."""
+        return bool(self._skipped) and f"{what} {name}" in self._skipped
+
+    def met(self, what: str, name: str, fault: BaseException) -> None:
+        """Leave a plug-in out of the request that it has broken in.
+
+        :param what: what kind of plug-in it is: ``filter``, ``weigher`` or ``request filter``.
+        :raises BrokenPlugin: the request is to fail.
+        """
+        plugin = f"{what} {name}"
+        self._ledger.count(plugin)
+        error = _error(what, name, fault)
+        if not self.skip:
+            LOG.error("The %s is broken", plugin, exc_info=fault)
+            raise error from fault
+        if times := self._ledger.is_to_be_said(plugin):
+            LOG.error("The %s is broken, and was left out of %s request(s)", plugin, times, exc_info=fault)
+        self._skipped[plugin] = str(error)
+
+
+def _error(what: str, name: str, fault: BaseException) -> errors.BrokenPlugin:
+    if isinstance(fault, BadValue):
+        return errors.BadPluginValue(plugin=what, name=name, reason=str(fault))
+    return errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__)

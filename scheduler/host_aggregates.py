@@ -1,0 +1,101 @@
+"""Host aggregates as rows: found, listed and locked."""
+
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, Row, Select, select
+
+from moorage import errors
+from moorage.columns import now
+from moorage.model import AggregateHost, HostAggregate
+from placement_store import bulk
+from placement_store.races import Moved
+from placement_store.schema import aggregates, host_aggregate_hosts, host_aggregates
+
+
+class Numbered(NamedTuple):
+    """A host aggregate, with the number of the aggregate of providers that it is."""
+
+    number: int
+    aggregate: HostAggregate
+
+
+_TABLE, _MEMBER = host_aggregates.c, host_aggregate_hosts.c
+_ROWS = select(_TABLE.aggregate_id, aggregates.c.uuid, _TABLE.name, _TABLE.metadata).join_from(
+    host_aggregates, aggregates, aggregates.c.id == _TABLE.aggregate_id
+)
+
+
+def find(connection: Connection, reference: str) -> Numbered:
+    """Return a host aggregate by its uuid or, where none has that uuid, by its name.
+
+    :raises HostAggregateNotFound: there is none.
+    """
+    for column in (aggregates.c.uuid, _TABLE.name):
+        for found in _numbered(connection, _ROWS.where(column == reference)):
+            return found
+    raise errors.HostAggregateNotFound(name=reference)
+
+
+def listed(connection: Connection, service_host: str | None = None) -> list[HostAggregate]:
+    """Return the host aggregates by name, all or those that a host of this name is in."""
+    query = _ROWS.order_by(_TABLE.name)
+    if service_host is not None:
+        having = select(_MEMBER.aggregate_id).where(_MEMBER.service_host == service_host)
+        query = query.where(_TABLE.aggregate_id.in_(having))
+    return [found.aggregate for found in _numbered(connection, query)]
+
+
+def lock(connection: Connection, reference: str) -> Numbered:
+    """Return a host aggregate that nobody else can change before this transaction ends.
+
+    It is locked before anything else is: then providers by id, then hosts by id.
+
+    :raises HostAggregateNotFound: there is none.
+    :raises Moved: it has just been deleted; a new transaction finds it gone.
+    """
+    number = find(connection, reference).number
+    # An update and not SELECT ... FOR UPDATE: nodes of a Galera cluster know nothing of each other's row locks.
+    locked = host_aggregates.update().where(_TABLE.aggregate_id == number)
+    if not connection.execute(locked.values(seq=_TABLE.seq + 1, updated_at=now())).rowcount:
+        raise Moved
+    for found in _numbered(connection, _ROWS.where(_TABLE.aggregate_id == number)):
+        return found
+    raise Moved
+
+
+def forget_host(connection: Connection, cell_uuid: str, service_host: str) -> None:
+    """Take a host that is being deleted out of all aggregates."""
+    # DELETE FROM host_aggregate_hosts WHERE cell_uuid = ... AND service_host = ...
+    connection.execute(
+        host_aggregate_hosts.delete().where(_MEMBER.cell_uuid == cell_uuid, _MEMBER.service_host == service_host)
+    )
+
+
+def by_cell_and_name(hosts: Iterable[AggregateHost]) -> list[AggregateHost]:
+    """Return hosts in their order."""
+    return sorted(hosts, key=lambda host: (host.cell_uuid, host.service_host))
+
+
+def _numbered(connection: Connection, query: Select[Any]) -> list[Numbered]:
+    rows = connection.execute(query).all()
+    members = _members(connection, [row.aggregate_id for row in rows])
+    return [Numbered(row.aggregate_id, _described(row, members.get(row.aggregate_id, []))) for row in rows]
+
+
+def _members(connection: Connection, numbers: Collection[int]) -> dict[int, list[AggregateHost]]:
+    query = select(_MEMBER.aggregate_id, _MEMBER.cell_uuid, _MEMBER.service_host)
+    found: dict[int, list[AggregateHost]] = {}
+    for number, cell_uuid, name in bulk.select_in(connection, query, _MEMBER.aggregate_id, sorted(numbers)):
+        found.setdefault(number, []).append(AggregateHost(service_host=name, cell_uuid=cell_uuid))
+    return found
+
+
+def _described(row: Row[Any], members: Collection[AggregateHost]) -> HostAggregate:
+    return HostAggregate(
+        uuid=row.uuid,
+        name=row.name,
+        metadata=msgspec.json.decode(row.metadata, type=dict[str, str]),
+        hosts=tuple(by_cell_and_name(members)),
+    )

@@ -1,0 +1,82 @@
+"""What the aggregates of hosts say of them together: metadata, and from it their availability zone."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from moorage.model import ZONE_KEY
+from placement_store import bulk
+from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Of each key of the metadata of some aggregates, the values."""
+
+    metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def zone(self, reported: str) -> str:
+        """Return the availability zone of a host whose agent has reported this one."""
+        return min(self.metadata.get(ZONE_KEY, ()), default=reported)
+
+
+#: Of a host that is in no aggregate.
+NOTHING = Said()
+
+# SELECT h.id, m.aggregate_id FROM hosts h
+#   JOIN host_aggregate_hosts m ON m.cell_uuid = h.cell_uuid AND m.service_host = h.service_host [WHERE h.id IN (...)]
+_MEMBER = host_aggregate_hosts.c
+_MEMBERSHIPS = (
+    select(hosts.c.id, _MEMBER.aggregate_id)
+    .select_from(hosts)
+    .join(
+        host_aggregate_hosts,
+        (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
+    )
+)
+_OF_SOME = bulk.Lookup(_MEMBERSHIPS, hosts.c.id)
+_DOCUMENTS = bulk.Lookup(
+    select(host_aggregates.c.aggregate_id, host_aggregates.c.metadata), host_aggregates.c.aggregate_id
+)
+
+
+def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, Said]:
+    """Return what the aggregates of these hosts say, or of all, by id; a host that is in none is left out.
+
+    Two statements, however many hosts. Hosts that are in the same aggregates have one and the same answer.
+    """
+    rows: Iterable[Any] = (
+        connection.execute(_MEMBERSHIPS).all() if ids is None else _OF_SOME.rows(connection, sorted(ids))
+    )
+    numbers: dict[int, set[int]] = {}
+    for host_id, number in rows:
+        numbers.setdefault(host_id, set()).add(number)
+    if not numbers:
+        return {}
+    documents = _documents(connection, {number for of_host in numbers.values() for number in of_host})
+    together: dict[frozenset[int], Said] = {}
+    found = {}
+    for host_id, of_host in numbers.items():
+        key = frozenset(of_host)
+        if key not in together:
+            together[key] = _together([documents[number] for number in key if number in documents])
+        found[host_id] = together[key]
+    return found
+
+
+def _documents(connection: Connection, numbers: Collection[int]) -> dict[int, dict[str, str]]:
+    return {
+        number: msgspec.json.decode(document, type=dict[str, str])
+        for number, document in _DOCUMENTS.rows(connection, sorted(numbers))
+    }
+
+
+def _together(documents: Collection[Mapping[str, str]]) -> Said:
+    values: dict[str, set[str]] = {}
+    for document in documents:
+        for key, value in document.items():
+            values.setdefault(key, set()).add(value)
+    return Said({key: frozenset(of_key) for key, of_key in sorted(values.items())})

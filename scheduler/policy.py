@@ -1,0 +1,220 @@
+"""One policy: by what a scheduler decides, loaded whole from a configuration, and replaced whole or not at all.
+
+A decision takes the policy that is in force when it begins, and keeps it to its end.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from msgspec import structs
+from oslo_config import cfg
+
+from moorage import errors, wire
+from moorage.bus import serves
+from moorage.inspection import PluginUse, PolicyState, RefusedReload
+from moorage.messages import ShowPolicy
+from moorage.plugin import Filter, RequestFilter, Weigher
+from scheduler.faults import Faults, Ledger
+from scheduler.funnel import Funnel
+from scheduler.planning import Planner
+from scheduler.plugins import Named, load_filters, load_request_filters, load_weighers
+
+LOG = logging.getLogger(__name__)
+
+#: What of a configuration is the policy: whole groups, and of the scheduler's group some options.
+_GROUPS = frozenset({"filters", "weighers", "request_filters"})
+_OPTIONS = frozenset(
+    {"enabled_filters", "enabled_weighers", "enabled_request_filters", "host_subset_size", "broken_plugin"}
+)
+_HIDDEN = "***"
+_FINGERPRINT_LENGTH = 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """Filters, weighers and request filters with their options, and what is done with their answers."""
+
+    planner: Planner
+    request_filters: Sequence[Named[RequestFilter]]
+    #: What is done about those that break.
+    faults: Faults
+    #: What is told of it.
+    described: PolicyState
+
+    @classmethod
+    def load(cls, conf: cfg.ConfigOpts, ledger: Ledger) -> "Policy":
+        """Return the policy of a configuration.
+
+        :param ledger: where it is counted how often a plug-in breaks.
+        :raises ConfigurationError: there is no such plug-in, or one cannot be loaded or made with its options' values.
+        """
+        settings = conf.scheduler
+        filters = load_filters(conf, settings.enabled_filters)
+        weighers = load_weighers(conf, settings.enabled_weighers)
+        request_filters = load_request_filters(conf, settings.enabled_request_filters)
+        described = PolicyState(
+            fingerprint="",
+            filters=tuple(_use(conf, "filters", name, plugin) for name, plugin in filters),
+            weighers=tuple(
+                structs.replace(_use(conf, "weighers", name, plugin), multiplier=multiplier)
+                for name, plugin, multiplier in weighers
+            ),
+            request_filters=tuple(_use(conf, "request_filters", name, plugin) for name, plugin in request_filters),
+            host_subset_size=settings.host_subset_size,
+            broken_plugin=settings.broken_plugin,
+        )
+        faults = Faults(ledger, skip=settings.broken_plugin == "skip")
+        planner = Planner(Funnel(filters, weighers, faults), settings.host_subset_size)
+        described = structs.replace(described, fingerprint=_fingerprint(conf, described))
+        return cls(planner, request_filters, faults, described)
+
+
+class Policies:
+    """The policy in force, and what came of the last reload.
+
+    :param conf: what the scheduler was started with; a later one may differ in more than the policy.
+    :param ledger: where it is counted how often a plug-in breaks.
+    :param take: has the decisions that begin from now on go by a policy; must not fail.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        conf: cfg.ConfigOpts,
+        ledger: Ledger,
+        take: Callable[[Policy], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._started_with = _values(conf)
+        self._ledger = ledger
+        self._take = take
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._policy = policy
+        self._since = clock()
+        self._refused: tuple[float, str] | None = None
+        self._needs_restart: tuple[str, ...] = ()
+
+    def reload(self, reread: Callable[[], cfg.ConfigOpts]) -> bool:
+        """Put the policy of a configuration in force, or refuse it whole and say why; return whether it is in force.
+
+        :param reread: reads the configuration anew.
+        """
+        with self._lock:
+            before = self._policy.described.fingerprint
+            try:
+                conf = reread()
+                policy = Policy.load(conf, self._ledger)
+                needs_restart = _differing(self._started_with, _values(conf))
+            except errors.MoorageError as fault:
+                return self._refuse(before, str(fault))
+            except Exception as fault:  # whatever a file, or an operator's class, can do: the old one stays
+                LOG.debug("The reloaded configuration is beyond understanding", exc_info=True)
+                return self._refuse(before, f"{type(fault).__name__}: {fault}")
+            self._take(policy)
+            self._policy, self._since, self._refused = policy, self._clock(), None
+            self._needs_restart = needs_restart
+        LOG.info("The configuration is reloaded: policy %s comes after %s", policy.described.fingerprint, before)
+        if needs_restart:
+            LOG.warning("Changed in the configuration, and not taken before a restart: %s", ", ".join(needs_restart))
+        return True
+
+    @serves(ShowPolicy)
+    def show(self, message: ShowPolicy) -> PolicyState:  # noqa: ARG002
+        """Answer :class:`~moorage.messages.ShowPolicy`."""
+        with self._lock:
+            now, refused = self._clock(), self._refused
+            return structs.replace(
+                self._policy.described,
+                age=now - self._since,
+                refused=refused and RefusedReload(reason=refused[1], age=now - refused[0]),
+                needs_restart=self._needs_restart,
+                broken=self._ledger.counts(),
+            )
+
+    def _refuse(self, stays: str, reason: str) -> bool:
+        reason = " ".join(reason.split())
+        self._refused = self._clock(), reason
+        LOG.error("The reloaded configuration is refused, and policy %s stays in force: %s", stays, reason)
+        return False
+
+
+# --- What is told of a policy ---------------------------------------------------------------------------------------
+
+
+def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: Filter | Weigher | RequestFilter) -> PluginUse:
+    kind = type(plugin)
+    settings = {option.dest: _HIDDEN if option.secret else _plain(conf[group][option.dest]) for option in kind.options}
+    return PluginUse(name=name, source=f"{kind.__module__}:{kind.__qualname__}{_version(kind)}", settings=settings)
+
+
+def _version(kind: type) -> str:
+    """Return which version of which package a class is from, unless it is ours."""
+    top = kind.__module__.split(".")[0]
+    named = [f"{owner} {metadata.version(owner)}" for owner in _owners().get(top, ())] if top not in _OURS else []
+    return f" ({', '.join(sorted(set(named)))})" if named else ""
+
+
+#: Where the plug-ins are that come with Moorage: whoever has another version of them has another Moorage.
+_OURS = frozenset({"filters", "weighers"})
+
+
+@cache
+def _owners() -> Mapping[str, Sequence[str]]:
+    return metadata.packages_distributions()
+
+
+def _fingerprint(conf: cfg.ConfigOpts, described: PolicyState) -> str:
+    """Return a short word for all that is decided by, secret values included."""
+    said = wire.encode(described)
+    values = {name: repr(value) for name, value in _values(conf).items() if name.startswith(tuple(_in_groups()))}
+    content = json.dumps([said, values], sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=32).hexdigest()[:_FINGERPRINT_LENGTH]
+
+
+def _in_groups() -> list[str]:
+    return [f"[{group}] " for group in _GROUPS]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of an option as what JSON has."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+
+
+# --- What else a configuration says ---------------------------------------------------------------------------------
+
+
+def _values(conf: cfg.ConfigOpts) -> dict[str, Any]:
+    """Return the value of every option that is registered, by ``[group] name``."""
+    found: dict[str, Any] = {}
+    for name in conf:
+        value = conf[name]
+        if isinstance(value, cfg.ConfigOpts.GroupAttr):
+            found.update({f"[{name}] {option}": value[option] for option in value})
+        else:
+            found[f"[DEFAULT] {name}"] = value
+    return found
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options, beside those of the policy, that both have with different values."""
+    policy = {f"[scheduler] {name}" for name in _OPTIONS}
+    return tuple(
+        sorted(
+            name
+            for name in before.keys() & after.keys() - policy
+            if not name.startswith(tuple(_in_groups())) and before[name] != after[name]
+        )
+    )

@@ -1,0 +1,269 @@
+"""What if: how many more instances of a request would fit, in all and by cell, if nothing else were placed.
+
+Hosts of one provider are counted by their columns, all at once. What filters make of hosts that fill up is found by
+asking them again with so many more servers there, for a filter that has refused a host does not take it back as more
+go there. Hosts with several providers are counted by their columns too where each amount may come from any of them, and
+else by placing one instance after another.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from moorage import errors
+from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRequest, WhatIf
+from moorage.plugin import BoolArray, IntArray
+from scheduler.amounts import InventoryArrays
+from scheduler.funnel import Funnel
+from scheduler.serving import Serving, only_resources
+from scheduler.view import PlannedView, Snapshot
+
+#: Of a request that asks for no amounts: more than anybody will want to know.
+_NO_END = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """How many would fit on some hosts, and how well that is known."""
+
+    more: int = 0
+    exact: bool = True
+
+
+class Counting:
+    """Counts for one request.
+
+    :param view: the hosts as the request sees them.
+    :param feasible: those that came through all filters.
+    :param seconds: for how long a search may go on; what it has placed until then is "at least".
+    """
+
+    def __init__(
+        self,
+        funnel: Funnel,
+        view: Snapshot,
+        request: RequestSpec,
+        feasible: BoolArray,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._funnel = funnel
+        self._view = view
+        self._request = request
+        self._asked = request.resource_request
+        self._feasible = feasible
+        self._clock = clock
+        self._until = clock() + seconds
+        self._late = False
+        self._totals = _totals(self._asked)
+        self._units = {
+            name: _units(view.classes[name].slots, amount)
+            for name, amount in self._totals.items()
+            if name in view.classes
+        }
+
+    def count(self) -> WhatIf:
+        """Return how many would fit.
+
+        :raises BrokenPlugin: a filter is broken.
+        """
+        most = self._most()
+        if self._together():
+            counted = [(cell, self._best_of(rows, most)) for cell, rows in self._cells()]
+            total = _Count(max((each.more for _, each in counted), default=0), all(each.exact for _, each in counted))
+        else:
+            counted = [(cell, self._on(rows, most)) for cell, rows in self._cells()]
+            total = self._in_all(counted, most)
+        return WhatIf(
+            more=total.more,
+            cells={cell: each.more for cell, each in counted},
+            exact=total.exact and not self._late,
+            out_of_time=self._late,
+        )
+
+    def _in_all(self, counted: Sequence[tuple[str, _Count]], most: IntArray) -> _Count:
+        rows = np.flatnonzero(self._feasible)
+        if any(self._pools_of(rows).values()):
+            # Cells that share a pool have it once.
+            return self._on(rows, most)
+        return _Count(sum(each.more for _, each in counted), all(each.exact for _, each in counted))
+
+    def _cells(self) -> list[tuple[str, IntArray]]:
+        """Return the feasible hosts of each cell that has any."""
+        codes = self._view.cell_codes
+        cells = [(cell, np.flatnonzero(self._feasible & (codes == code))) for cell, code in self._view.cells.items()]
+        return [(cell, rows) for cell, rows in sorted(cells, key=lambda each: each[0]) if len(rows)]
+
+    def _together(self) -> bool:
+        """Tell whether all must go to one host, which is still to be found."""
+        group = self._request.server_group
+        return group is not None and group.policy == "affinity" and not self._view.group_members_elsewhere.any()
+
+    def _is_late(self) -> bool:
+        self._late = self._late or self._clock() > self._until
+        return self._late
+
+    # --- At most, by the columns and the filters ----------------------------------------------------------------------
+
+    def _most(self) -> IntArray:
+        """Return how many each host would take at most if it had its pools for itself: of flat hosts exactly that."""
+        most = np.where(self._feasible, _NO_END, 0)
+        for name, amount in self._totals.items():
+            if sum(name in group.resources for group in self._asked.groups.values()) > 1:
+                # Whichever providers serve the groups, in all there is no more than this.
+                units = np.floor(self._view.room(name) / amount).astype(np.int64)
+            else:
+                units = self._units_of_hosts(name)
+            most = np.minimum(most, units)
+        return self._allowed(most)
+
+    def _units_of_hosts(self, name: str) -> IntArray:
+        """Return how many times a class's amount fits the providers of each host, pools included."""
+        amounts = self._view.classes.get(name)
+        if amounts is None:
+            return np.zeros(len(self._view), dtype=np.int64)
+        units: IntArray = self._units[name][amounts.first]
+        np.add.at(units, amounts.further_rows, self._units[name][amounts.further_slots])
+        return units
+
+    def _allowed(self, most: IntArray) -> IntArray:
+        """Return how many of ``most`` the filters let go to each host, by asking them about hosts that fill up."""
+        # One at least passes: the hosts are feasible as they are.
+        low = np.minimum(most, 1)
+        high = np.where(self._passes(np.maximum(most - 1, 0)), most, np.maximum(most - 1, low))
+        low = np.where(high == most, most, low)
+        while (low < high).any() and not self._is_late():
+            middle = (low + high + 1) // 2
+            passes = self._passes(np.maximum(middle - 1, 0))
+            low, high = np.where(passes, middle, low), np.where(passes, high, np.maximum(middle - 1, low))
+        return low
+
+    def _passes(self, there: IntArray) -> BoolArray:
+        """Tell which hosts would pass with so many more servers of this request on each, and none on the others."""
+        view = self._view
+        classes = dict(view.classes)
+        flat = np.flatnonzero(view.flat & (there > 0))
+        for name, amount in self._totals.items():
+            if name in classes and len(flat):
+                slots = classes[name].slots
+                used = slots.used.copy()
+                used[classes[name].first[flat]] += amount * there[flat]
+                classes[name] = replace(classes[name], slots=replace(slots, used=used))
+        members = None if view.members is None else view.members.with_more(there)
+        filled = replace(view, classes=classes, placed=view.placed + there, members=members)
+        return self._funnel.filter(filled, self._request, self._feasible).left
+
+    # --- Host by host -------------------------------------------------------------------------------------------------
+
+    def _best_of(self, rows: IntArray, most: IntArray) -> _Count:
+        """Return how many would fit on the one of these hosts that takes most."""
+        best = _Count()
+        for row in rows[np.argsort(-most[rows], kind="stable")].tolist():
+            if best.more >= most[row] or self._late:
+                break
+            found = self._on(np.array([row]), most)
+            best = _Count(max(best.more, found.more), best.exact and found.exact)
+        return best
+
+    def _on(self, rows: IntArray, most: IntArray) -> _Count:
+        """Return how many would fit on these hosts together."""
+        by_columns = self._view.flat[rows] & (set(self._asked.groups) == {UNSUFFIXED})
+        told = int(most[rows[by_columns]].sum())
+        others = rows[~by_columns]
+        if not len(others):
+            return _Count(told)
+        found = self._placed(others, most) if only_resources(self._asked) is None else self._dealt(others, most)
+        return _Count(told + found.more, found.exact)
+
+    def _dealt(self, rows: IntArray, most: IntArray) -> _Count:
+        """Count on hosts of which any provider may give any amount: each uses up its own before it takes of a pool."""
+        left = {
+            name: {slot: int(self._units[name][slot]) for slot in slots} for name, slots in self._pools_of(rows).items()
+        }
+        # No more than this is there of any class, however it is dealt out.
+        bounds = {name: sum(units.values()) for name, units in left.items()}
+        more = 0
+        for row in rows.tolist():
+            own, pools = self._own_units(row), self._pools_of([row])
+            for name in self._totals:
+                bounds[name] += min(own[name], int(most[row]))
+            within_reach = [own[name] + sum(left[name][slot] for slot in pools[name]) for name in self._totals]
+            here = min([int(most[row]), *within_reach])
+            for name in self._totals:
+                _take(left[name], pools[name], here - own[name])
+            more += here
+        return _Count(more, exact=more == min([int(most[rows].sum()), *bounds.values()]))
+
+    def _own_units(self, row: int) -> Counter[str]:
+        """Return how many times each amount fits the host's own providers."""
+        tree = self._view.trees[row]
+        units: Counter[str] = Counter()
+        for member in tree.own if tree else ():
+            for name in self._totals.keys() & member.slots.keys():
+                units[name] += int(self._units[name][member.slots[name]])
+        return units
+
+    def _pools_of(self, rows: Iterable[int]) -> dict[str, set[int]]:
+        """Return by class the slots of the pools that share with these hosts."""
+        pools: dict[str, set[int]] = {name: set() for name in self._totals}
+        for row in rows:
+            tree = self._view.trees[row]
+            for member in tree.sharing if tree else ():
+                for name in self._totals.keys() & member.slots.keys():
+                    pools[name].add(member.slots[name])
+        return pools
+
+    def _placed(self, rows: IntArray, most: IntArray) -> _Count:
+        """Place one instance after another on these hosts, until nothing fits or there is no more time."""
+        planned = self._view.planned(self._totals)
+        serving = Serving(self._asked, {})
+        more, exact = 0, True
+        for row in rows.tolist():
+            here = 0
+            while here < most[row] and not self._is_late() and (way := _way(serving, planned, row)) is not None:
+                planned.claim(row, way)
+                here += 1
+            tree = self._view.trees[row]
+            # One that takes none is known to take none, unless others have just used up what it shares with them.
+            takes_none = here == 0 and row not in serving.given_up and not (tree and tree.sharing)
+            exact = exact and (here == most[row] or takes_none)
+            more += here
+        return _Count(more, exact)
+
+
+def _way(serving: Serving, planned: PlannedView, row: int) -> AllocationRequest | None:
+    try:
+        return serving.first(planned, row)
+    except errors.SearchBoundReached:
+        # It is noted, and what has been placed until now is there all the same.
+        return None
+
+
+def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:
+    """Take so many units of some pools, the fuller ones later."""
+    for slot in sorted(slots, key=lambda each: -left[each]):
+        taken = max(0, min(units, left[slot]))
+        left[slot] -= taken
+        units -= taken
+
+
+def _totals(asked: ResourceRequest) -> dict[str, int]:
+    """Return what all groups of a request ask for together."""
+    totals: Counter[str] = Counter()
+    for group in asked.groups.values():
+        totals.update(group.resources)
+    return dict(totals)
+
+
+def _units(slots: InventoryArrays, amount: int) -> IntArray:
+    """Return how often an amount may be allocated from each inventory, each time to another consumer."""
+    units = np.maximum(np.floor((slots.capacity - slots.used) / amount), 0.0)
+    # A division may be off by a hair where a ratio is not whole; the rule is the claim's own.
+    units += slots.used + (units + 1) * amount <= slots.capacity
+    units -= (units > 0) & (slots.used + units * amount > slots.capacity)
+    allowed = (slots.min_unit <= amount) & (amount <= slots.max_unit)
+    allowed &= amount % np.maximum(slots.step_size, 1) == 0
+    return np.where(allowed, units, 0).astype(np.int64)
