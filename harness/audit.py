@@ -9,25 +9,32 @@ from placement_store import audit
 
 @dataclass(frozen=True)
 class Verdict:
-    """How many providers hold more than their capacity, and how many allocations belong to nobody who lives."""
+    """How many providers hold more than their capacity, and how many allocations belong to nobody who lives.
+
+    ``foreign`` are those that others have on consumers which were deleted: they are theirs, and no leak.
+    """
 
     overcommitted: int
     leaked: int
+    foreign: int = 0
 
     @property
     def clean(self) -> bool:
-        """Whether both are none."""
-        return self.overcommitted == 0 and self.leaked == 0
+        """Whether all are none."""
+        return self.overcommitted == self.leaked == self.foreign == 0
 
     def __str__(self) -> str:
-        return f"over-committed providers: {self.overcommitted}; leaked allocations: {self.leaked}"
+        foreign = f"; foreign allocations: {self.foreign}" if self.foreign else ""
+        return f"over-committed providers: {self.overcommitted}; leaked allocations: {self.leaked}{foreign}"
 
 
 def judge(database: Database, living: Collection[str]) -> Verdict:
     """Return the verdict on a store, given the uuids of all consumers that may hold something."""
     report = database.read(audit.report)
     known = set(living)
+    dead = [holder for holder in report.holders if holder.uuid not in known]
     return Verdict(
         overcommitted=len({finding.provider_uuid for finding in report.overcommitted}),
-        leaked=sum(consumer.allocations for consumer in report.holders if consumer.uuid not in known),
+        leaked=sum(holder.allocations for holder in dead if not holder.foreign),
+        foreign=sum(holder.allocations for holder in dead if holder.foreign),
     )

@@ -114,8 +114,9 @@ class Demo(_OnServers, Lister):
                 transport_url=transport_url,
                 database_connection=database_url,
                 settings={
-                    # A decision sees all that has happened before it, so that placements depend on the seed alone.
-                    "scheduler": {"view_max_age": 0.0},
+                    # A decision sees all that has happened before it, and weighs nothing that is reported now and
+                    # then, so that placements depend on the seed alone.
+                    "scheduler": {"view_max_age": 0.0, "enabled_weighers": ["ram", "cpu", "disk"]},
                     "fake_driver": {"seed": arguments.seed, "fail_rate": arguments.fail_rate},
                 },
             )

@@ -7,6 +7,7 @@ what is found again some seconds later is (:func:`settled`).
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from moorage.amounts import in_words
 from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
 from moorage.model import HostState, Instance
 
@@ -21,7 +22,8 @@ _RUNNING = frozenset({"active", "moved"})
 class Finding:
     """One thing that is wrong.
 
-    ``kind`` is one of ``over-committed``, ``drifted``, ``leaked``, ``doubled``, ``unheld``, ``stranger`` and ``view``.
+    ``kind`` is one of ``over-committed``, ``drifted``, ``leaked``, ``foreign``, ``doubled``, ``unheld``, ``stranger``
+    and ``view``.
     """
 
     kind: str
@@ -65,6 +67,7 @@ def judge(sight: Sight) -> list[Finding]:
     if sight.store is not None:
         found += [_inventory("over-committed", one) for one in sight.store.overcommitted]
         found += [_inventory("drifted", one) for one in sight.store.drifted]
+        found += [_foreign(holder) for holder in sight.store.holders if holder.foreign]
         if sight.instances is not None:
             found += _leaked(sight.store.holders, sight.instances)
         if sight.hosts is not None:
@@ -115,6 +118,8 @@ def _why_leaked(
     """Return why a holder should hold nothing; ``complete`` says that all attempts are known."""
     if holder.uuid is None:
         return "the consumer is gone"
+    if holder.foreign:
+        return None
     if holder.consumer_type == RESIDUE:
         return "a residue of no known attempt" if complete and not _is_of(holder, attempts) else None
     instance = known.get(holder.migration_of or holder.uuid)
@@ -126,6 +131,11 @@ def _why_leaked(
     if holder.migration_of is not None and complete and instance.migration_uuid != holder.uuid:
         return f"a migration of instance {instance.uuid} that has ended"
     return None
+
+
+def _foreign(holder: Holder) -> Finding:
+    detail = f"was deleted, and holds what others have put there: {in_words(holder.foreign)}"
+    return Finding("foreign", str(holder.uuid), detail)
 
 
 def _is_others(holder: Holder) -> bool:

@@ -17,16 +17,19 @@ from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, 
 _ANY_OF = "in:"
 
 
-def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
+def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False, in_any_tree: bool = True) -> None:
     """Add the options that say what is asked of one group; :func:`group` reads them.
 
     :param trees_by_name: the provider of --in-tree may be typed by name; whoever reads the group looks it up.
+    :param in_any_tree: false leaves --in-tree out, where the tree is known.
     """
     _add(parser, "--resource", _amount, "CLASS=AMOUNT", "an amount of a resource class, to be free")
     _add(parser, "--required", _required, "TRAIT", "a trait that must be there; in:TRAIT,TRAIT: any one of them")
     _add(parser, "--forbidden", _trait, "TRAIT", "a trait that must not be there")
     _add(parser, "--member-of", _uuids, "UUID[,UUID...]", "an aggregate to belong to; of several, any one of them")
     _add(parser, "--not-member-of", _uuids, "UUID[,UUID...]", "an aggregate not to belong to; of several, none of them")
+    if not in_any_tree:
+        return
     tree, metavar = (str, "PROVIDER") if trees_by_name else (_uuid, "UUID")
     _add(parser, "--in-tree", tree, metavar, "only providers of the tree that this one belongs to", repeated="")
 

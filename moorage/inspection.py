@@ -1,5 +1,9 @@
 """What an operator looks at: values that only describe, and that no decision rests on."""
 
+from typing import Any
+
+from msgspec import field
+
 from moorage.model import ConsumerType, Generation, Guest, Name, Uuid, Value
 
 
@@ -111,6 +115,9 @@ class Holder(Value, frozen=True, kw_only=True):
     #: How many allocations, and the root providers that they are on.
     allocations: int
     root_provider_uuids: tuple[Uuid, ...] = ()
+    #: It was deleted for good, and no claim places it: what it holds all the same, others have put there. By provider
+    #: and resource class; a class that is unknown is named by its number.
+    foreign: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 class StoreAudit(Value, frozen=True, kw_only=True):
@@ -127,3 +134,43 @@ class ViewDrift(Value, frozen=True, kw_only=True):
     hosts: int
     #: Service hosts whose row or provider the view had at another ``seq`` than the store.
     drifted: tuple[Name, ...] = ()
+
+
+class PluginUse(Value, frozen=True, kw_only=True):
+    """A plug-in as a scheduler uses it."""
+
+    name: Name
+    #: Where it comes from, as ``module:Class``.
+    source: str
+    #: The values of its options; one that is secret is not told.
+    settings: dict[str, Any] = field(default_factory=dict)
+    #: Of a weigher.
+    multiplier: float | None = None
+
+
+class RefusedReload(Value, frozen=True, kw_only=True):
+    """A new configuration whose policy could not be taken; the one before it stays in force."""
+
+    reason: str
+    #: Seconds since then.
+    age: float
+
+
+class PolicyState(Value, frozen=True, kw_only=True):
+    """By what the scheduler that answered decides; everything but what is said of time is in the fingerprint."""
+
+    #: The same where two schedulers decide by the same.
+    fingerprint: str
+    filters: tuple[PluginUse, ...] = ()
+    weighers: tuple[PluginUse, ...] = ()
+    request_filters: tuple[PluginUse, ...] = ()
+    host_subset_size: int = 1
+    broken_plugin: str = "fail"
+    #: Seconds since it has been in force.
+    age: float = 0.0
+    #: The last reload, if it was refused.
+    refused: RefusedReload | None = None
+    #: Options that had another value at the last reload than the scheduler was started with, and need a restart.
+    needs_restart: tuple[str, ...] = ()
+    #: How often each plug-in has been broken since the scheduler was started: ``filter rack``.
+    broken: dict[str, int] = field(default_factory=dict)

@@ -81,13 +81,34 @@ _SCHEDULER = [
             "aggregates",
             "server_group_affinity",
             "server_group_anti_affinity",
+            "capabilities",
+            "image_properties",
+            "aggregate_extra_specs",
+            "different_host",
+            "same_host",
+            "cidr_affinity",
             "resources",
         ],
         help="Filters by the name of their entry point, in the order in which they run.",
     ),
     cfg.ListOpt(
+        "enabled_request_filters",
+        default=["extra_specs", "image_traits", "dedicated_cpus", "pci", "disabled_hosts"],
+        help="Request filters by the name of their entry point, in the order in which they make a request narrower "
+        "before any host is looked at.",
+    ),
+    cfg.ListOpt(
         "enabled_weighers",
-        default=["ram", "cpu", "disk", "server_group_soft_affinity", "server_group_soft_anti_affinity"],
+        default=[
+            "ram",
+            "cpu",
+            "disk",
+            "server_group_soft_affinity",
+            "server_group_soft_anti_affinity",
+            "pci",
+            "build_failure",
+            "cross_cell",
+        ],
         help="Weighers by the name of their entry point.",
     ),
     cfg.IntOpt(
@@ -96,6 +117,16 @@ _SCHEDULER = [
         min=1,
         help="The host is picked at random among this many of the best. More than 1 keeps many schedulers from "
         "choosing the same host at the same time.",
+    ),
+    cfg.StrOpt(
+        "broken_plugin",
+        default="fail",
+        choices=[
+            ("fail", "the request is answered with BrokenPlugin, which names the plug-in"),
+            ("skip", "the request is decided without that plug-in, and its explanation names it"),
+        ],
+        help="What becomes of a request in which a filter, weigher or request filter raises, or answers something that "
+        "is no answer. To skip a filter that keeps servers off hosts lets them through.",
     ),
     cfg.FloatOpt(
         "view_max_age",
@@ -202,6 +233,13 @@ _CONDUCTOR = [
         "Deleting, confirming and reverting never fail back: under `fail` they stay pending until they are ordered "
         "again.",
     ),
+    cfg.BoolOpt(
+        "delete_foreign_amounts",
+        default=True,
+        help="Whether what others have put on an instance, beyond what was claimed for it, goes when the instance is "
+        "deleted. If not it stays on the instance's consumer until somebody takes it away, and `moorage audit` shows "
+        "it. The instance's record names it either way.",
+    ),
     cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
     cfg.FloatOpt(
         "lease_seconds",
@@ -249,6 +287,19 @@ _CONDUCTOR = [
         default=5.0,
         min=0.05,
         help="Seconds between two reports of a cell's hosts to the schedulers.",
+    ),
+    cfg.FloatOpt(
+        "failed_build_half_life",
+        default=600.0,
+        min=1.0,
+        help="Seconds after which a build that has failed on a host counts half as much; a guest that starts there has "
+        "the same effect. What is less than half a failure counts no more.",
+    ),
+    cfg.ListOpt(
+        "reported_image_properties",
+        default=[],
+        help="Properties of images of which a cell tells the schedulers how many servers of a host have which value, "
+        "for the weigher `image_properties`. Without any, no server's image is looked at.",
     ),
 ]
 

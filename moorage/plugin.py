@@ -1,10 +1,9 @@
-"""What an operator's plug-in is written against: the host view, filters and weighers.
+"""What an operator's plug-in is written against: the host view, filters and weighers; and request filters.
 
 A plug-in answers one question about one host. It does no I/O, keeps no state between questions, and gets its settings
 through its constructor. Answering for all hosts at once is optional: it is faster, never different.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from oslo_config import cfg
 
+from moorage.described import BadValue as BadValue
+from moorage.described import attribute, is_one_of, number, smallest, values_under
+from moorage.described import measured as measured
 from moorage.model import RequestSpec
+from moorage.request_filter import Aggregate as Aggregate
+from moorage.request_filter import Cloud as Cloud
+from moorage.request_filter import RequestFilter as RequestFilter
+from moorage.request_filter import RequestRefused as RequestRefused
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
@@ -78,8 +84,9 @@ class Host:
     #: All traits of all of them, and those of the root of the host's own tree.
     traits: Collection[str] = frozenset()
     root_traits: Collection[str] = frozenset()
-    #: All aggregates that any of them belongs to.
+    #: All aggregates that any of them belongs to, and those of the root of the host's own tree.
     aggregates: Collection[str] = frozenset()
+    root_aggregates: Collection[str] = frozenset()
     #: The uuids of all of them.
     providers: Collection[str] = frozenset()
     #: Whether one provider is all there is: then whatever fits the host fits that provider.
@@ -115,17 +122,25 @@ class Host:
         """Tell whether the values that its host aggregates give a key are such as they shall be; there may be none."""
         return bool(holds(self.metadata.get(key, frozenset())))
 
+    def where_metadata_under(self, prefix: str, holds: Callable[[frozenset[str]], bool]) -> bool:
+        """Tell the same of the values of all keys that begin with ``prefix``, taken together."""
+        return bool(holds(values_under(self.metadata, prefix)))
+
     def number(self, path: str, absent: float = 0.0) -> float:
         """Return what its driver says under ``path``, as a number.
 
-        :raises ValueError: it is none.
+        :raises BadValue: it is none.
         """
         return number(path, self.attribute(path), absent)
+
+    def number_from(self, path: str, reckon: Callable[[Any], float]) -> float:
+        """Return the number that stands for what its driver says under ``path``, which may be None."""
+        return reckon(self.attribute(path))
 
     def metadata_number(self, key: str, default: float) -> float:
         """Return the smallest of the values that its host aggregates give a key.
 
-        :raises ValueError: one of them is no number.
+        :raises BadValue: one of them is no number.
         """
         return smallest(key, self.metadata.get(key, frozenset()), default)
 
@@ -173,9 +188,34 @@ class Host:
         """Tell whether any of its providers belongs to an aggregate."""
         return aggregate in self.aggregates
 
+    def root_in_aggregate(self, aggregate: str) -> bool:
+        """Tell whether the root of its tree belongs to an aggregate."""
+        return aggregate in self.root_aggregates
+
     def has_provider(self, uuid: str) -> bool:
         """Tell whether a provider is one of its own, or of a tree that shares with it."""
         return uuid in self.providers
+
+    @property
+    def resource_classes(self) -> Collection[str]:
+        """Of what resource classes it has any inventory."""
+        return self.inventories.keys()
+
+    def in_zone(self, availability_zone: str) -> bool:
+        """Tell whether it is in an availability zone."""
+        return self.availability_zone == availability_zone
+
+    def in_cell(self, cell_uuid: str) -> bool:
+        """Tell whether it is in a cell."""
+        return self.cell_uuid == cell_uuid
+
+    def named(self, service_hosts: Collection[str]) -> bool:
+        """Tell whether it has one of these names, upper and lower case alike."""
+        return is_one_of(self.service_host, service_hosts)
+
+    def nodes_named(self, nodenames: Collection[str]) -> bool:
+        """Tell whether its node has one of these names, upper and lower case alike."""
+        return is_one_of(self.nodename, nodenames)
 
     def _inventories(self, resource_class: str) -> Sequence[HostInventory]:
         return self.inventories.get(resource_class, ())
@@ -246,17 +286,28 @@ class HostView(ABC):
         """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
 
     @abstractmethod
+    def where_metadata_under(self, prefix: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
+        """Tell the same of the values of all keys that begin with ``prefix``, taken together."""
+
+    @abstractmethod
     def number(self, path: str, absent: float = 0.0) -> FloatArray:
         """Return what the hosts' drivers say under ``path``, as numbers.
 
-        :raises ValueError: one of them is none.
+        :raises BadValue: one of them is none.
+        """
+
+    @abstractmethod
+    def number_from(self, path: str, reckon: Callable[[Any], float]) -> FloatArray:
+        """Return the numbers that stand for what the drivers say under ``path``; each value is asked about once.
+
+        :param reckon: a function of a module, not one that is made for a request: what it has said is kept.
         """
 
     @abstractmethod
     def metadata_number(self, key: str, default: float) -> FloatArray:
         """Return the smallest of the values that each host's aggregates give a key.
 
-        :raises ValueError: one of them is no number.
+        :raises BadValue: one of them is no number.
         """
 
     @abstractmethod
@@ -266,6 +317,11 @@ class HostView(ABC):
     @abstractmethod
     def servers_with(self, name: str, value: str) -> IntArray:
         """How many servers of each host run from an image with this property."""
+
+    @property
+    @abstractmethod
+    def resource_classes(self) -> Collection[str]:
+        """Of what resource classes any host has inventory."""
 
     @abstractmethod
     def capacity(self, resource_class: str) -> FloatArray:
@@ -300,6 +356,10 @@ class HostView(ABC):
         """Which hosts have a provider that belongs to this aggregate."""
 
     @abstractmethod
+    def root_in_aggregate(self, aggregate: str) -> BoolArray:
+        """Which hosts belong to this aggregate with the root of their own tree."""
+
+    @abstractmethod
     def has_provider(self, uuid: str) -> BoolArray:
         """Which hosts have this provider for their own, or in a tree that shares with them."""
 
@@ -331,8 +391,12 @@ class Filter(ABC):
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = ()
+    #: Keys of aggregates' metadata that it reads as numbers: whoever sets one to something else is refused.
+    numeric_metadata: ClassVar[Sequence[str]] = ()
     #: Why a host is refused, in words that follow the host's name.
     reason: ClassVar[str] = "was refused"
+    #: Whether it is about room: an explanation tells the hosts that it removes apart by what they are short of.
+    about_room: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
@@ -340,6 +404,21 @@ class Filter(ABC):
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
         """Tell whether it has anything to say about ``request``; where not, all hosts pass without being asked."""
         return True
+
+    def check(self, request: RequestSpec) -> None:  # noqa: B027
+        """Refuse what is wrong with ``request``, whatever hosts there are; done once, before anything else.
+
+        Where a filter does so, it may rely on it afterwards.
+
+        :raises InvalidRequest: the request says something to this filter that it cannot mean; with the path of that.
+        """
+
+    def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
+        """Return why ``host``, which it refuses, is refused, in words that follow the host's name.
+
+        Asked for a few hosts of an explanation alone: those that are named, and the nearest ones.
+        """
+        return self.reason
 
     @abstractmethod
     def passes(self, host: Host, request: RequestSpec) -> bool:
@@ -380,50 +459,17 @@ def any_of(answers: Iterable[Answer]) -> Answer:
     return found
 
 
-def attribute(attributes: Mapping[str, Any], path: str) -> Any:
-    """Return what is found under a name, or under names within each other joined by dots, or None."""
-    found: Any = attributes
-    if path in attributes:
-        return attributes[path]
-    for name in path.split("."):
-        if not isinstance(found, Mapping):
-            return None
-        found = found.get(name)
-    return found
-
-
-def number(name: str, value: Any, absent: float) -> float:
-    """Return a value as a finite number; ``absent`` for None.
-
-    :raises ValueError: it is none.
-    """
-    if value is None:
-        return absent
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise ValueError(f"{name} is {value!r:.60}, which is no number")
-    return found
-
-
-def smallest(key: str, values: Collection[str], default: float) -> float:
-    """Return the smallest of the values of a key of metadata, or the default where there are none.
-
-    :raises ValueError: one of them is no number.
-    """
-    return min((number(f"aggregate metadata {key}", value, default) for value in values), default=default)
-
-
 class Weigher(ABC):
     """Says how good a host is for a request; more is better.
 
     Weights are brought to 0..1 over the feasible hosts and multiplied by the option ``<name>_weight_multiplier`` of the
-    group ``[weighers]``, so a weigher's own scale does not matter; a negative multiplier turns it round.
+    group ``[weighers]``, so a weigher's own scale does not matter; a negative multiplier turns it round. For the hosts
+    of an aggregate that has metadata of that name, the multiplier is that; of several, the smallest.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = ()
+    #: Keys of aggregates' metadata that it reads as numbers; that of its multiplier is one by itself.
+    numeric_metadata: ClassVar[Sequence[str]] = ()
     default_multiplier: ClassVar[float] = 1.0
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

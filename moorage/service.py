@@ -1,10 +1,11 @@
 """A service of one process: started, kept until a signal, and stopped without losing what it is working on."""
 
 import logging
+import queue
 import signal
 import threading
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import tenacity
 
@@ -25,14 +26,26 @@ class Service(Protocol):
         """Take no new work, end what is under way, and let go of connections."""
 
 
+@runtime_checkable
+class Reloadable(Protocol):
+    """A service that takes over what is new in its configuration while it runs."""
+
+    def reload(self) -> None:
+        """Read the configuration anew; what is wrong with it is logged, and changes nothing."""
+
+
 def run(service: Service) -> None:
-    """Start ``service`` and stop it upon SIGTERM or SIGINT."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: ended.set())
+    """Start ``service`` and stop it upon SIGTERM or SIGINT; upon SIGHUP reload it, if it can be."""
+    # A queue, and not an event: a signal that comes while its own lock is held must not wait for that.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
+    reloadable = service if isinstance(service, Reloadable) else None
+    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if reloadable else ())):
+        signal.signal(number, lambda number, _frame: signals.put(number))
     service.start()
     LOG.info("Ready")
-    ended.wait()
+    while signals.get() == signal.SIGHUP:
+        if reloadable:
+            reloadable.reload()
     LOG.info("Stopping")
     service.stop()
 

@@ -15,7 +15,7 @@ from moorage import errors, services
 from moorage.broker import mask_url
 from moorage.commands import Configured, positive, shown
 from moorage.database import Database
-from moorage.messages import ListCells, ListHosts, ListServices
+from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
 from moorage.reach import Reach
 from moorage.schemas import Schema, known_schemas
@@ -116,8 +116,10 @@ class Status:
         silent_after = self._conf.service.silent_after
 
         def reported() -> list[Line]:
-            known = self._reach.topic("placement").call(ListServices())
-            return [_service(line) for line in services.reported(known, cells, silent_after)]
+            answered = self._reach.topic("placement").call(ListServices())
+            known = services.reported(answered, cells, silent_after)
+            schedulers = [line.name for line in known if line.kind == "scheduler" and line.state == "up"]
+            return [*map(_service, known), *(line for name in schedulers for line in self._policy(name))]
 
         def agents() -> list[Line]:
             hosts = self._reach.topic("scheduler").call(ListHosts())
@@ -126,6 +128,20 @@ class Status:
             return _agents(services.agents(expected, cells, silent_after))
 
         return [*_lines("services", reported), *_lines("agents", agents)]
+
+    def _policy(self, scheduler: str) -> Iterator[Line]:
+        """Yield what is to be said of the policy of a scheduler, if anything."""
+        try:
+            policy = self._reach.topic("scheduler", scheduler).call(ShowPolicy())
+        except errors.MoorageError:
+            # One of an earlier version, or one that does not answer, which its role tells.
+            return
+        if policy.refused is not None:
+            refused = f"the configuration of {policy.refused.age:,.0f} s ago is refused: {policy.refused.reason}"
+            yield Line(f"policy of {scheduler}", "wrong", refused)
+        if policy.broken:
+            counts = ", ".join(f"{plugin} {count:,} time(s)" for plugin, count in policy.broken.items())
+            yield Line(f"plug-ins of {scheduler}", "ok", f"broken since it was started: {counts}")
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:

@@ -22,7 +22,7 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     method: ClassVar[str]
     #: The version of the topic's interface that brought this method.
     version: ClassVar[str] = "1.0"
-    #: Fields that came later, each with the version that brought it.
+    #: Fields that came later, each with the version that brought it; one within another's value by both, with a dot.
     since: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
@@ -36,7 +36,7 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     def lowest_version(self) -> str:
         """Return the lowest version that carries all that this message says."""
         said = encode(self)
-        versions = [self.version, *(version for name, version in self.since.items() if name in said)]
+        versions = [self.version, *(version for name, version in self.since.items() if _says(said, name))]
         return max(versions, key=_parts)
 
     @classmethod
@@ -55,6 +55,15 @@ class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
         content = encode(self)
         del content["request_id"]
         return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
+
+
+def _says(content: Any, path: str) -> bool:
+    """Tell whether an encoded message has a field, or one within the value of another."""
+    for name in path.split("."):
+        if not isinstance(content, dict) or name not in content:
+            return False
+        content = content[name]
+    return True
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -98,9 +107,10 @@ def decode(kind: type[T], data: object) -> T:
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as fault:
-        # A fault of the whole has no path.
+        # A fault of the whole has no path, and one of a key is said to be at "`key` in" the path of what has it.
         reason, _, path = str(fault).partition(" - at ")
-        raise errors.InvalidRequest(path=path.strip("`") or "$", reason=reason[:300]) from fault
+        path = path.strip("`").rpartition("`")[2]
+        raise errors.InvalidRequest(path=path or "$", reason=reason[:300]) from fault
 
 
 def decode_strictly(kind: type[T], data: object) -> T:

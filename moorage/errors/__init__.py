@@ -22,6 +22,7 @@ from moorage.errors.caller import (
     CellNotFound,
     ConsumerDeleted,
     ConsumerNotFound,
+    HostAggregateNotFound,
     HostNotFound,
     InstanceNotFound,
     InvalidRequest,
@@ -35,8 +36,10 @@ from moorage.errors.caller import (
     ResourceClassNotFound,
     ServerGroupNotFound,
     TraitNotFound,
+    ZoneConflict,
 )
 from moorage.errors.fault import (
+    BadPluginValue,
     BrokenPlugin,
     InternalError,
 )
@@ -75,6 +78,7 @@ from moorage.errors.stale import (
 
 __all__ = [
     "AlreadyExists",
+    "BadPluginValue",
     "BrokenPlugin",
     "BuildFailed",
     "BusUnavailable",
@@ -91,6 +95,7 @@ __all__ = [
     "ConsumerNotFound",
     "GroupRuleRefused",
     "GuestActionFailed",
+    "HostAggregateNotFound",
     "HostNotFound",
     "ImpossibleDeal",
     "InstanceNotFound",
@@ -125,5 +130,6 @@ __all__ = [
     "TryAgain",
     "Unavailable",
     "UnknownPlugin",
+    "ZoneConflict",
     "every_error",
 ]

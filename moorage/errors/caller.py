@@ -89,6 +89,13 @@ class ServerGroupNotFound(NotFound):
     kind: str = "server group"
 
 
+class HostAggregateNotFound(NotFound):
+    """There is no host aggregate {name}."""
+
+    code = "moorage.not_found.host_aggregate"
+    kind: str = "host aggregate"
+
+
 class MigrationNotFound(NotFound):
     """There is no migration {name}."""
 
@@ -102,6 +109,16 @@ class AlreadyExists(CallerError):
     code = "moorage.already_exists"
     kind: str
     name: str
+
+
+class ZoneConflict(CallerError):
+    """Host {host} is in availability zone {zone} by aggregate {aggregate}, and cannot be in zone {other} as well."""
+
+    code = "moorage.zone_conflict"
+    host: str
+    zone: str
+    aggregate: str
+    other: str
 
 
 class InvalidState(CallerError):

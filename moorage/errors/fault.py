@@ -20,3 +20,15 @@ class BrokenPlugin(InternalError):
     code = "moorage.broken_plugin"
     plugin: str
     name: str
+
+
+class BadPluginValue(BrokenPlugin):
+    """The {plugin} {name} cannot go by what it was given: {reason}.
+
+    An operator has written it, in the configuration or in the metadata of an aggregate, or a driver has reported it:
+    mend it there. Until then the plug-in has no answer for any host.
+    """
+
+    code = "moorage.broken_plugin.bad_value"
+    kind: str = "BadValue"
+    reason: str

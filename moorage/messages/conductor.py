@@ -1,5 +1,7 @@
 """Topic `conductor` of the main bus, served by the super conductor: what is done with servers."""
 
+from typing import ClassVar
+
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import Done, InstanceUuids
 from moorage.model import (
@@ -8,6 +10,7 @@ from moorage.model import (
     Instance,
     Migration,
     Name,
+    RequestId,
     RequestSpec,
     ResourceGroup,
     Suffix,
@@ -39,7 +42,10 @@ class ShowInstance(Message[Instance], frozen=True, kw_only=True):
 
     topic = "conductor"
     method = "show_instance"
+    since: ClassVar = {"with_request": "1.4"}
     instance_uuid: Uuid
+    #: With what was asked for, as it stands by now (``Instance.request_spec``).
+    with_request: bool = False
 
 
 class ListInstances(Message[list[Instance]], frozen=True, kw_only=True):
@@ -47,8 +53,11 @@ class ListInstances(Message[list[Instance]], frozen=True, kw_only=True):
 
     topic = "conductor"
     method = "list_instances"
+    since: ClassVar = {"request_id": "1.4"}
     project_id: Name | None = None
     deleted: bool = False
+    #: Those that one request has ordered to be built.
+    request_id: RequestId | None = None
 
 
 class Ownership(Value, frozen=True, kw_only=True):
@@ -254,5 +263,8 @@ class ListMigrations(Message[list[Migration]], frozen=True, kw_only=True):
     topic = "conductor"
     method = "list_migrations"
     version = "1.3"
+    since: ClassVar = {"request_id": "1.4"}
     instance_uuid: Uuid | None = None
     ended: bool = False
+    #: The one that a request has ordered.
+    request_id: RequestId | None = None

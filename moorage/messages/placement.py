@@ -14,6 +14,7 @@ from moorage.model import (
     ConsumerAllocations,
     Generation,
     Name,
+    ProviderAmounts,
     RequestId,
     ServerGroup,
     Uuid,
@@ -67,18 +68,32 @@ class Released(Value, frozen=True, kw_only=True):
     residue_uuid: Uuid | None = None
     #: All residues that were left, where migrations went too.
     residue_uuids: tuple[Uuid, ...] = ()
+    #: What others had put on the consumers that were deleted for good: it has gone with them, or stays if it was to.
+    extras: dict[Uuid, ProviderAmounts] = {}
 
 
 class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     """Release all that a consumer holds.
 
     With ``claim_id``, only if that claim still stands (``ClaimReleased`` otherwise). ``for_good`` sets the tombstone:
-    nothing can be claimed for this consumer any more, whether or not it existed.
+    nothing can be claimed for this consumer any more, whether or not it existed. Its migrations go with it, in the same
+    write, those apart that are residues.
+
+    Of a claim that ``claimed_with`` does not name nobody can say what others have put beside it: all of it goes, and
+    nothing of it is called extras. A consumer that no claim places holds nothing but extras, except what the requests
+    named there account for.
     """
 
     topic = "placement"
     method = "delete_allocations"
-    since: ClassVar = {"leave_residue": "1.1", "unaccepted": "1.1", "migration_uuids": "1.3", "guests_gone": "1.3"}
+    since: ClassVar = {
+        "leave_residue": "1.1",
+        "unaccepted": "1.1",
+        "migration_uuids": "1.3",
+        "guests_gone": "1.3",
+        "claimed_with": "1.4",
+        "keep_extras": "1.4",
+    }
     consumer_uuid: Uuid
     claim_id: Uuid | None = None
     for_good: bool = False
@@ -86,11 +101,17 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     leave_residue: bool = False
     #: Only if no host has accepted the claim (``InvalidState`` otherwise); needs ``claim_id``.
     unaccepted: bool = False
-    #: Migrations of the consumer that go with it, in the same write; only ``for_good``. With ``leave_residue`` each
-    #: leaves one of its own, under the attempt that its host has accepted.
+    #: Migrations of the consumer that are buried with it, also those that are residues or have not come yet; only
+    #: ``for_good``. With ``leave_residue`` each leaves one of its own, under the attempt that its host has accepted.
     migration_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
     #: Attempts whose guests are known to be gone: they leave no residue.
     guests_gone: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
+    #: By claim, the consumer's and those of its migrations: what was claimed with it. What they hold beyond that are
+    #: extras, put there by others.
+    claimed_with: Annotated[dict[Uuid, AllocationRequest], Meta(max_length=16)] = {}
+    #: The extras stay on the consumer, also those of its migrations; only ``for_good``. Nobody can claim for it all the
+    #: same; whoever wants them gone releases what it holds.
+    keep_extras: bool = False
 
 
 class Claimed(Value, frozen=True, kw_only=True):

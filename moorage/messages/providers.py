@@ -292,6 +292,7 @@ class ListAllocationCandidates(Message[AllocationCandidates], frozen=True, kw_on
     topic = "placement"
     method = "list_allocation_candidates"
     version = "1.2"
+    since: ClassVar = {"request.apart": "1.4", "request.root_member_of": "1.4", "request.root_not_member_of": "1.4"}
     request: ResourceRequest
     limit: Annotated[int, Meta(ge=1, le=MAX_CANDIDATES)] = MAX_CANDIDATES
 

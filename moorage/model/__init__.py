@@ -1,6 +1,6 @@
 """The values that cross folders and the wire: all frozen, all JSON-safe, each the same word everywhere."""
 
-from moorage.model.answers import Explanation, FilterCount, Miss, Selection
+from moorage.model.answers import Selection
 from moorage.model.asked import (
     UNSUFFIXED,
     Destination,
@@ -29,6 +29,15 @@ from moorage.model.basis import (
     Uuid,
     Value,
 )
+from moorage.model.explanation import (
+    Explanation,
+    FilterCount,
+    Miss,
+    RankedHost,
+    Shortage,
+    WeigherScore,
+    WhatIf,
+)
 from moorage.model.held import (
     Aggregates,
     AllocationCandidates,
@@ -47,8 +56,26 @@ from moorage.model.held import (
     Traits,
     Usage,
 )
-from moorage.model.hosts import Cell, HostReport, HostState
-from moorage.model.instances import Attempt, EndedAttempt, Guest, Instance, Migration, Placement
+from moorage.model.hosts import (
+    ZONE_KEY,
+    AggregateHost,
+    Cell,
+    HostAggregate,
+    HostLoad,
+    HostMetadata,
+    HostReport,
+    HostState,
+    UnmirroredHost,
+)
+from moorage.model.instances import (
+    AttachedResource,
+    Attempt,
+    EndedAttempt,
+    Guest,
+    Instance,
+    Migration,
+    Placement,
+)
 from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
 from moorage.model.reshapes import (
     ChildProvider,
@@ -64,11 +91,14 @@ __all__ = [
     "MEMORY_MB",
     "UNSUFFIXED",
     "VCPU",
+    "ZONE_KEY",
+    "AggregateHost",
     "Aggregates",
     "AllocationCandidates",
     "AllocationRequest",
     "Allocations",
     "Amount",
+    "AttachedResource",
     "Attempt",
     "Cell",
     "ChildProvider",
@@ -86,6 +116,9 @@ __all__ = [
     "Generation",
     "GroupPolicy",
     "Guest",
+    "HostAggregate",
+    "HostLoad",
+    "HostMetadata",
     "HostNames",
     "HostReport",
     "HostState",
@@ -105,6 +138,7 @@ __all__ = [
     "ProviderAmounts",
     "ProviderReport",
     "ProviderSummary",
+    "RankedHost",
     "RequestId",
     "RequestSpec",
     "ReshapePlan",
@@ -116,11 +150,15 @@ __all__ = [
     "Resources",
     "Selection",
     "ServerGroup",
+    "Shortage",
     "Suffix",
     "Text",
     "TraitName",
     "Traits",
+    "UnmirroredHost",
     "Usage",
     "Uuid",
     "Value",
+    "WeigherScore",
+    "WhatIf",
 ]

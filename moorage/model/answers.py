@@ -3,6 +3,7 @@
 from collections import Counter
 
 from moorage.model.basis import Generation, Name, ResourceClassName, Resources, Uuid, Value
+from moorage.model.explanation import Explanation
 from moorage.model.held import AllocationRequest
 
 
@@ -30,6 +31,8 @@ class Selection(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
     consumer_generation: Generation | None = None
     released: bool = False
+    #: Why this host, if that was asked for: on a claimed one alone.
+    explanation: Explanation | None = None
 
     @property
     def resources(self) -> Resources:
@@ -39,43 +42,3 @@ class Selection(Value, frozen=True, kw_only=True):
             if uuid not in self.shared_providers:
                 amounts.update(part.resources)
         return dict(amounts)
-
-
-class FilterCount(Value, frozen=True, kw_only=True):
-    """How many hosts entered a filter and how many it removed."""
-
-    name: str
-    hosts: int
-    removed: int
-
-
-class Miss(Value, frozen=True, kw_only=True):
-    """A host that came near: what it lacked of one resource class."""
-
-    host: str
-    resource_class: str
-    asked: int
-    free: float
-    reason: str = "not enough room"
-
-
-class Explanation(Value, frozen=True, kw_only=True):
-    """Why there was no valid host, as data."""
-
-    hosts: int
-    filters: tuple[FilterCount, ...] = ()
-    nearest_misses: tuple[Miss, ...] = ()
-    #: For hosts that the request names: why not this one.
-    named_hosts: dict[str, str] = {}
-    #: Hosts that passed every filter and refused the claim itself.
-    refused_claims: tuple[str, ...] = ()
-
-    def summary(self) -> str:
-        """Return the explanation in one line for people."""
-        if not self.hosts:
-            return "the cloud has no hosts"
-        parts = [f"{f.name} removed {f.removed} of {f.hosts}" for f in self.filters if f.removed]
-        parts += [f"{host}: {why}" for host, why in self.named_hosts.items()]
-        if self.refused_claims:
-            parts.append(f"{len(self.refused_claims)} refused the claim")
-        return "; ".join(parts) or "no host was left"

@@ -52,8 +52,13 @@ class ResourceRequest(Value, frozen=True, kw_only=True):
     group_policy: Literal["none", "isolate"] | None = None
     #: Of the providers that serve these groups, one is an ancestor of all, or itself.
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    #: The groups of each of these are served by pairwise different providers, whatever the policy says of the others.
+    apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
     root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    #: Of each of these, the root itself is in at least one aggregate; and in none of those after them.
+    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
 
 class Flavor(Value, frozen=True, kw_only=True):
@@ -76,11 +81,15 @@ class Image(Value, frozen=True, kw_only=True):
 
 
 class Destination(Value, frozen=True, kw_only=True):
-    """Where a server shall go: any of host, node and cell, the others left open."""
+    """Where a server shall go: any of host, node and cell, the others left open.
+
+    With ``allow_cross_cell_move`` the cell is where the server is, and other cells will do as well (Nova's word).
+    """
 
     host: Name | None = None
     node: Name | None = None
     cell: Uuid | None = None
+    allow_cross_cell_move: bool = False
 
 
 HostNames = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
@@ -107,12 +116,17 @@ class RequestSpec(Value, frozen=True, kw_only=True):
     groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)] = {}
     group_policy: Literal["none", "isolate"] | None = None
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
+    apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
     root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
+    root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
+    root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
     @property
     def resources(self) -> Resources:
         """The unsuffixed resource group that the flavor stands for; an amount of nothing is left out.
+
+        A request filter takes what is the flavor's own out by naming its class with an amount of nothing.
 
         Disk is root + ephemeral + swap rounded up to GiB, without the root disk for a volume-backed server
         (Nova: ``ResourceRequest.from_request_spec``).
@@ -129,15 +143,21 @@ class RequestSpec(Value, frozen=True, kw_only=True):
 
     @property
     def resource_request(self) -> ResourceRequest:
-        """All resource groups of the request, that of the flavor included."""
+        """All resource groups of the request, that of the flavor included unless nothing is left of it."""
         unsuffixed = structs.replace(self.groups.get(UNSUFFIXED, ResourceGroup()), resources=self.resources)
+        own = {} if unsuffixed == ResourceGroup() else {UNSUFFIXED: unsuffixed}
         return ResourceRequest(
-            groups={UNSUFFIXED: unsuffixed, **self._suffixed()},
+            groups={**own, **self.suffixed},
             group_policy=self.group_policy,
             same_subtree=self.same_subtree,
+            apart=self.apart,
             root_required=self.root_required,
             root_forbidden=self.root_forbidden,
+            root_member_of=self.root_member_of,
+            root_not_member_of=self.root_not_member_of,
         )
 
-    def _suffixed(self) -> Mapping[str, ResourceGroup]:
+    @property
+    def suffixed(self) -> Mapping[Suffix, ResourceGroup]:
+        """The further groups, without the unsuffixed one."""
         return {suffix: group for suffix, group in self.groups.items() if suffix != UNSUFFIXED}

@@ -1,8 +1,9 @@
 """Instances, the attempts at building them, and their guests."""
 
-from moorage.model.answers import Explanation, Selection
+from moorage.model.answers import Selection
 from moorage.model.asked import Flavor, RequestSpec
-from moorage.model.basis import Name, Resources, Uuid, Value
+from moorage.model.basis import Name, Resources, Suffix, Uuid, Value
+from moorage.model.explanation import Explanation
 from moorage.model.moves import MoveKind
 
 
@@ -25,6 +26,14 @@ class Attempt(Value, frozen=True, kw_only=True):
     updated_at: float = 0.0
 
 
+class AttachedResource(Value, frozen=True, kw_only=True):
+    """A resource group that was attached to an instance after its build."""
+
+    resources: Resources
+    #: What it was claimed of; null while the instance is on no host.
+    provider_uuid: Uuid | None = None
+
+
 class Instance(Value, frozen=True, kw_only=True):
     """An instance as the conductor has it."""
 
@@ -45,6 +54,10 @@ class Instance(Value, frozen=True, kw_only=True):
     request_id: str | None = None
     #: The migration that is under way, or waits to be confirmed or reverted.
     migration_uuid: Uuid | None = None
+    #: What was attached to it after its build, by the name of the group.
+    attached: dict[Suffix, AttachedResource] = {}
+    #: What was asked for, as it stands by now; only where it was wanted.
+    request_spec: RequestSpec | None = None
     created_at: float = 0.0
     updated_at: float = 0.0
 

@@ -1,0 +1,234 @@
+"""What an explanation costs, beside the decision that it explains: both measured in turns, in one process."""
+
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from statistics import median
+
+from msgspec import structs
+
+from moorage import errors, ids, options
+from moorage.database import Database
+from moorage.messages import ReportHosts, ReportProviders, SelectDestinations
+from moorage.model import (
+    DISK_GB,
+    MEMORY_MB,
+    VCPU,
+    Flavor,
+    HostReport,
+    Inventory,
+    ProviderReport,
+    RequestSpec,
+)
+from moorage.requests import StoredRequests
+from placement_store import cells
+from placement_store import reports as provider_reports
+from placement_store.names import ResourceClassNames
+from placement_store.schema import MAIN
+from placement_store.schema import requests as request_table
+from scheduler import reports
+from scheduler.destinations import Destinations
+from scheduler.follow import Follower
+from scheduler.funnel import Funnel
+from scheduler.picture import Picture
+from scheduler.planning import Plan, Planner, Shortfall
+from scheduler.plugins import load_filters, load_weighers
+from scheduler.serving import Refusals
+
+#: As large as no host is.
+_TOO_LARGE = 2**30
+_ZONES = ("a", "b")
+_REPORTED_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One kind of request; the field names are those of `moorage bench explain -f json`.
+
+    All times are medians of processor time, which a busy machine changes least; a decision also waits for its database.
+    """
+
+    request: str
+    hosts: int
+    filters: int
+    weighers: int
+    #: From the request to the answer that is stored, without the explanation.
+    decision_ms: float
+    #: Of that, finding the hosts on the view.
+    planning_ms: float
+    explanation_ms: float
+    #: The explanation as a part of the decision, and of the planning alone.
+    of_decision: float
+    of_planning: float
+
+
+class Bench:
+    """Decides and explains on the hosts of a store, with every filter and weigher that is installed."""
+
+    def __init__(self, database: Database, repeat: int) -> None:
+        conf = options.new({})
+        filters = load_filters(conf, _all("moorage.filters", conf.scheduler.enabled_filters))
+        weighers = load_weighers(conf, _all("moorage.weighers", conf.scheduler.enabled_weighers))
+        self._repeat = repeat
+        self._counts = len(filters), len(weighers)
+        self._names = ResourceClassNames(database)
+        self._picture = Picture()
+        self._follower = Follower(database, self._names, self._picture)
+        self._follower.catch_up(self._follower.now())
+        self._planner = Planner(Funnel(filters, weighers), 1)
+        self._destinations = Destinations(
+            database,
+            StoredRequests(database, request_table),
+            self._names,
+            self._picture,
+            self._follower,
+            self._planner,
+            max_age=conf.scheduler.view_max_age,
+            max_tries=conf.scheduler.max_claim_tries,
+        )
+
+    def placed(self, what: str, spec: RequestSpec) -> Figures:
+        """Measure a request that finds a host: it is decided on with a claim, and planned with and without a word why.
+
+        :raises NoValidHost: it finds none.
+        """
+        decisions, without, more = [], [], []
+        for _ in range(self._repeat):
+            message = _message(spec)
+            decisions.append(_seconds(partial(self._destinations.select, message)))
+            plain, told = _message(spec), structs.replace(_message(spec), explain=True)
+            # In turns: whatever else the machine does meets both.
+            without.append(_seconds(partial(self._plan, plain)))
+            more.append(_seconds(partial(self._plan, told)) - without[-1])
+        return self._figures(what, decisions, without, more)
+
+    def refused(self, what: str, spec: RequestSpec) -> Figures:
+        """Measure a request that finds no host: decided on, once more after the view has caught up, and explained.
+
+        :raises InvalidState: it finds one.
+        """
+        decisions, plans, explanations = [], [], []
+        for _ in range(self._repeat):
+            message = _message(spec)
+            plans.append(2 * _seconds(partial(self._plan, message)))
+            shortfall = self._plan(message)
+            if not isinstance(shortfall, Shortfall):
+                raise errors.InvalidState(reason=f"the request that is to be refused ({what}) finds a host")
+            explanations.append(_seconds(partial(self._why_not, shortfall, message)))
+            decisions.append(_seconds(partial(self._refusal, message)) - explanations[-1])
+        return self._figures(what, decisions, plans, explanations)
+
+    def _plan(self, message: SelectDestinations) -> Plan | Shortfall:
+        # A view of its own, as after any claim: nothing is known of it from the plan before.
+        return self._planner.plan(replace(self._picture.snapshot()), message, Refusals())
+
+    def _why_not(self, shortfall: Shortfall, message: SelectDestinations) -> str:
+        return self._planner.why_not(shortfall, message, Refusals()).summary()
+
+    def _refusal(self, message: SelectDestinations) -> None:
+        try:
+            self._destinations.select(message)
+        except errors.NoValidHost:
+            return
+        raise errors.InvalidState(reason="a request that is to be refused has found a host")
+
+    def _figures(
+        self, what: str, decisions: Sequence[float], plans: Sequence[float], explanations: Sequence[float]
+    ) -> Figures:
+        decision, planning, explanation = median(decisions), median(plans), median(explanations)
+        filters, weighers = self._counts
+        return Figures(
+            request=what,
+            hosts=len(self._picture.snapshot()),
+            filters=filters,
+            weighers=weighers,
+            decision_ms=round(decision * 1000, 3),
+            planning_ms=round(planning * 1000, 3),
+            explanation_ms=round(explanation * 1000, 3),
+            of_decision=round(explanation / decision, 3),
+            of_planning=round(explanation / planning, 3),
+        )
+
+
+def measure(hosts: int, repeat: int) -> list[Figures]:
+    """Return figures for requests that find a host and for such that do not, on so many flat hosts in a SQLite file."""
+    small = RequestSpec(
+        project_id="bench",
+        user_id="bench",
+        flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20),
+        availability_zone=_ZONES[0],
+    )
+    with tempfile.TemporaryDirectory(prefix="moorage-") as folder:
+        database = Database(f"sqlite:///{folder}/main.sqlite", "main")
+        try:
+            _fill(database, hosts)
+            bench = Bench(database, repeat)
+            return [
+                bench.placed("finds a host", small),
+                bench.refused("finds no room", structs.replace(small, flavor=Flavor(vcpus=2, memory_mb=_TOO_LARGE))),
+                bench.refused("finds nothing in its zone", structs.replace(small, availability_zone="nowhere")),
+            ]
+        finally:
+            database.close()
+
+
+def _fill(database: Database, hosts: int) -> None:
+    """Create hosts of several sizes in two zones, some of them with too little memory for anything."""
+    MAIN.upgrade(database)
+    names, cell = ResourceClassNames(database), ids.derived("bench", "cell")
+    cells.create(database, name="bench", uuid=cell)
+    for start in range(0, hosts, _REPORTED_AT_ONCE):
+        numbers = range(start, min(start + _REPORTED_AT_ONCE, hosts))
+        described = ReportHosts(
+            request_id=ids.fresh(),
+            cell_uuid=cell,
+            hosts=tuple(_host(number) for number in numbers),
+            alive=tuple(f"host{number}" for number in numbers),
+        )
+        known = ReportProviders(request_id=ids.fresh(), providers=tuple(_provider(number) for number in numbers))
+        database.write(lambda connection, known=known: provider_reports.report(connection, known, names))  # type: ignore[misc]
+        database.write(lambda connection, described=described: reports.write(connection, described))  # type: ignore[misc]
+
+
+def _host(number: int) -> HostReport:
+    return HostReport(
+        service_host=f"host{number}",
+        nodename=f"host{number}",
+        compute_node_uuid=ids.derived("bench", "node", number),
+        agent="bench",
+        availability_zone=_ZONES[number % 5 == 0],
+    )
+
+
+def _provider(number: int) -> ProviderReport:
+    held = {
+        VCPU: Inventory(total=64 + 32 * (number % 3), allocation_ratio=4.0),
+        MEMORY_MB: Inventory(total=2048 if number % 10 == 1 else 131_072 * (1 + number % 4)),
+        DISK_GB: Inventory(total=10_000),
+    }
+    return ProviderReport(uuid=ids.derived("bench", "node", number), name=f"host{number}", inventories=held)
+
+
+def _all(group: str, enabled: Sequence[str]) -> list[str]:
+    """Return the names of all plug-ins of a kind, those first that are enabled anyway, in their order."""
+    return list(dict.fromkeys([*enabled, *sorted(metadata.entry_points(group=group).names)]))
+
+
+def _message(spec: RequestSpec) -> SelectDestinations:
+    return SelectDestinations(
+        request_id=ids.fresh(), request_spec=spec, instance_uuids=(ids.fresh(),), num_alternates=2
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    gc.disable()
+    try:
+        began = time.thread_time()
+        work()
+        return time.thread_time() - began
+    finally:
+        gc.enable()

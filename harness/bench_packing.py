@@ -1,0 +1,190 @@
+"""What formulas for packing are worth: hosts kept open, requests refused and room in pieces too small for anything.
+
+A simulation in this process alone: servers come and go on hosts of three kinds, and each formula places the same
+stream. What a formula is told is what a weigher knows of a host: capacity, use, and what is asked.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from harness.packing_workload import MIXES, Floats, Stream, stream
+
+#: Virtual CPUs and MiB of a host, and how many of eight hosts are such ones.
+_KINDS = ((64, 256 * 1024, 4), (64, 512 * 1024, 2), (32, 128 * 1024, 2))
+#: What a large request asks for, by which it is told how far free room is in pieces.
+_LARGE = np.array([16.0, 64 * 1024.0])
+#: The state of the cloud is looked at so many times while servers come and go.
+_LOOKS = 200
+
+#: Says how good each host is for what is asked, from use and capacity (a row for each class, a column for each host).
+Formula = Callable[[Floats, Floats, Floats], Floats]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one run: percentages, on average over its time."""
+
+    #: How much of the scarcer class was used.
+    used_percent: float
+    #: How many hosts had any server.
+    hosts_open_percent: float
+    #: How many of the requests found no host.
+    refused_percent: float
+    #: How much of the virtual CPUs asked for by all requests was refused: large ones are refused first.
+    refused_cpu_percent: float
+    #: How many large requests would have fitted, of those that would if all free room were in one piece.
+    large_fit_percent: float
+
+
+@dataclass(frozen=True)
+class Figures(Outcome):
+    """One formula under one load, on average over all seeds; the names are those of `moorage bench packing -f json`."""
+
+    mix: str
+    #: What would be used of the scarcer class on average, if nothing were refused.
+    load_percent: float
+    formula: str
+
+
+def _spread(used: Floats, capacity: Floats, asked: Floats) -> Floats:  # noqa: ARG001
+    free = capacity - used
+    scaled: Floats = (free / np.maximum(free.max(axis=1), 1.0)[:, np.newaxis]).sum(axis=0)
+    return scaled
+
+
+def _least_free_ram(used: Floats, capacity: Floats, asked: Floats) -> Floats:  # noqa: ARG001
+    left: Floats = used[1] - capacity[1]
+    return left
+
+
+def _dominant_share(used: Floats, capacity: Floats, asked: Floats) -> Floats:
+    shares: Floats = ((used + asked[:, np.newaxis]) / capacity).max(axis=0)
+    return shares
+
+
+def _mean_share(used: Floats, capacity: Floats, asked: Floats) -> Floats:
+    shares: Floats = ((used + asked[:, np.newaxis]) / capacity).mean(axis=0)
+    return shares
+
+
+def _least_left(used: Floats, capacity: Floats, asked: Floats) -> Floats:
+    left = 1 - (used + asked[:, np.newaxis]) / capacity
+    norm: Floats = -(left**2).sum(axis=0)
+    return norm
+
+
+def _balanced(penalty: float) -> Formula:
+    """Take so much off for each share by which the fullest class is ahead of the emptiest."""
+
+    def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
+        shares = (used + asked[:, np.newaxis]) / capacity
+        score: Floats = shares.mean(axis=0) - penalty * (shares.max(axis=0) - shares.min(axis=0))
+        return score
+
+    return scores
+
+
+def _open_first(formula: Formula) -> Formula:
+    """Put every empty host behind all that are open."""
+
+    def scores(used: Floats, capacity: Floats, asked: Floats) -> Floats:
+        score = formula(used, capacity, asked)
+        return np.where(used.any(axis=0), score, score - 10.0)
+
+    return scores
+
+
+FORMULAS: Mapping[str, Formula] = {
+    "spread": _spread,
+    "least free RAM": _least_free_ram,
+    "dominant share": _dominant_share,
+    "mean share": _mean_share,
+    "least left, squared": _least_left,
+    "mean share less imbalance": _balanced(1.0),
+    "dominant share, open first": _open_first(_dominant_share),
+    "mean share, open first": _open_first(_mean_share),
+    "least left, squared, open first": _open_first(_least_left),
+    "mean share less half the imbalance, open first": _open_first(_balanced(0.5)),
+    "mean share less imbalance, open first": _open_first(_balanced(1.0)),
+}
+
+
+def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[Figures]:
+    """Place the same streams by each formula, for each mix and load; a stream a seed.
+
+    :param loads: shares, 1 for all that the cloud has.
+    """
+    capacity = _capacity(hosts)
+    for mix_name, mix in MIXES.items():
+        for load in loads:
+            streams = [stream(mix, capacity.sum(axis=1), load, arrivals, seed) for seed in range(seeds)]
+            for name, formula in FORMULAS.items():
+                runs = [_Cloud(capacity, seed).run(servers, formula) for seed, servers in enumerate(streams)]
+                means = {of: _mean([asdict(run)[of] for run in runs]) for of in asdict(runs[0])}
+                yield Figures(mix=mix_name, load_percent=round(100 * load, 1), formula=name, **means)
+
+
+def _capacity(hosts: int) -> Floats:
+    kinds = [kind[:2] for kind in _KINDS for _ in range(kind[2])]
+    return np.array([kinds[number % len(kinds)] for number in range(hosts)], dtype=np.float64).T
+
+
+class _Cloud:
+    """Hosts on which servers come and go."""
+
+    def __init__(self, capacity: Floats, seed: int) -> None:
+        self._capacity = capacity
+        self._used = np.zeros_like(capacity)
+        # Equal hosts are taken in an order of their own, as the scheduler does.
+        self._ties = np.random.default_rng(seed).permutation(capacity.shape[1]) * 1e-9
+        self._leaving: list[tuple[float, int, int]] = []
+
+    def run(self, servers: Stream, formula: Formula) -> Outcome:
+        """Place all servers in their order, and say how it went after the beginning."""
+        refused = refused_cpus = 0.0
+        used, open_hosts, large = [], [], []
+        arrivals = len(servers.asked) - servers.first
+        for number, asked in enumerate(servers.asked):
+            while self._leaving and self._leaving[0][0] <= servers.comes[number]:
+                _, gone, host = heapq.heappop(self._leaving)
+                self._used[:, host] -= servers.asked[gone]
+            placed = self._place(number, asked, servers.goes[number], formula)
+            if number < servers.first:
+                continue
+            if not placed:
+                refused += 1
+                refused_cpus += asked[0]
+            if (number - servers.first) % max(1, arrivals // _LOOKS) == 0:
+                used.append(float((self._used.sum(axis=1) / self._capacity.sum(axis=1)).max()))
+                open_hosts.append(float(self._used.any(axis=0).mean()))
+                large.append(self._large_fit())
+        return Outcome(
+            used_percent=100 * _mean(used),
+            hosts_open_percent=100 * _mean(open_hosts),
+            refused_percent=100 * refused / arrivals,
+            refused_cpu_percent=100 * refused_cpus / float(servers.asked[servers.first :, 0].sum()),
+            large_fit_percent=100 * _mean(large),
+        )
+
+    def _place(self, number: int, asked: Floats, goes: float, formula: Formula) -> bool:
+        fits = (self._used + asked[:, np.newaxis] <= self._capacity).all(axis=0)
+        if not fits.any():
+            return False
+        scores = np.where(fits, formula(self._used, self._capacity, asked) + self._ties, -np.inf)
+        host = int(scores.argmax())
+        self._used[:, host] += asked
+        heapq.heappush(self._leaving, (goes, number, host))
+        return True
+
+    def _large_fit(self) -> float:
+        free = self._capacity - self._used
+        whole = np.floor((free.sum(axis=1) / _LARGE).min())
+        pieces = np.floor((free / _LARGE[:, np.newaxis]).min(axis=0)).sum()
+        return float(pieces / whole) if whole else 1.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,152 @@
+"""Topic `conductor.<cell uuid>` once more: what is done with a server that has been built, the cell's half of it."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from moorage.messages.basis import MAX_INSTANCES, Done
+from moorage.messages.conductor import OperationBegun
+from moorage.model import (
+    AllocationRequest,
+    Image,
+    Migration,
+    MoveKind,
+    Placement,
+    RequestSpec,
+    ResourceGroup,
+    Selection,
+    Suffix,
+    Text,
+    Uuid,
+)
+from moorage.wire import Message, Mutation
+
+Selections = Annotated[tuple[Selection, ...], Meta(min_length=1, max_length=101)]
+
+
+class PrepareMoveInCell(Mutation[Placement], frozen=True, kw_only=True):
+    """Take an instance for a move: from now on it is `moving`, and no other operation but its deletion begins.
+
+    Refused with ``InvalidState`` where it is not in a state to be moved.
+    """
+
+    topic = "conductor.cell"
+    method = "prepare_move"
+    version = "1.3"
+    instance_uuid: Uuid
+    migration_uuid: Uuid
+    kind: MoveKind
+
+
+class CancelMoveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """Nothing has been claimed for a move that was prepared: the instance is as it was before."""
+
+    topic = "conductor.cell"
+    method = "cancel_move"
+    version = "1.3"
+    instance_uuid: Uuid
+    migration_uuid: Uuid
+    reason: Text
+
+
+class MoveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """Move an instance to the first of these selections, which is claimed, or to one of its alternates."""
+
+    topic = "conductor.cell"
+    method = "move_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    migration_uuid: Uuid
+    #: What is asked for from now on; confirmed, it is the instance's.
+    request_spec: RequestSpec
+    #: What the migration holds of the source, as the move was claimed with.
+    held: AllocationRequest
+    selections: Selections
+
+
+class EndMoveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """Confirm or revert a move that is done, or break one off that is under way."""
+
+    topic = "conductor.cell"
+    method = "end_move"
+    version = "1.3"
+    instance_uuid: Uuid
+    outcome: Literal["confirm", "revert", "abort"]
+
+
+class ShelveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """The cell's half of `shelve_instance`."""
+
+    topic = "conductor.cell"
+    method = "shelve_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class PrepareUnshelveInCell(Mutation[RequestSpec], frozen=True, kw_only=True):
+    """Take a shelved instance to be placed again; answered with what is to be asked for."""
+
+    topic = "conductor.cell"
+    method = "prepare_unshelve"
+    version = "1.3"
+    instance_uuid: Uuid
+
+
+class CancelUnshelveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """Nothing has been claimed for it: the instance stays shelved."""
+
+    topic = "conductor.cell"
+    method = "cancel_unshelve"
+    version = "1.3"
+    instance_uuid: Uuid
+    reason: Text
+
+
+class UnshelveInCell(Mutation[Done], frozen=True, kw_only=True):
+    """Start a shelved instance on the first of these selections, which is claimed, or on one of its alternates."""
+
+    topic = "conductor.cell"
+    method = "unshelve_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    selections: Selections
+
+
+class RebuildInCell(Mutation[Done], frozen=True, kw_only=True):
+    """The cell's half of `rebuild_instance`."""
+
+    topic = "conductor.cell"
+    method = "rebuild_instance"
+    version = "1.3"
+    instance_uuid: Uuid
+    image: Image
+
+
+class AttachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """The cell's half of `attach_resource`."""
+
+    topic = "conductor.cell"
+    method = "attach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    suffix: Suffix
+    group: ResourceGroup
+
+
+class DetachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+    """The cell's half of `detach_resource`."""
+
+    topic = "conductor.cell"
+    method = "detach_resource"
+    version = "1.4"
+    instance_uuid: Uuid
+    suffix: Suffix
+
+
+class ListMigrationsInCell(Message[list[Migration]], frozen=True, kw_only=True):
+    """Those of the named migrations that the cell knows."""
+
+    topic = "conductor.cell"
+    method = "list_migrations"
+    version = "1.3"
+    uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]

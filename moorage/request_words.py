@@ -1,0 +1,61 @@
+"""A request for a server as it is typed: by `moorage instance build`, and by `moorage explain` before that."""
+
+import argparse
+import getpass
+
+from moorage import group_options
+from moorage.model import Flavor, Image, RequestSpec
+
+
+def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
+    """Add the options that say what is asked for; :func:`request_spec` reads them.
+
+    :param size_required: false where the request may be given in another way.
+    """
+    add = parser.add_argument
+    add("--vcpus", type=int, required=size_required, metavar="N", help="VCPU of each instance")
+    add("--memory-mb", type=int, required=size_required, metavar="MIB", help="MEMORY_MB of each instance")
+    add("--root-gb", type=int, default=0, metavar="GIB", help="its root disk; default: 0")
+    add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="its ephemeral disk; default: 0")
+    add("--swap-mb", type=int, default=0, metavar="MIB", help="its swap; default: 0")
+    add("--count", type=int, default=1, metavar="N", help="how many; default: 1")
+    for name, what in (
+        ("--extra-spec", "an extra spec of its flavor"),
+        ("--image-property", "a property of its image"),
+        ("--hint", "a hint for the scheduler"),
+    ):
+        more = f"{what}; may be given more than once"
+        add(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
+    add("--availability-zone", metavar="NAME", help="where; default: in any zone")
+    add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
+    add("--project", default="default", metavar="NAME", help="whose; default: default")
+    add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
+    group_options.add_request_words(parser)
+
+
+def request_spec(given: argparse.Namespace) -> RequestSpec:
+    """Return what was typed, without the server group, of which the name alone is known."""
+    return RequestSpec(
+        project_id=given.project,
+        user_id=given.user,
+        flavor=Flavor(
+            vcpus=given.vcpus,
+            memory_mb=given.memory_mb,
+            root_gb=given.root_gb,
+            ephemeral_gb=given.ephemeral_gb,
+            swap_mb=given.swap_mb,
+            extra_specs=dict(given.extra_spec),
+        ),
+        image=Image(properties=dict(given.image_property)),
+        scheduler_hints=dict(given.hint),
+        availability_zone=given.availability_zone,
+        groups=dict(group_options.groups(given)),
+        **group_options.between(given),
+    )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return key, value

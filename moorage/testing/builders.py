@@ -1,0 +1,120 @@
+"""Hosts, views, requests and settings, each with only what a test cares about spelled out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from oslo_config import cfg
+
+from moorage.ids import derived
+from moorage.model import Flavor, Image, RequestSpec
+from moorage.plugin import Aggregate, Cloud, Filter, Host, HostInventory, RequestFilter, Weigher
+from moorage.testing.hosts import ListedHosts
+
+
+def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
+    """Return what one provider has of a resource class: ``total`` and ``used`` in the class's own units.
+
+    :param changes: other fields of :class:`~moorage.plugin.HostInventory`.
+    """
+    values: dict[str, Any] = {
+        "total": total,
+        "reserved": 0,
+        "min_unit": 1,
+        "max_unit": 2**31 - 1,
+        "step_size": 1,
+        "allocation_ratio": 1.0,
+        "used": used,
+    }
+    return HostInventory(**values | changes)
+
+
+def host(number: int = 0, **changes: Any) -> Host:
+    """Return host ``number``: up, enabled, with 16 ``VCPU``, 32 GiB of ``MEMORY_MB`` and 500 ``DISK_GB``, all free.
+
+    :param changes: other fields of :class:`~moorage.plugin.Host`. ``inventories`` may give one inventory a class, where
+        the host has one provider of it.
+    """
+    node = derived("moorage.testing", "node", number)
+    values: dict[str, Any] = {
+        "service_host": f"host{number}",
+        "nodename": f"node{number}",
+        "compute_node_uuid": node,
+        "cell_uuid": derived("moorage.testing", "cell", 0),
+        "availability_zone": "nova",
+        "up": True,
+        "disabled": False,
+        "forced_down": False,
+        "inventories": {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)},
+        "attributes": {},
+        "providers": frozenset([node]),
+    }
+    values |= changes
+    values["inventories"] = {
+        name: (held,) if isinstance(held, HostInventory) else tuple(held)
+        for name, held in values["inventories"].items()
+    }
+    return Host(**values)
+
+
+def view(*hosts: Host) -> ListedHosts:
+    """Return the view of some hosts, in this order."""
+    return ListedHosts(hosts)
+
+
+def request(
+    vcpus: int = 1,
+    memory_mb: int = 1024,
+    root_gb: int = 0,
+    *,
+    extra_specs: Mapping[str, str] | None = None,
+    image_properties: Mapping[str, str] | None = None,
+    hints: Mapping[str, str] | None = None,
+    **changes: Any,
+) -> RequestSpec:
+    """Return a request for one flavor: amounts in units, MiB and GiB.
+
+    :param changes: other fields of :class:`~moorage.model.RequestSpec`.
+    """
+    flavor = Flavor(vcpus=vcpus, memory_mb=memory_mb, root_gb=root_gb, extra_specs=dict(extra_specs or {}))
+    values: dict[str, Any] = {
+        "project_id": "project",
+        "user_id": "user",
+        "flavor": flavor,
+        "image": Image(properties=dict(image_properties or {})),
+        "scheduler_hints": dict(hints or {}),
+    }
+    return RequestSpec(**values | changes)
+
+
+def cloud(aggregates: Iterable[Aggregate] = (), traits: Iterable[str] = ()) -> Cloud:
+    """Return what a request filter may know: host aggregates, and the traits that some host has on its root."""
+    return _Cloud(aggregates, traits)
+
+
+def settings_of(kind: type[Filter | Weigher | RequestFilter], **values: Any) -> dict[str, Any]:
+    """Return what the constructor of a plug-in is given: its options' defaults, with some values in their place.
+
+    :raises AssertionError: its options are not such as a service can register, or it has none of such a name, or a
+        default or value is not of its option's type.
+    """
+    conf = cfg.ConfigOpts()
+    try:
+        conf.register_opts(kind.options, group="plugin")
+        conf([], project="moorage", default_config_files=[], default_config_dirs=[])
+        for name, value in values.items():
+            conf.set_override(name, value, group="plugin")
+        return {option.dest: conf.plugin[option.dest] for option in kind.options}
+    except (cfg.Error, ValueError, TypeError, AttributeError) as fault:
+        raise AssertionError(f"the options of {kind.__name__}: {fault}") from fault
+
+
+class _Cloud(Cloud):
+    def __init__(self, aggregates: Iterable[Aggregate], traits: Iterable[str]) -> None:
+        self._aggregates = sorted(aggregates, key=lambda aggregate: aggregate.uuid)
+        self._traits = frozenset(traits)
+
+    def aggregates(self) -> Sequence[Aggregate]:
+        return self._aggregates
+
+    def has_trait(self, trait: str) -> bool:
+        return trait in self._traits

@@ -1,0 +1,280 @@
+"""What every filter, weigher and request filter must be like, whatever it decides.
+
+The scheduler relies on it: a mask that differs from the one-host form makes an explanation untrue, a plug-in that
+changes a request or keeps state makes the next decision wrong, and a score that is no number breaks the request.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import Aggregate, BadValue, Filter, HostView, RequestFilter, RequestRefused, Weigher
+from moorage.testing.builders import cloud, settings_of
+from moorage.testing.samples import Sample, Words, samples
+
+P = TypeVar("P", Filter, Weigher, RequestFilter)
+T = TypeVar("T")
+
+#: How many random samples a check draws; arbitrary, and a matter of tenths of a second.
+_SAMPLES = 200
+#: A reason follows the name of a host: "host7 is in another rack".
+_REASON_BEGINS = frozenset({"is", "has", "was", "does"})
+
+
+def check_filter(
+    kind: type[Filter],
+    settings: Mapping[str, Any] | None = None,
+    words: Words | None = None,
+    *,
+    count: int = _SAMPLES,
+    decides: bool = True,
+) -> None:
+    """Check that a filter is what a scheduler may rely on.
+
+    :param settings: values of its options, where these are not the defaults.
+    :param words: what it looks at beyond what every host and request has.
+    :param count: on how many random samples it is asked.
+    :param decides: whether it must let some host pass and refuse another; without that nothing has been tested.
+    :raises AssertionError: it is not, with a sentence that says why.
+    """
+    with _whole(kind, settings) as (plugin, fresh):
+        _check_reason(kind)
+        said = _asked(words, count, lambda sample: answers_of(plugin, sample.view, sample.request), kind.__name__)
+        for sample, answers in reversed(said):
+            again = answers_of(fresh, sample.view, sample.request)
+            _require(
+                again == answers, f"{kind.__name__} has answered {answers}, and asked again, {again}: it keeps state"
+            )
+    if decides:
+        found = {answer for _, answers in said if answers is not None for answer in answers}
+        what = "let all hosts pass" if found == {True} else "refused all hosts"
+        _require(
+            found == {True, False},
+            f"{kind.__name__} has {what} in {count} samples: say by `words` and `settings` what it looks at, or "
+            "`decides=False`",
+        )
+
+
+def check_weigher(
+    kind: type[Weigher],
+    settings: Mapping[str, Any] | None = None,
+    words: Words | None = None,
+    *,
+    count: int = _SAMPLES,
+    decides: bool = True,
+) -> None:
+    """Check that a weigher is what a scheduler may rely on; see :func:`check_filter` for the parameters.
+
+    :param decides: whether it must prefer some host to another.
+    :raises AssertionError: it is not, with a sentence that says why.
+    """
+    with _whole(kind, settings) as (plugin, fresh):
+        multiplier = kind.default_multiplier
+        _require(np.isfinite(multiplier), f"{kind.__name__} has the default multiplier {multiplier}")
+        said = _asked(words, count, lambda sample: scores_of(plugin, sample.view, sample.request), kind.__name__)
+        for sample, scores in reversed(said):
+            again = scores_of(fresh, sample.view, sample.request)
+            _require(again == scores, f"{kind.__name__} has said {scores}, and asked again, {again}: it keeps state")
+    if decides:
+        _require(
+            any(scores is not None and len(set(scores)) > 1 for _, scores in said),
+            f"to {kind.__name__} all hosts weigh the same in {count} samples: say by `words` and `settings` what it "
+            "looks at, or `decides=False`",
+        )
+
+
+def check_request_filter(
+    kind: type[RequestFilter],
+    settings: Mapping[str, Any] | None = None,
+    words: Words | None = None,
+    *,
+    aggregates: Sequence[Aggregate] = (),
+    count: int = _SAMPLES,
+    decides: bool = True,
+) -> None:
+    """Check that a request filter is what a scheduler may rely on; see :func:`check_filter` for the parameters.
+
+    :param aggregates: the host aggregates of the cloud; its hosts' roots have each of the words' traits, or none.
+    :param decides: whether it must make some request narrower, or refuse it.
+    :raises AssertionError: it is not, with a sentence that says why.
+    """
+    words = words or Words()
+    clouds = [cloud(aggregates, words.traits), cloud(aggregates), cloud()]
+    changed = False
+    with _whole(kind, settings) as (plugin, fresh):
+        for number, sample in enumerate(samples(words, count)):
+            here = clouds[number % len(clouds)]
+            with unchanged(sample.view, sample.request, kind.__name__):
+                narrowed = _narrowed(plugin, sample.request, here)
+            _require(_narrowed(fresh, sample.request, here) == narrowed, f"{kind.__name__} does not repeat its answer")
+            changed = changed or narrowed != sample.request
+            if isinstance(narrowed, RequestSpec):
+                again = _narrowed(plugin, narrowed, here)
+                _require(again == narrowed, f"{kind.__name__} makes {again} of what it has made already: {narrowed}")
+    _require(
+        changed or not decides,
+        f"{kind.__name__} has changed no request in {count} samples: say by `words` what it looks at, or "
+        "`decides=False`",
+    )
+
+
+# --- One plug-in on one cloud ---------------------------------------------------------------------------------------
+
+
+def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[bool] | None:
+    """Return what a filter says of each host of a view, asked for all at once and for each by itself.
+
+    Nothing, where it refuses the request itself, or finds something there that is not what it can take.
+
+    :raises AssertionError: the two differ, are no answers, or are not what :meth:`Filter.concerns` promises.
+    """
+    name = type(plugin).__name__
+    try:
+        plugin.check(request)
+    except errors.InvalidRequest as refusal:
+        _require(
+            refusal.path.startswith("$."), f"{name} refuses a request by the path {refusal.path!r}: begin with '$.'"
+        )
+        return None
+    hosts = [view.host(row) for row in range(len(view))]
+    try:
+        mask = plugin.mask(view, request)
+        alone = [plugin.passes(host, request) for host in hosts]
+    except BadValue:
+        return None
+    _require(
+        isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == (len(view),),
+        f"{name}'s mask is no array of {len(view)} booleans, but {mask!r}",
+    )
+    for row, (host, answer) in enumerate(zip(hosts, alone, strict=True)):
+        _require(
+            isinstance(answer, bool | np.bool_), f"{name} says {answer!r} of {host}, which is neither true nor false"
+        )
+        _require(
+            bool(answer) == bool(mask[row]),
+            f"{name} says {answer} of {host.service_host} alone, and {mask[row]} in its mask: {host}; {request}",
+        )
+        if not answer:
+            why = plugin.why(host, request)
+            _require(
+                isinstance(why, str) and bool(why.strip()), f"{name} does not say why it refuses {host}, but {why!r}"
+            )
+    answers = [bool(answer) for answer in alone]
+    _require(_concerned(plugin, request) or all(answers), f"{name} is not concerned, and refuses hosts: {request}")
+    return answers
+
+
+def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: bool = True) -> list[float] | None:
+    """Return what a weigher says of each host of a view, asked for all at once and for each by itself.
+
+    Nothing, where it finds something there that is not what it can take.
+
+    :param finite: whether each must be a number; one that needs to know something of every host may have no answer.
+    :raises AssertionError: the two differ, are no numbers, or are not what :meth:`Weigher.concerns` promises.
+    """
+    name = type(plugin).__name__
+    hosts = [view.host(row) for row in range(len(view))]
+    try:
+        scores = plugin.scores(view, request)
+        alone = [plugin.weigh(host, request) for host in hosts]
+    except BadValue:
+        return None
+    _require(
+        isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (len(view),),
+        f"{name}'s scores are no array of {len(view)} floats, but {scores!r}",
+    )
+    for host, weight, said in zip(hosts, alone, scores, strict=True):
+        _require(
+            isinstance(weight, int | float | np.number) and not isinstance(weight, bool),
+            f"{name} gives {host} the weight {weight!r}, which is no number",
+        )
+        _require(
+            not finite or bool(np.isfinite(weight)),
+            f"{name} gives {host.service_host} the weight {weight}, which cannot be compared: {host}; {request}",
+        )
+        _require(
+            bool(weight == said or (np.isnan(weight) and np.isnan(said))),
+            f"{name} gives {host.service_host} {weight} alone, and {said} among all: {host}; {request}",
+        )
+    _require(
+        _concerned(plugin, request) or len({repr(each) for each in scores.tolist()}) <= 1,
+        f"{name} is not concerned, and prefers hosts: {request}",
+    )
+    return [float(score) for score in scores]
+
+
+@contextmanager
+def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]:
+    """Check that whoever goes by ``name`` changes neither the hosts of a view nor a request meanwhile.
+
+    :raises AssertionError: it does.
+    """
+    before = copy.deepcopy(([view.host(row) for row in range(len(view))], request))
+    yield
+    hosts, asked = before
+    _require(request == asked, f"{name} has changed a request: {asked} has become {request}")
+    for row, host in enumerate(hosts):
+        _require(view.host(row) == host, f"{name} has changed a host: {host} has become {view.host(row)}")
+
+
+# --- Small things ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[P, P]]:
+    """Yield two plug-ins of a kind, and check afterwards that their settings are what they were."""
+    given = settings_of(kind, **settings or {})
+    for option in kind.options:
+        _require(bool(option.help), f"the option {option.name} of {kind.__name__} has no help")
+    for key in getattr(kind, "numeric_metadata", ()):
+        _require(isinstance(key, str), f"{kind.__name__} names {key!r} as a key of metadata, which is no text")
+    before = copy.deepcopy(given)
+    yield kind(given), kind(copy.deepcopy(given))
+    _require(given == before, f"{kind.__name__} has changed its settings: {before} have become {given}")
+
+
+def _check_reason(kind: type[Filter]) -> None:
+    reason = kind.reason
+    _require(
+        isinstance(reason, str) and reason != Filter.reason and reason.split(" ")[0] in _REASON_BEGINS,
+        f"the reason of {kind.__name__} is {reason!r}: it follows a host's name, as 'is in another rack' does",
+    )
+
+
+def _asked(words: Words | None, count: int, ask: Callable[[Sample], T], name: str) -> list[tuple[Sample, T]]:
+    said = []
+    for sample in samples(words or Words(), count):
+        with unchanged(sample.view, sample.request, name):
+            said.append((sample, ask(sample)))
+    return said
+
+
+def _concerned(plugin: Filter | Weigher, request: RequestSpec) -> bool:
+    concerned = plugin.concerns(request)
+    _require(isinstance(concerned, bool), f"{type(plugin).__name__}.concerns says {concerned!r}, no boolean")
+    return concerned
+
+
+def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> RequestSpec | str:
+    """Return what a request becomes, or why it is refused."""
+    name = type(plugin).__name__
+    try:
+        narrowed = plugin.narrow(request, here)
+    except RequestRefused as refused:
+        _require(bool(refused.reason), f"{name} refuses a request and does not say why: {request}")
+        return f"refused: {refused.reason}"
+    except errors.InvalidRequest as fault:
+        _require(fault.path.startswith("$."), f"{name} refuses a request by the path {fault.path!r}: begin with '$.'")
+        return f"invalid: {fault}"
+    _require(isinstance(narrowed, RequestSpec), f"{name} has made {narrowed!r} of a request, which is no request")
+    return narrowed
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise AssertionError(sentence)

@@ -1,0 +1,149 @@
+"""Random clouds and requests in which what a plug-in looks at is often there, and often just not."""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from moorage.ids import derived
+from moorage.model import RequestSpec, ServerGroup
+from moorage.model.moves import GroupPolicy
+from moorage.plugin import Host
+from moorage.testing.builders import host, inventory, request
+from moorage.testing.hosts import ListedHosts
+
+#: Arbitrary, and small: hosts shall differ, and a failure shall be read by people.
+_MOST_HOSTS = 4
+_POLICIES: Sequence[GroupPolicy] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
+_GROUP = derived("moorage.testing", "group", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a plug-in looks at beyond what every host and every request has: by name, the values that may occur.
+
+    Each is left out of some hosts, or requests. A value that cannot be right belongs here as well.
+    """
+
+    #: What drivers say; a name with dots is one of names within each other.
+    attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: What operators have noted on host aggregates.
+    metadata: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    traits: Sequence[str] = ()
+    #: Further resource classes, beside ``VCPU``, ``MEMORY_MB`` and ``DISK_GB``.
+    resource_classes: Sequence[str] = ()
+    extra_specs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hints: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    image_properties: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    availability_zones: Sequence[str] = ("nova", "other")
+    projects: Sequence[str] = ("project", "stranger")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A cloud, and what is asked for on it."""
+
+    view: ListedHosts
+    request: RequestSpec
+
+
+def samples(words: Words, count: int, seed: int = 0) -> Iterator[Sample]:
+    """Yield so many random samples: the same ones for the same words and seed."""
+    for number in range(count):
+        draw = _Draw(words, random.Random(f"{seed}/{number}"))
+        asked = draw.request()
+        yield Sample(ListedHosts(draw.hosts()), asked)
+
+
+class _Draw:
+    """Draws one sample."""
+
+    def __init__(self, words: Words, chance: random.Random) -> None:
+        self._words = words
+        self._chance = chance
+
+    def hosts(self) -> list[Host]:
+        members = [self._chance.choice([0, 0, 1, 2]) for _ in range(self._chance.randint(0, _MOST_HOSTS))]
+        return [self._host(number, here, sum(members) - here) for number, here in enumerate(members)]
+
+    def request(self) -> RequestSpec:
+        chance, words = self._chance, self._words
+        group = None
+        if chance.random() < 0.3:
+            policy = chance.choice(_POLICIES)
+            group = ServerGroup(uuid=_GROUP, policy=policy, max_server_per_host=chance.randint(1, 2))
+        return request(
+            vcpus=chance.randint(1, 8),
+            memory_mb=chance.choice([1, 512, 4096]),
+            root_gb=chance.randint(0, 4),
+            extra_specs=self._some(words.extra_specs),
+            image_properties=self._some(words.image_properties),
+            hints=self._some(words.hints),
+            project_id=chance.choice(list(words.projects)),
+            availability_zone=chance.choice([None, *words.availability_zones]),
+            server_group=group,
+        )
+
+    def _host(self, number: int, members_here: int, members_elsewhere: int) -> Host:
+        chance, words = self._chance, self._words
+        traits = frozenset(trait for trait in words.traits if chance.random() < 0.5)
+        return host(
+            number,
+            cell_uuid=derived("moorage.testing", "cell", chance.randint(0, 1)),
+            availability_zone=chance.choice(list(words.availability_zones)),
+            up=chance.random() < 0.8,
+            disabled=chance.random() < 0.2,
+            forced_down=chance.random() < 0.1,
+            inventories=self._inventories(),
+            attributes=_nested(self._some(words.attributes)),
+            metadata=self._metadata(),
+            traits=traits,
+            root_traits=frozenset(trait for trait in traits if chance.random() < 0.7),
+            group_members_here=members_here,
+            group_members_elsewhere=members_elsewhere,
+            instances=chance.randint(0, 3),
+            io_ops=chance.randint(0, 3),
+            failed_builds=chance.choice([0.0, 0.5, 3.0]),
+        )
+
+    def _inventories(self) -> dict[str, Any]:
+        chance = self._chance
+        classes = [name for name in ("VCPU", "MEMORY_MB", "DISK_GB") if chance.random() < 0.9]
+        classes += [name for name in self._words.resource_classes if chance.random() < 0.6]
+        return {name: self._inventory(1024 if name == "MEMORY_MB" else 1) for name in classes}
+
+    def _inventory(self, unit: int) -> Any:
+        chance = self._chance
+        total = chance.randint(1, 8) * unit
+        return inventory(
+            total,
+            used=chance.randint(0, 8) * unit,
+            reserved=chance.choice([0, 0, unit]),
+            max_unit=chance.choice([total, 2**31 - 1]),
+            allocation_ratio=chance.choice([1.0, 1.5, 4.0]),
+        )
+
+    def _metadata(self) -> dict[str, frozenset[str]]:
+        chance, said = self._chance, {}
+        for key, values in self._words.metadata.items():
+            # A host may be in several aggregates.
+            count = min(chance.choice([0, 1, 1, 2]), len(values))
+            if count:
+                said[key] = frozenset(chance.sample(list(values), count))
+        return said
+
+    def _some(self, pools: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        chance = self._chance
+        return {name: chance.choice(list(values)) for name, values in pools.items() if chance.random() < 0.7}
+
+
+def _nested(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by names with dots as names within each other."""
+    found: dict[str, Any] = {}
+    for path, value in said.items():
+        *above, last = path.split(".")
+        within = found
+        for name in above:
+            within = within.setdefault(name, {})
+        within[last] = value
+    return found
