@@ -23,6 +23,10 @@ def every_serving(tree: HostTree, request: ResourceRequest) -> Iterator[Serving]
     root = tree.providers[0]
     if not set(request.root_required) <= root.traits or set(request.root_forbidden) & root.traits:
         return
+    if not all(set(wanted) & root.aggregates for wanted in request.root_member_of):
+        return
+    if set(request.root_not_member_of) & root.aggregates:
+        return
     suffixes = list(request.groups)
     options = [
         list(unsuffixed_options(tree, group) if suffix == "" else suffixed_options(tree, group))
@@ -94,7 +98,10 @@ def has(provider: Provider, name: str, amount: int) -> bool:
 
 def keeps_policy(serving: Serving, request: ResourceRequest) -> bool:
     granular = [used[0][0].uuid for suffix, used in serving.items() if suffix != ""]
-    return request.group_policy != "isolate" or len(set(granular)) == len(granular)
+    if request.group_policy == "isolate" and len(set(granular)) < len(granular):
+        return False
+    apart = [[serving[suffix][0][0].uuid for suffix in set(suffixes)] for suffixes in request.apart]
+    return all(len(set(uuids)) == len(uuids) for uuids in apart)
 
 
 def keeps_subtrees(serving: Serving, tree: HostTree, request: ResourceRequest) -> bool:

@@ -85,7 +85,12 @@ RULES: list[dict[str, Any]] = [
 ]
 #: Several providers serve this group together, so there is more to get wrong.
 RULES_OF_THE_UNSUFFIXED = RULES[18:]
-ROOT_RULES: list[dict[str, Any]] = [*[{}] * 8, {"root_required": ("CUSTOM_A",)}, {"root_forbidden": ("CUSTOM_A",)}]
+ROOT_RULES: list[dict[str, Any]] = [
+    *[{}] * 12,
+    *({"root_required": ("CUSTOM_A",)}, {"root_forbidden": ("CUSTOM_A",)}),
+    *({"root_member_of": (("agg-1", "agg-2"),)}, {"root_not_member_of": ("agg-1",)}),
+    {"root_member_of": (("agg-1",), ("agg-2",))},
+]
 
 
 @st.composite
@@ -96,6 +101,8 @@ def requests(draw: Any) -> ResourceRequest:
         st.sampled_from([(), (), (("_1", "_2"),), (("_1", "_2", "_3"),), (("_1",), ("_2", "_3")), (("_1", "_2"),) * 2])
     )
     same_subtree = tuple(named for named in same_subtree if set(named) <= set(suffixes))
+    apart = draw(st.sampled_from([(), (), (("_1", "_2"),), (("_2", "_3"),), (("_1", "_2"), ("_2", "_3")), (("_1",),)]))
+    apart = tuple(named for named in apart if set(named) <= set(suffixes))
     named = {suffix for part in same_subtree for suffix in part}
     pattern = draw(st.tuples(RESOURCES, st.sampled_from(RULES)))
     groups = {}
@@ -111,6 +118,7 @@ def requests(draw: Any) -> ResourceRequest:
         groups=groups,
         group_policy=draw(st.sampled_from(["none", "isolate"])),
         same_subtree=same_subtree,
+        apart=apart,
         **draw(st.sampled_from(ROOT_RULES)),
     )
 
@@ -157,6 +165,7 @@ def tight_request(random: Random) -> ResourceRequest:
         groups=groups,
         group_policy=random.choice(["none", "none", "isolate"]),
         same_subtree=random.choice([(), (("_0", "_1"),), (("_0", "_1"), ("_1", "_2"))]),
+        apart=random.choice([(), (), (("_0", "_1"),), (("_0", "_1"), ("_1", "_2"))]),
     )
 
 

@@ -10,15 +10,20 @@ from fake_placement import CELL_1, FakePlacement
 
 from moorage import errors, ids
 from moorage.bus import serves
+from moorage.inspection import OperationState
 from moorage.messages import (
+    AttachResourceInCell,
     BuildInCell,
     CancelMoveInCell,
     CancelUnshelveInCell,
     DeleteInCell,
+    DetachResourceInCell,
     Done,
     EndMoveInCell,
     ListMigrationsInCell,
+    ListOperationsInCell,
     MoveInCell,
+    OperationBegun,
     Ownership,
     OwnsClaimInCell,
     PrepareMoveInCell,
@@ -28,7 +33,7 @@ from moorage.messages import (
     ShowInCell,
     UnshelveInCell,
 )
-from moorage.model import Attempt, Instance, Migration, Placement, RequestSpec, Selection
+from moorage.model import AttachedResource, Attempt, Instance, Migration, Placement, RequestSpec, Selection
 from moorage.wire import Mutation
 
 
@@ -39,6 +44,7 @@ class Record:
     state: str = "active"
     migration_uuid: str | None = None
     reason: str | None = None
+    attached: dict[str, AttachedResource] = field(default_factory=dict)
     attempt_id: str = field(default_factory=ids.fresh)
 
     @property
@@ -58,6 +64,9 @@ class FakeCell:
         self.cancelled: set[str] = set()
         self.answers: dict[str, tuple[bytes, Any]] = {}
         self.taken: list[Mutation[Any]] = []
+        self.operations: dict[str, OperationState] = {}
+        #: Resource groups that cannot be attached, and why.
+        self.no_room: dict[str, str] = {}
         #: Methods that are refused, and why.
         self.refusing: dict[str, str] = {}
 
@@ -143,6 +152,7 @@ class FakeCell:
             reason=record.reason,
             attempts=(Attempt(attempt_id=record.attempt_id, number=1, host="a", state="active"),),
             migration_uuid=record.migration_uuid,
+            attached=record.attached,
         )
 
     @serves(OwnsClaimInCell)
@@ -257,6 +267,51 @@ class FakeCell:
             record.spec = msgspec.structs.replace(record.spec, image=message.image)
 
         return self.done(message, work)
+
+    @serves(AttachResourceInCell)
+    def attach_resource(self, message: AttachResourceInCell) -> OperationBegun:
+        def work() -> OperationBegun:
+            record, suffix = self.require(message.instance_uuid, "active"), message.suffix
+            if suffix not in self.no_room:
+                resources = message.group.resources
+                record.attached[suffix] = AttachedResource(resources=resources, provider_uuid=ids.derived("nic"))
+            return self.ended_operation("attach", message.instance_uuid, self.no_room.get(suffix))
+
+        answer: OperationBegun = self.once(message, work)
+        return answer
+
+    @serves(DetachResourceInCell)
+    def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
+        def work() -> OperationBegun:
+            record = self.require(message.instance_uuid, "active")
+            if record.attached.pop(message.suffix, None) is None:
+                raise errors.NotFound(kind="resource group", name=message.suffix)
+            return self.ended_operation("detach", message.instance_uuid, None)
+
+        answer: OperationBegun = self.once(message, work)
+        return answer
+
+    def ended_operation(self, kind: str, instance_uuid: str, reason: str | None) -> OperationBegun:
+        operation = OperationState(
+            uuid=ids.fresh(),
+            kind=kind,
+            subject=instance_uuid,
+            request_id="r",
+            step="write",
+            step_number=2,
+            state="done" if reason is None else "failed",
+            tries=0,
+            reason=reason,
+            cell_uuid=CELL_1.uuid,
+            age=1.0,
+            idle=1.0,
+        )
+        self.operations[operation.uuid] = operation
+        return OperationBegun(operation_uuid=operation.uuid)
+
+    @serves(ListOperationsInCell)
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+        return [one for uuid, one in self.operations.items() if message.uuid in (None, uuid)]
 
     @serves(ListMigrationsInCell)
     def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:

@@ -56,6 +56,8 @@ class FakePlacement:
         self.full: set[str] = set()
         self.calls: list[Mutation[Any]] = []
         self.acknowledged: list[str] = []
+        #: What others have put on consumers beyond their claims.
+        self.foreign: dict[str, dict[str, ProviderAmounts]] = {}
         #: How many more writes find that somebody else has written the consumer since its generation was read.
         self.conflicts = 0
 
@@ -160,7 +162,8 @@ class FakePlacement:
                     generation=1,
                     allocations=amounts,
                 )
-            if uuid not in self.generations or uuid in self.deleted:
+            foreign = self.foreign.get(uuid, {})
+            if not foreign and (uuid not in self.generations or uuid in self.deleted):
                 raise errors.ConsumerNotFound(name=uuid)
             held = self.held.get(uuid)
             return Consumer(
@@ -168,7 +171,8 @@ class FakePlacement:
                 consumer_type="INSTANCE",
                 project_id="p",
                 user_id="u",
-                generation=self.generations[uuid],
+                generation=self.generations.get(uuid, 1),
+                allocations=foreign,
                 claim_id=None if held is None else held.claim_id,
                 accepted_by=None if held is None else held.accepted_by,
                 root_provider_uuid=None if held is None else held.root,
@@ -231,7 +235,18 @@ class FakePlacement:
         return Released(
             residue_uuid=residues[0] if gone is not None else None,
             residue_uuids=tuple(residue for residue in residues if residue is not None),
+            extras=self.others(message, gone) if message.for_good else {},
         )
+
+    def others(self, message: DeleteAllocations, gone: Held | None) -> dict[str, ProviderAmounts]:
+        """Return what others have put on a consumer that goes, as far as its claim is named, and let it go or stay."""
+        if gone is not None and gone.claim_id not in message.claimed_with:
+            self.foreign.pop(message.consumer_uuid, None)
+            return {}
+        extras = self.foreign.get(message.consumer_uuid, {})
+        if not message.keep_extras:
+            self.foreign.pop(message.consumer_uuid, None)
+        return extras
 
     @serves(SwapClaim)
     def swap_claim(self, message: SwapClaim) -> Claimed:

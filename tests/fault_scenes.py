@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import fault_deeds as deeds
+import fault_resources as resources
 from fault_deeds import Deed
 from fault_servers import PATIENCE, Server, check, delete
 from faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
@@ -155,5 +156,17 @@ OTHERS = (
         meanwhile={"scheduler": _LATE, "conductor": "step.unshelve.fence.begin=wait:6@1"},
     ),
     Scene("rebuilt", host=WORKING[0], deeds=[deeds.rebuild]),
+    Scene(
+        "attached",
+        host=WORKING[0],
+        deeds=[resources.attach, deeds.migrate(WORKING[1]), deeds.confirm, resources.detach],
+    ),
+    # The host fills up before the write; whether that was sent before is not known, so it is fenced.
+    Scene(
+        "attached to a host that fills up",
+        host=WORKING[0],
+        deeds=[resources.attach_to_a_host_that_fills_up],
+        meanwhile={"cell conductor": "step.attach.write.begin=wait:3@1,step.attach.write.send.*=drop@1"},
+    ),
 )
 SCENES = {scene.name: scene for scene in BUILDS + MOVES + OTHERS}

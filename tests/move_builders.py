@@ -4,12 +4,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from placement_builders import Amounts, Store, request
+from sqlalchemy import select
 
 from moorage import errors, ids
 from moorage.messages import Claimed, EndMove, MoveEnded
 from moorage.model import Move
 from placement_store import moves
 from placement_store.claims import NewClaim
+from placement_store.schema import consumers
+
+#: What instances hold of their hosts, and what is shown of a host that nobody holds anything of.
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
+FREE = {"VCPU": 0, "MEMORY_MB": 0}
+
+
+def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
+    return {pool: {"DISK_GB": amount}}
+
+
+def row(store: Store, uuid: str) -> Any:
+    """A consumer's row, of which no message tells all."""
+    query = select(consumers).where(consumers.c.uuid == uuid)
+    return store.database.read(lambda connection: connection.execute(query).one())
 
 
 @dataclass

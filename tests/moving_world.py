@@ -14,6 +14,7 @@ from moorage.messages import (
     ConsumerWritten,
     EvacuateInstance,
     GetAllocations,
+    GetResourceProvider,
     ListClaims,
     ListMigrations,
     LiveMigrateInstance,
@@ -22,7 +23,7 @@ from moorage.messages import (
     ResizeInstance,
     ShowMigration,
 )
-from moorage.model import Consumer, Flavor, Migration, ProviderAmounts
+from moorage.model import Consumer, Flavor, Migration, ProviderAmounts, ResourceProvider
 from moorage.wire import Message, R
 
 LARGE = Flavor(vcpus=4, memory_mb=4096)
@@ -62,6 +63,12 @@ class MovingPlacement(FakePlacement):
             if uuid in message.consumer_uuids
         ]
         return super().list_claims(message) + sources
+
+    @serves(GetResourceProvider)
+    def get_resource_provider(self, message: GetResourceProvider) -> ResourceProvider:
+        if message.uuid != ids.derived("nic"):
+            raise errors.ProviderNotFound(name=message.uuid)
+        return ResourceProvider(uuid=message.uuid, name="a_nic0", generation=1, root_provider_uuid=message.uuid)
 
     @serves(PutAllocations)
     def put_allocations(self, message: PutAllocations) -> ConsumerWritten:

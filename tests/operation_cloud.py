@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from operation_basis import KEEPING
 from oslo_config import cfg
 
 from compute.driver import GuestOrder, GuestSpec
@@ -178,13 +179,14 @@ def lose() -> None:
 
 
 def plan(policy: str, hosts: int, **fake_driver: Any) -> Plan:
-    """A cloud of one cell in which nobody is waited for for long."""
+    """A cloud of one cell in which nobody is waited for for long, under a policy or with what `KEEPING` says."""
+    said = {"delete_foreign_amounts": False} if policy in KEEPING else {"consumer_conflict_policy": policy}
     return Plan(
         hosts=hosts,
         settings={
             "rpc": {"call_timeout": 20.0},
             "conductor": {
-                "consumer_conflict_policy": policy,
+                **said,
                 "max_contention_retries": 2,
                 "report_interval": 0.2,
                 "retry_backoff": 0.05,
@@ -192,6 +194,8 @@ def plan(policy: str, hosts: int, **fake_driver: Any) -> Plan:
                 "workers": 16,
             },
             "compute": {"report_interval": 0.2, "stop_timeout": 0.1, "workers": 32},
+            # What has failed on a host for one server is not held against it when the next one comes.
+            "scheduler": {"enabled_weighers": "ram,cpu,disk"},
             "fake_driver": fake_driver,
         },
     )

@@ -2,30 +2,41 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from operation_cloud import CrashPoint, Troubles, lose
-from operation_room import LARGE, Room, Seen
-from operation_table import (
+from operation_basis import (
     AGAIN,
+    ANOTHER,
     ANSWERS,
     AS_ORDERED,
     CONFIRM,
+    DELETE,
     DROPPING,
     ELSEWHERE,
+    KEEPING,
     REBUILD,
     ROOM,
     TAKEN_AWAY,
     Row,
     Stand,
 )
+from operation_cloud import CrashPoint, Troubles, lose
+from operation_deletes import ON_BOTH_SIDES, ON_IT, SILENT, TAKE_AWAY
+from operation_resources import ALL_FULL, DELETED, FENCED, NO_ROOM, ONE_FULL, TAKEN
+from operation_room import LARGE, Room, Seen
+from operation_timeouts import ALL_GIVEN_UP, ONE_GIVEN_UP
+from port_room import PORT, WIDTH, Ports, bandwidth
 
-from moorage import context, ids
+from moorage import context, errors, ids
 from moorage.messages import (
     AbortMigration,
+    AttachResource,
+    BuildInstances,
     ConfirmMigration,
     DeleteAllocations,
     DeleteInstance,
+    DetachResource,
     EvacuateInstance,
     LiveMigrateInstance,
     MigrateInstance,
@@ -72,13 +83,22 @@ class Play:
         unpassed = self.troubles.disarm(self.request_id)
         wrong += [f"{self.row.operation}, {self.row.trouble}: nobody passed {name}" for name in unpassed]
         if self.row.next != AS_ORDERED:
-            self._go_on()
+            (self._take_away if self.row.next == TAKE_AWAY else self._go_on)()
             wrong += self._compare(f"after: {self.row.next}", self.row.end)
+        self._delete()
+        return wrong
+
+    def _delete(self) -> None:
         self.room.cloud.faults.forget(self.uuid)
         self.room.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=self.uuid))
         self.room.becomes(self.uuid, "deleted")
+        if self.row.policies == KEEPING:
+            self._take_away()
         self.room.until(lambda: not self.room.seen(self.uuid).holds, "nothing to be held")
-        return wrong
+
+    def _take_away(self) -> None:
+        with suppress(errors.ConsumerNotFound):
+            self.room.take_away(self.uuid)
 
     def _compare(self, when: str, stand: Stand, pending: str = "") -> list[str]:
         wanted = Seen(stand.server, stand.migration, stand.holds, (pending,) if pending else ())
@@ -94,8 +114,13 @@ class Play:
 
     def _prepare(self) -> None:
         room, operation = self.room, self.row.operation
+        if operation == "build":
+            self.uuid = ids.fresh()
+            # So that there is a destination and an alternate, as for a move.
+            room.fill("source")
+            return
         self.uuid = room.build(hanging=self.row.trouble == "it is being built")
-        waiting = ("its move waits to be confirmed", "its move is being confirmed")
+        waiting = ("its move waits to be confirmed", "its move is being confirmed", ON_BOTH_SIDES)
         if operation in ("confirm", "revert") or self.row.trouble in waiting:
             self._give("migrate", host="destination")
             room.becomes(self.uuid, "moved")
@@ -103,6 +128,9 @@ class Play:
             room.misbehave("hanging", self.uuid, "destination")
             self._give("live-migrate" if operation == "abort" else "migrate", host="destination")
             room.until(lambda: room.has_attempt(self.uuid, "destination", "building"), "the guest to arrive")
+        elif operation == "detach":
+            self._give("attach")
+            room.until(lambda: bool(room.show(self.uuid).attached), "the port to be attached")
         elif operation == "evacuate":
             room.force_down("source")
         elif operation == "unshelve":
@@ -122,6 +150,9 @@ class Play:
         moving = {"request_id": request_id, "instance_uuid": uuid, "host": to, "drop_extras": drop_extras}
         plain = {"request_id": request_id, "instance_uuid": uuid}
         messages: dict[str, Callable[[], object]] = {
+            "build": lambda: BuildInstances(
+                request_id=request_id, request_spec=self.room.spec(), instance_uuids=(uuid,)
+            ),
             "delete": lambda: DeleteInstance(**plain),
             "migrate": lambda: MigrateInstance(**moving),
             "resize": lambda: ResizeInstance(**moving, flavor=LARGE),
@@ -134,11 +165,20 @@ class Play:
             "shelve": lambda: ShelveInstance(**plain),
             "unshelve": lambda: UnshelveInstance(**plain, host=to),
             "rebuild": lambda: RebuildInstance(**plain, image=Image(id="another")),
+            "attach": lambda: AttachResource(**plain, suffix=PORT, group=bandwidth()),
+            "detach": lambda: DetachResource(**plain, suffix=PORT),
         }
         self.room.order(messages[operation]())
 
     def _order(self) -> None:
         self._give(self.row.operation, "destination" if "that was asked for" in self.row.trouble else None)
+        if roles := GIVEN_UP.get(self.row.trouble):
+            # A host that has no room for it is not tried.
+            tried = [role for role in roles if role != "source" or self.row.operation == "resize"]
+            self.room.until(lambda: self.room.given_up(self.uuid, *tried), "the hosts to be given up")
+        elif self.row.trouble.endswith("others write to the residue"):
+            self.room.until(lambda: "residue" in self.room.seen(self.uuid).holds, "a residue to be left")
+            self.room.attach_licence(self.room.migration_of(self.uuid))
 
     # --- Trouble ------------------------------------------------------------------------------------------------------
 
@@ -158,6 +198,8 @@ class Play:
         for start, (how, *which) in hosts.items():
             if trouble.startswith(start):
                 room.misbehave(how, uuid, *which)
+        for how in ("hanging", "silent"):
+            room.misbehave(how, uuid, *GIVEN_UP.get(trouble, ()))
         if self.row.point is not None:
             self._interrupt(*self.row.point)
         self._make_others_write(trouble)
@@ -166,12 +208,16 @@ class Play:
             room.fill("alternate")
             if self.row.operation == "resize":
                 room.fill("source", leave=LARGE.vcpus - 1)
+        elif trouble == NO_ROOM:
+            self._fill_nics()
         elif trouble == "its host has no room for both sizes":
             room.fill("source", leave=LARGE.vcpus - 1)
 
     def _make_others_write(self, trouble: str) -> None:
         room, uuid = self.room, self.uuid
         licence = lambda: room.attach_licence(uuid)  # noqa: E731
+        to_migration = lambda: room.attach_licence(room.migration_of(uuid))  # noqa: E731
+        take_away = lambda: room.take_away(room.migration_of(uuid))  # noqa: E731
         at = {
             "others write before the claim": ("step.*.select.begin", licence, 1),
             "others write before the claim, again and again": ("step.*.select.begin", self._again_and_again, 4),
@@ -194,14 +240,42 @@ class Play:
             ),
             "the destination fails, and the alternates are full by then": ("step.*.swap.begin", self._fill_all, 1),
         }
-        if trouble in at:
+        writing, taking = "others write to the migration before ", "others take away what the migration holds before "
+        for start, act in ((writing, to_migration), (taking, take_away)):
+            for end in ("the source is given back", "the source is released", "the end of the move"):
+                at |= {f"{start}{end}": (_END, act, 1)}
+        for start, act in ((writing, to_migration), (taking, take_away)):
+            at[f"every destination fails, and {start}the source is given back"] = (_END, act, 1)
+        at["the destination fails, and " + writing + "the swap"] = ("step.*.swap.begin", to_migration, 1)
+        at |= {
+            "others write before the write": (_WRITE, licence, 1),
+            "others write before the write, again and again": (_WRITE, self._again_and_again, 4),
+            ONE_FULL: (_WRITE, self._fill_nic, 1),
+            ALL_FULL: (_WRITE, self._fill_nics, 1),
+            DELETED: (_WRITE, lambda: self._give("delete"), 1),
+        }
+        if trouble.startswith(FENCED):
+            self.troubles.arm(self.request_id, _WRITE, self._fill_nic)
+            self.troubles.arm(self.request_id, "step.attach.write.send.*", lose)
+        elif trouble == TAKEN:
+            Ports(room).take_away(uuid)
+        elif trouble in at:
             self.troubles.arm(self.request_id, *at[trouble])
-        elif trouble == "others have put something on it":
+        elif trouble in (ON_IT, ON_BOTH_SIDES):
             licence()
+        if trouble in (ON_BOTH_SIDES, SILENT):
+            room.attach_memory(room.migration_of(uuid) if trouble == ON_BOTH_SIDES else uuid)
 
     def _again_and_again(self) -> None:
         """Write so that what is held is the same in the end: once for the licence, then in vain."""
         self.room.touch_licence(self.uuid)
+
+    def _fill_nic(self) -> None:
+        Ports(self.room).take("source", 0, WIDTH)
+
+    def _fill_nics(self) -> None:
+        for number in (0, 1):
+            Ports(self.room).take("source", number, WIDTH)
 
     def _fill_all(self) -> None:
         self.room.fill("alternate")
@@ -223,23 +297,32 @@ class Play:
         room.cloud.faults.forget(self.uuid)
         if row.next == ANSWERS:
             return
+        if row.trouble in GIVEN_UP:
+            # As long as something is held there, the scheduler prefers other hosts.
+            room.until(lambda: "residue" not in room.seen(self.uuid).holds, "the hosts to have answered")
         if row.next in (ROOM, AGAIN):
             room.make_room()
             if row.operation == "unshelve":
                 room.fill("source")
+        if row.next == ANOTHER:
+            self._delete()
+            room.make_room()
+            self._prepare()
         if row.next == TAKEN_AWAY:
             room.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.uuid))
         if row.next == CONFIRM:
             self._give("confirm")
-        elif row.next == REBUILD:
-            self._give("rebuild")
+        elif row.next in (REBUILD, DELETE):
+            self._give("rebuild" if row.next == REBUILD else "delete")
         elif row.next == ELSEWHERE:
             self._give(row.operation, "alternate")
         else:
             self._give(row.operation, drop_extras=row.next == DROPPING)
 
 
-_END = "step.*.send.placement.end_move"
+_END, _WRITE = "step.*.send.placement.end_move", "step.*.write.begin"
+#: Which hosts accept a claim, then do nothing and do not answer.
+GIVEN_UP = {ONE_GIVEN_UP: ("destination",), ALL_GIVEN_UP: ("source", *OTHERS)}
 
 
 def played(row: Row, room: Room) -> list[str]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from lost_patience import run_out
 from msgspec import structs
 from operation_cloud import Troubles, TroublesomeCloud, roles
 from sqlalchemy import or_, select
@@ -21,6 +22,7 @@ from moorage.messages import (
     ListHosts,
     ListMigrations,
     ListOperations,
+    ListResourceProviders,
     PutAllocations,
     SetAggregates,
     SetHost,
@@ -74,6 +76,8 @@ class Room:
     aggregate: str
     licences: str
     fillers: list[str] = field(default_factory=list)
+    #: The NICs of the hosts, where they have any: by uuid, the role of the host and the number of the NIC.
+    nics: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     @classmethod
     def furnish(cls, cloud: TroublesomeCloud, troubles: Troubles, hosts: list[HostState]) -> "Room":
@@ -95,6 +99,11 @@ class Room:
             SetInventories(request_id=ids.fresh(), uuid=room.licences, generation=made.generation, inventories=shelf)
         )
         room.hold(ids.fresh(), {room.nodes["alternate"]: {"MEMORY_MB": 4096}})
+        role_of = {host: role for role, host in of_role.items()}
+        for provider in placement.call(ListResourceProviders()):
+            host, _, number = provider.name.partition("_nic")
+            if number and host in role_of:
+                room.nics[provider.uuid] = (role_of[host], int(number))
         return room
 
     # --- What is asked ------------------------------------------------------------------------------------------------
@@ -113,14 +122,18 @@ class Room:
     def show(self, uuid: str) -> Instance:
         return self.ask(ShowInstance(instance_uuid=uuid))
 
+    def spec(self, *forced: str) -> RequestSpec:
+        """Return what is asked for in this room, on hosts of these roles or on any."""
+        return structs.replace(
+            SPEC,
+            force_hosts=tuple(self.hosts[role] for role in forced),
+            groups={"": ResourceGroup(member_of=((self.aggregate,),))},
+        )
+
     def build(self, hanging: bool = False) -> str:
         """Return an instance that is active on the source."""
         uuid = ids.fresh()
-        spec = structs.replace(
-            SPEC,
-            force_hosts=(self.hosts["source"],),
-            groups={"": ResourceGroup(member_of=((self.aggregate,),))},
-        )
+        spec = self.spec("source")
         if hanging:
             self.misbehave("hanging", uuid, "source")
         self.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
@@ -179,6 +192,18 @@ class Room:
     def attach_licence(self, uuid: str) -> None:
         """Write to an instance's consumer what is on no host: it is in nobody's way but moves the generation."""
         self.hold(uuid, {self.licences: {LICENCE: 1}})
+
+    def migration_of(self, uuid: str) -> str:
+        """Return the last migration of an instance."""
+        return self.ask(ListMigrations(instance_uuid=uuid, ended=True))[-1].uuid
+
+    def take_away(self, uuid: str) -> None:
+        """Have somebody release all that a consumer holds."""
+        self.placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid))
+
+    def given_up(self, uuid: str, *which: str) -> bool:
+        """Let time pass for an instance; tell whether these hosts, which it waits for, have been given up."""
+        return run_out(self.cloud.database, uuid, [self.hosts[role] for role in which]) == len(which)
 
     def touch_licence(self, uuid: str) -> None:
         """Do so the first time, and write the same again each further time."""
@@ -251,6 +276,8 @@ class Room:
 
     def _places(self, held: Mapping[str, Mapping[str, int]]) -> str:
         places = [role + _size(held[node]) for role, node in self.nodes.items() if node in held]
+        for role, _number in (nic for uuid, nic in self.nics.items() if uuid in held):
+            places.append("port" if self.nodes[role] in held else f"port of the {role}")
         return " + ".join([*places, "licence"] if self.licences in held else places)
 
     def settles(self, uuid: str, wanted: Seen) -> Seen:

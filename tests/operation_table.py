@@ -5,74 +5,44 @@ Run as a script it writes docs/operations.md.
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+import operation_deletes
+import operation_migration_writes
+import operation_resources
+import operation_timeouts
+from operation_basis import (
+    AGAIN,
+    ALL,
+    ANOTHER,
+    ANSWERS,
+    ANY,
+    AS_IT_WAS,
+    CONFIRM,
+    DROPPING,
+    ELSEWHERE,
+    KEEPING,
+    MOVES,
+    REBUILD,
+    ROOM,
+    SHELVED,
+    STOPPING,
+    TAKEN_AWAY,
+    WELL,
+    Row,
+    Stand,
+    ends_well,
+    on_alternate,
+    with_licence,
+)
 
 GUIDE = Path(__file__).parents[1] / "docs" / "operations.md"
 
-ALL = ("fail", "retry", "combine")
-#: Of no policy's making: played under the default.
-ANY = ("combine",)
-
-AS_ORDERED = "nothing"
-AGAIN = "order it again"
-ELSEWHERE = "order it again, to another host"
-DROPPING = "order it again with --drop-extras"
-ROOM = "order it again when there is room"
-CONFIRM = "confirm it once more"
-REBUILD = "rebuild it"
-TAKEN_AWAY = "order it again when that is taken away"
-ANSWERS = "nothing; it ends when the host answers"
-
-
-@dataclass(frozen=True)
-class Stand:
-    """How a server stands: its state and where it is, the state of its migration, and who holds what for it."""
-
-    server: str
-    migration: str = ""
-    holds: str = ""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One trouble that strikes one operation: how the server stands then, what is to be done, and how it ends."""
-
-    operation: str
-    trouble: str
-    policies: tuple[str, ...]
-    then: Stand
-    next: str
-    end: Stand
-    #: The operation has not ended.
-    pending: str = ""
-    #: Which failpoint is meant, where there are many: half, kind and step.
-    point: tuple[str, str, str] | None = None
-
-
-#: Each operation, begun on the source, when nothing is wrong.
-WELL = {
-    "delete": Stand("deleted"),
-    "migrate": Stand("moved on the destination", "moved", "instance: destination; migration: source"),
-    "resize": Stand("moved on the destination", "moved", "instance: destination (new size); migration: source"),
-    "resize on its host": Stand("moved on the source", "moved", "instance: source (new size); migration: source"),
-    "confirm": Stand("active on the destination", "confirmed", "instance: destination"),
-    "revert": Stand("active on the source", "reverted", "instance: source"),
-    "live-migrate": Stand("active on the destination", "confirmed", "instance: destination"),
-    "abort": Stand("active on the source", "failed", "instance: source"),
-    "evacuate": Stand("active on the destination", "confirmed", "instance: destination"),
-    "shelve": Stand("shelved"),
-    "unshelve": Stand("active on the destination", "", "instance: destination"),
-    "rebuild": Stand("active on the source", "", "instance: source"),
-}
-AS_IT_WAS = Stand("active on the source", "failed", "instance: source")
-SHELVED = Stand("shelved")
-
-MOVES = ("migrate", "resize", "live-migrate", "evacuate")
-STOPPING = ("migrate", "resize")
 #: What a move or an unshelving does that goes straight: the half of the conductor, the kind of operation, the step.
 _ASKING = ("prepare", "read", "select", "hand_over")
 POINTS: dict[str, list[tuple[str, str, str]]] = {
+    "build": [("super", "build", "select"), ("super", "build", "hand_over"), ("cell", "build", "start")],
     "delete": [("super", "delete", "in_cell"), ("cell", "delete", "destroy"), ("cell", "delete", "release")],
     "confirm": [("cell", "confirm", "destroy"), ("cell", "confirm", "end")],
     "revert": [("cell", "revert", step) for step in ("destroy", "give_back", "restart")],
@@ -80,6 +50,8 @@ POINTS: dict[str, list[tuple[str, str, str]]] = {
     "shelve": [("cell", "shelve", "destroy"), ("cell", "shelve", "release")],
     "unshelve": [*(("super", "unshelve", step) for step in _ASKING), ("cell", "unshelve", "start")],
     "rebuild": [("cell", "rebuild", "rebuild")],
+    "attach": [("cell", "attach", step) for step in ("choose", "write")],
+    "detach": [("cell", "detach", step) for step in ("read", "write")],
 }
 for _move in MOVES:
     POINTS[_move] = [("super", "move", step) for step in _ASKING]
@@ -90,28 +62,6 @@ for _move in MOVES:
 LATER_POINTS = [("cell", "move", "swap"), ("cell", "move", "give_back"), ("cell", "move", "restart")]
 
 
-def with_licence(stand: Stand) -> Stand:
-    """Return how a server stands on whose consumer others have put something that is on no host."""
-    first, *others = stand.holds.split("; ")
-    held = f"{first} + licence" if first else "instance: licence"
-    return replace(stand, holds="; ".join([held, *others]))
-
-
-def on_alternate(stand: Stand) -> Stand:
-    """Return the same with the alternate in place of the destination."""
-    return replace(
-        stand,
-        server=stand.server.replace("destination", "alternate"),
-        holds=stand.holds.replace("destination", "alternate"),
-    )
-
-
-def ends_well(operation: str, trouble: str, policies: tuple[str, ...] = ANY, end: Stand | None = None) -> Row:
-    """Return a row after which nothing is left to do."""
-    end = WELL[operation] if end is None else end
-    return Row(operation, trouble, policies, end, AS_ORDERED, end)
-
-
 def rows() -> list[Row]:
     """Return the whole table."""
     table = [ends_well(operation, "none") for operation in WELL]
@@ -120,10 +70,16 @@ def rows() -> list[Row]:
         table += _refused_moves(operation)
         table += _failing_hosts(operation)
     table += [*_ends_of_moves(), *_deletions(), *_shelving(), *_the_rest()]
+    table += [*operation_timeouts.rows(), *operation_migration_writes.rows(), *operation_resources.rows()]
+    table += operation_deletes.rows()
     for operation, points in POINTS.items():
         table += [_interrupted(operation, how, point) for how, point in itertools.product(_INTERRUPTIONS, points)]
     for operation in MOVES:
         table += _interrupted_fall_back(operation)
+    table += [
+        *_interrupted_placing("unshelve", SHELVED, AGAIN),
+        *_interrupted_placing("build", Stand("error"), ANOTHER),
+    ]
     order = list(WELL)
     return sorted(table, key=lambda row: order.index(row.operation))
 
@@ -265,15 +221,26 @@ def _interrupted_fall_back(operation: str) -> Iterator[Row]:
         yield replace(row, point=(half, kind, step))
 
 
+def _interrupted_placing(operation: str, fruitless: Stand, following: str) -> Iterator[Row]:
+    well = WELL[operation]
+    for how in _INTERRUPTIONS:
+        trouble = f"the destination fails, and {how} step `{operation}.swap` (cell)"
+        yield replace(ends_well(operation, trouble, end=on_alternate(well)), point=("cell", operation, "swap"))
+        trouble = f"every destination fails, and {how} step `{operation}.release` (cell)"
+        yield Row(operation, trouble, ANY, fruitless, following, well, point=("cell", operation, "release"))
+
+
 # --- The guide --------------------------------------------------------------------------------------------------------
 
 _HEAD = """# What becomes of a server when trouble strikes an operation
 
 Written by `python tests/operation_table.py`; `tests/functional/test_operation_table.py` plays every row on a whole
 cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the *alternate*.
-*Licence* is something on no host that others have written to the server's consumer. A *residue* holds what a host may
-still have a guest on, until that host has answered. *Policy* is `[conductor] consumer_conflict_policy`, where it
-matters. After every row the server was deleted, and nobody held anything for it.
+*Licence* is something on no host that others have written to the server's consumer. A *port* is bandwidth of one of its
+host's two NICs. A *residue* holds what a host may
+still have a guest on, until that host has answered; one that *is given up* has begun, and not reported within
+`[conductor] build_timeout`. *Policy* is `[conductor] consumer_conflict_policy`, where it matters, or another option.
+After every row the server was deleted, and nobody held anything for it.
 """
 
 
@@ -299,7 +266,8 @@ def _line(row: Row) -> str:
 
 
 def _matters(row: Row) -> bool:
-    return any(one.policies != ANY for one in rows() if (one.operation, one.trouble) == (row.operation, row.trouble))
+    same = [one for one in rows() if (one.operation, one.trouble) == (row.operation, row.trouble)]
+    return any(one.policies not in (ANY, KEEPING) for one in same)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from moorage.messages import (
     ListInstances,
     ListMigrations,
     ListOperations,
+    ListResourceProviders,
 )
 from moorage.model import Flavor, HostState, Instance, Resources
 from moorage.reach import Reach
@@ -104,22 +105,26 @@ class Aftermath:
             if instance.state == "moved" and instance.migration_uuid is not None:
                 migration = migrations[instance.migration_uuid]
                 source = str(migration.source_host)
-                held[migration.uuid] = {hosts[source].compute_node_uuid: _amounts(flavor)}
+                held[migration.uuid] = {hosts[source].compute_node_uuid: _amounts(flavor, instance)}
                 guests[source, instance.uuid] += 1
                 flavor = self.troop.sizes.get(migration.uuid, flavor)
-            held[instance.uuid] = {hosts[instance.host].compute_node_uuid: _amounts(flavor)}
+            held[instance.uuid] = {hosts[instance.host].compute_node_uuid: _amounts(flavor, instance)}
             guests[instance.host, instance.uuid] += 1
         return held, guests
 
     def _held(self) -> dict[str, dict[str, Resources]]:
+        """Return what each consumer holds of which host, of all the providers of its tree together."""
         placement = self.troop.cloud.client("placement")
+        roots = {one.uuid: one.root_provider_uuid for one in placement.call(ListResourceProviders())}
         found: dict[str, dict[str, Resources]] = {}
         for holder in placement.call(AuditStore()).holders:
             allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
             # What others have put there is theirs.
-            of_hosts = {at: dict(one.resources) for at, one in allocations.items() if at != self.troop.licences}
+            of_hosts: dict[str, Counter[str]] = {}
+            for at in allocations.keys() - {self.troop.licences}:
+                of_hosts.setdefault(roots[at], Counter()).update(allocations[at].resources)
             if of_hosts:
-                found[str(holder.uuid)] = of_hosts
+                found[str(holder.uuid)] = {at: dict(amounts) for at, amounts in of_hosts.items()}
         return found
 
     def _guests(self) -> Counter[tuple[str, str]]:
@@ -144,8 +149,12 @@ class Aftermath:
 _QUIET = ("active", "moved", "shelved", "error")
 
 
-def _amounts(flavor: Flavor) -> Resources:
-    return {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb}
+def _amounts(flavor: Flavor, instance: Instance) -> Resources:
+    """Return what an instance of this size holds of its host, with what is attached to it."""
+    amounts = Counter({"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.root_gb})
+    for one in instance.attached.values():
+        amounts.update(one.resources)
+    return dict(amounts)
 
 
 def drifts(cloud: TroublesomeCloud) -> list[audit.Finding]:

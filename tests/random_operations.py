@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 
 from operation_cloud import Crash, TroublesomeCloud
 from operation_room import LARGE, LICENCE, SMALL, until_answered
+from port_room import NICS, bandwidth
 
 from harness.cloud import Plan, wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
     AbortMigration,
+    AttachResource,
     BuildInstances,
     ConfirmMigration,
     CreateResourceProvider,
     DeleteInstance,
+    DetachResource,
     EnsureResourceClass,
     EvacuateInstance,
     GetAllocations,
@@ -59,6 +62,9 @@ DEEDS = (
     "shelve",
     "unshelve",
     "rebuild",
+    "attach",
+    "attach",
+    "detach",
     "write",
     "force down",
     "force up",
@@ -80,7 +86,7 @@ PLAN = Plan(
         "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
         "placement": {"reconcile_after": 1.0, "reconcile_interval": 0.5},
         # Little room: with all the moves there are, some find none.
-        "fake_driver": {"vcpus": 8, "fail_rate": 0.15, "live_migration_seconds": 0.05},
+        "fake_driver": {"vcpus": 8, "fail_rate": 0.15, "live_migration_seconds": 0.05, **NICS},
     },
 )
 
@@ -181,11 +187,17 @@ class Troop:
             "shelve": lambda: ShelveInstance(**plain),
             "unshelve": lambda: UnshelveInstance(**moving),
             "rebuild": lambda: RebuildInstance(**plain, image=Image(id=f"image {number}")),
+            "attach": lambda: AttachResource(**plain, suffix=f"_port{number % 2}", group=bandwidth(100 * (number + 3))),
+            "detach": lambda: DetachResource(**plain, suffix=self._attached(uuid)),
         }
         if what in others:
             others[what]()
         else:
             self.order(orders[what]())
+
+    def _attached(self, uuid: str) -> str:
+        """Return one of the groups that are attached to a server, or one that is not where there is none."""
+        return next(iter(self.show(uuid).attached), "_port")
 
     def _build(self, server: int) -> None:
         """Build another server in place of one that is deleted."""

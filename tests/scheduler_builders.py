@@ -74,7 +74,7 @@ def picture(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = Non
 
 
 def funnel(multipliers: Sequence[float] = (1.0, 1.0, 1.0)) -> Funnel:
-    """The default filters and weighers."""
+    """Filters and weighers that are enabled by default: those of them that any request concerns."""
     return Funnel(
         [
             Named("compute", ComputeFilter({})),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from placement_builders import Endpoint
 from scheduler_builders import CELLS, funnel
+from worded_requests import loaded
 
 from moorage.database import Database
 from moorage.ids import derived
@@ -26,9 +27,12 @@ from placement_store import cells
 from placement_store.audit import report as audit_report
 from placement_store.names import ResourceClassNames
 from placement_store.schema import MAIN, requests
+from scheduler.aggregate_reader import AggregateReader
 from scheduler.destinations import Destinations
+from scheduler.explaining import Explaining
 from scheduler.follow import Follower
 from scheduler.funnel import Funnel
+from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
 from scheduler.planning import Planner
 from scheduler.service import SchedulerEndpoint
@@ -49,6 +53,8 @@ class OneScheduler:
         max_tries: int = 20,
         subset: int = 1,
         plugins: Funnel | None = None,
+        request_filters: Sequence[str] = (),
+        **filter_options: Any,
     ) -> None:
         self.database = Database(url, "main", pool_size=32)
         names = ResourceClassNames(self.database)
@@ -64,9 +70,13 @@ class OneScheduler:
             Planner(plugins or funnel(), subset),
             max_age=max_age,
             max_tries=max_tries,
+            narrowing=Narrowing(
+                loaded(request_filters, **filter_options), AggregateReader(self.database, self.follower.now).read
+            ),
         )
         self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names)
         self.select = self.endpoint.select_destinations
+        self.explain = Explaining(destinations.deciding).explain
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:

@@ -165,8 +165,11 @@ def granular_requests(draw: st.DrawFn) -> RequestSpec:
         groups=asked,
         group_policy=draw(st.sampled_from(["none", "isolate"])),
         same_subtree=(("a", "b"),) if together else (),
+        apart=(("a", "b"),) if asked.keys() >= {"a", "b"} and draw(st.booleans()) else (),
         root_required=draw(_traits),
         root_forbidden=draw(_traits),
+        root_member_of=draw(_now_and_then(_aggregates)),
+        root_not_member_of=draw(_now_and_then(st.sampled_from(AGGREGATES))),
     )
 
 

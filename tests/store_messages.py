@@ -365,16 +365,30 @@ class Writes:
     def release(self) -> DeleteAllocations:
         """Return a consumer whose claim is given up, accepted or not."""
         uuid, claim_id = self._standing_claim()
-        how = self._random.choice([{}, {"unaccepted": True}, {"leave_residue": True}])
-        for_good = self._once_in(4)
+        how: dict[str, Any] = self._random.choice([{}, {"unaccepted": True}, {"leave_residue": True}])
+        if for_good := self._once_in(4):
+            how = how | self._for_good(uuid, claim_id)
         return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, claim_id=claim_id, for_good=for_good, **how)
+
+    def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
+        """Return what is said of what others have put there: whether it stays, and mostly what is not theirs."""
+        holder = self._model.holders.get(uuid)
+        held = self._some(sorted(holder.held), at_least=1) if holder and holder.held else []
+        said: dict[str, Any] = {"keep_extras": self._once_in(2)}
+        if claim_id is not None and held and holder and not self._once_in(4):
+            claimed = {pair: self._random.randint(1, holder.held[pair]) for pair in held}
+            said["claimed_with"] = {claim_id: AllocationRequest(allocations=self._parts(described(claimed)))}
+        return said
 
     def delete(self) -> DeleteAllocations:
         """Return a consumer that is to hold nothing any more, or an attempt whose guest is gone, residue or not."""
         attempts = {one.accepted_by for one in self._model.holders.values() if one.accepted_by}
         uuid = self._random.choice(sorted({*CONSUMERS, *self._model.holders, *attempts}))
-        for_good = uuid not in CONSUMERS or self._once_in(8)
-        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good)
+        holder = self._model.holders.get(uuid)
+        said: dict[str, Any] = {}
+        if for_good := uuid not in CONSUMERS or self._once_in(8):
+            said = self._for_good(uuid, holder and holder.claim_id)
+        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=for_good, **said)
 
 
 #: What there is to do, the more often the more often it stands here.

@@ -85,7 +85,7 @@ def test_forced_hosts_cut_the_list_pass_the_filters_and_get_no_alternates(rig: R
     rig.take(2, vcpus=14)
     with pytest.raises(errors.NoValidHost) as caught:
         scheduler.select(select("r3", force_hosts=("host2",)))
-    assert caught.value.explanation["named_hosts"] == {"host2": "has not enough room"}
+    assert caught.value.explanation["named_hosts"] == {"host2": "has not enough room: VCPU, 2 asked, 0 free"}
 
 
 # --- Refused claims -------------------------------------------------------------------------------------------------

@@ -230,6 +230,20 @@ def test_a_host_that_an_evacuation_has_not_left_yet_is_not_deleted(rig: Rig) -> 
     assert known(rig) == ["host1"]
 
 
+def test_a_host_on_which_a_deleted_server_has_left_what_others_had_put_there_is_not_deleted(rig: Rig) -> None:
+    rig.add_hosts([0])
+    uuid = rig.take(0, vcpus=1)
+    rig.placement.delete_allocations(
+        DeleteAllocations(request_id=rig.fresh(), consumer_uuid=uuid, for_good=True, keep_extras=True)
+    )
+    force_down(rig)
+    with pytest.raises(errors.InvalidState, match=uuid):
+        delete(rig)
+    rig.release(uuid)
+    delete(rig)
+    assert known(rig) == []
+
+
 def test_a_refusal_names_a_few_of_those_that_hold_something(rig: Rig) -> None:
     rig.add_hosts([0])
     for _ in range(7):

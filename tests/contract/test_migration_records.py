@@ -16,7 +16,7 @@ from conductor.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, N
 from conductor.super_deletes import SuperDeletes
 from conductor.super_move_orders import require_free
 from conductor.super_moves import Preparing, SuperMoves
-from moorage import errors, ids
+from moorage import errors, ids, options
 from moorage.database import Database
 from moorage.messages import DeleteInstance
 from moorage.model import Flavor, RequestSpec
@@ -118,7 +118,7 @@ def test_of_orders_about_one_instance_at_the_same_time_one_is_taken(database: Da
 
 
 def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Database, operations: Operations) -> None:
-    deletes = SuperDeletes(database, None, None)  # type: ignore[arg-type]
+    deletes = SuperDeletes(options.new(), database, None, None)  # type: ignore[arg-type]
     uuid, undone = instance(database), instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
     cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=Nothing())

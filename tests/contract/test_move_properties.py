@@ -1,142 +1,39 @@
 """Properties of moves, on SQLite: whatever is moved where, and whoever writes meanwhile, each sum comes out exactly."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import os_resource_classes
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from move_builders import Moving
+from move_ledger import (
+    FILLER,
+    HOSTS,
+    UUIDS,
+    Ledger,
+    asked,
+    assert_sound,
+    build,
+    destinations,
+    emptied,
+    extras,
+    fill_up,
+    sums,
+    used,
+)
 from placement_builders import Store
 
-from moorage import errors, ids
+from moorage import errors
 from moorage.database import Database
-from moorage.messages import ListResourceProviders
-from moorage.model import Allocations
-from placement_store.schema import MAIN, allocations, changes, consumers, inventories, requests, tombstones
-
-#: Who takes whatever is free.
-FILLER = ids.derived("consumer", "filler")
-#: A provider and a resource class.
-Sums = Counter[tuple[str, str]]
-
-HOSTS = ("source", "second", "third")
-#: Two of a pool's kind stand in trees of hosts.
-POOLS = {"pool": None, "other pool": None, "of source": "source", "of second": "second"}
-ROOM = 7
-DISK_GB = os_resource_classes.STANDARDS.index("DISK_GB")
-UUIDS = {name: ids.derived("provider", name) for name in (*HOSTS, *POOLS)}
-
-amounts = st.integers(1, 4)
-of_host = st.fixed_dictionaries({"VCPU": amounts}, optional={"MEMORY_MB": amounts})
-of_pools = st.dictionaries(st.sampled_from(sorted(POOLS)), st.integers(1, 9), max_size=2)
-
-
-def asked(host: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, dict[str, int]]]:
-    """Amounts of a host, which comes first, and of pools."""
-    return st.builds(
-        lambda name, resources, disks: {UUIDS[name]: resources, **{UUIDS[k]: {"DISK_GB": n} for k, n in disks.items()}},
-        host,
-        of_host,
-        of_pools,
-    )
-
-
-#: What somebody else adds to what one of the two holds, after so many destinations.
-extras = st.lists(
-    st.tuples(
-        st.integers(0, 3),
-        st.booleans(),
-        st.sampled_from([(name, "VCPU") for name in HOSTS] + [(name, "DISK_GB") for name in POOLS]),
-        st.integers(1, 3),
-    ),
-    max_size=5,
-)
-destinations = st.lists(asked(st.sampled_from(HOSTS)), min_size=1, max_size=3)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store with the hosts and pools."""
     database = Database(f"sqlite:///{tmp_path_factory.mktemp('moves')}/main.sqlite", "main")
-    MAIN.upgrade(database)
-    store = Store(database)
-    store.names.sync()
-    for name in HOSTS:
-        store.provider(name, UUIDS[name], VCPU=ROOM, MEMORY_MB=ROOM)
-    for name, parent in POOLS.items():
-        store.provider(name, UUIDS[name], parent=UUIDS[parent] if parent else None, DISK_GB=3 * ROOM)
-    yield store
+    yield build(database)
     database.close()
-
-
-def emptied(store: Store, room: int = ROOM) -> Store:
-    """Forget all consumers; give each host room for so much."""
-    with store.database.engine.connect() as connection, connection.begin():
-        for table in (allocations, consumers, tombstones, requests, changes):
-            connection.execute(table.delete())
-        connection.execute(inventories.update().values(used=0, total=3 * room))
-        connection.execute(inventories.update().where(inventories.c.resource_class_id != DISK_GB).values(total=room))
-    return store
-
-
-def sums(held: Mapping[str, Mapping[str, int]] | Allocations) -> Sums:
-    resources = {uuid: getattr(part, "resources", part) for uuid, part in held.items()}
-    return Counter({(uuid, name): n for uuid, part in resources.items() for name, n in part.items()})
-
-
-def used(store: Store) -> Sums:
-    listed = store.endpoint.list_resource_providers(ListResourceProviders())
-    return Counter({(one.uuid, name): n for one in listed for name, n in one.used.items()})
-
-
-def as_amounts(found: Sums) -> dict[str, dict[str, int]]:
-    held: dict[str, dict[str, int]] = {}
-    for (uuid, name), amount in (+found).items():
-        held.setdefault(uuid, {})[name] = amount
-    return held
-
-
-def add(store: Store, uuid: str, more: Sums) -> None:
-    """Add to what a consumer holds, as somebody would who knows nothing of moves."""
-    found = store.consumer(uuid)
-    store.put(uuid, as_amounts(sums(found.allocations) + more), found.generation)
-
-
-def fill_up(store: Store) -> None:
-    """Take whatever is free."""
-    listed = store.endpoint.list_resource_providers(ListResourceProviders())
-    free = {(one.uuid, name): int(i.capacity) - one.used[name] for one in listed for name, i in one.inventories.items()}
-    store.put(FILLER, as_amounts(Counter(free)))
-
-
-def assert_sound(store: Store) -> None:
-    report = store.audit()
-    assert not report.drifted, "what is used is not the sum of the allocations"
-    assert not report.overcommitted
-
-
-class Ledger:
-    """What others have put on the two consumers, and what of that was said to be lost."""
-
-    def __init__(self, store: Store, moving: Moving, wanted: list[Any]) -> None:
-        self.store, self.moving, self.wanted = store, moving, wanted
-        self.put: Sums = Counter()
-        self.lost: Sums = Counter()
-
-    def others_write(self, step: int, *, begun: bool) -> None:
-        for when, to_instance, (name, resource_class), amount in self.wanted:
-            if when != step:
-                continue
-            uuid = self.moving.uuid if to_instance or not begun else self.moving.migration
-            more: Sums = Counter({(UUIDS[name], resource_class): amount})
-            try:
-                add(self.store, uuid, more)
-            except errors.CapacityExceeded:
-                continue
-            self.put += more
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -52,7 +52,8 @@ def test_a_refusal_counts_what_each_filter_removed_and_names_the_nearest_misses(
     assert (nearest.host, nearest.resource_class, nearest.asked, nearest.free) == ("host2", "VCPU", 5, 4.0)
     assert {miss.host for miss in told.nearest_misses} == {"host0", "host1", "host2"}
     assert {miss.resource_class for miss in told.nearest_misses if miss.host == "host1"} == {"VCPU", "MEMORY_MB"}
-    assert "availability_zone removed 1 of 4; resources removed 3 of 3" in fault.summary
+    assert fault.summary == told.summary()
+    assert fault.summary == "0 of 4 hosts: 3 short of VCPU, nearest host2 by 1; 1 in another availability zone"
 
 
 def test_a_refusal_says_of_each_named_host_why_not_that_one(rig: Rig) -> None:
@@ -67,7 +68,10 @@ def test_a_refusal_names_the_hosts_that_refused_the_claim_itself(rig: Rig) -> No
     rig.add_hosts([1], vcpus=2)
     scheduler = rig.scheduler(max_age=3600.0)
     rig.take(1, vcpus=1)
-    assert explanation(refusal(scheduler, select("r1"))).refused_claims == ("host1",)
+    told = explanation(refusal(scheduler, select("r1")))
+    assert told.refused_claims == ("host1",)
+    assert told.lost_races == {"host1": 1}
+    assert "others were faster on 1" in told.summary()
 
 
 def test_room_that_was_made_behind_the_views_back_is_found_before_it_is_said_that_there_is_none(rig: Rig) -> None:

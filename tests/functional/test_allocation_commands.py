@@ -4,8 +4,8 @@ import pytest
 from msgspec import structs
 from operator_builders import Operator, operator
 
-from moorage import ids
-from moorage.messages import GetAllocations, GetResourceProvider, PutAllocations, SetInventories
+from moorage import ids, options
+from moorage.messages import DeleteAllocations, GetAllocations, GetResourceProvider, PutAllocations, SetInventories
 from moorage.wire import Message, R
 from placement_store import direct
 from placement_store.direct import Direct
@@ -60,6 +60,22 @@ def test_allocations_are_set_replaced_taken_away_in_part_and_released(
         hosts["host2"]: {"VCPU": 1}
     }
     assert operator.types(f"{command} show {CONSUMER}") == operator.types(f"{command} show {CONSUMER.upper()}")
+    operator.does(f"{command} delete {CONSUMER}")
+    assert operator.types(f"{command} show {CONSUMER}") == []
+
+
+def test_what_others_have_on_a_server_that_was_deleted_can_be_released_but_not_changed(
+    operator: Operator, hosts: dict[str, str]
+) -> None:
+    command = "resource provider allocation"
+    operator.types(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=1 --project-id p --user-id u")
+    conf = options.new(files=[operator.config_file])
+    store = Direct(conf, operator.words[-1] if operator.words else conf.database.connection)
+    store.call(DeleteAllocations(request_id="deleted", consumer_uuid=CONSUMER, for_good=True, keep_extras=True))
+    store.close()
+
+    assert held(operator.types(f"{command} show {CONSUMER}")) == {hosts["host1"]: {"VCPU": 2, "MEMORY_MB": 1}}
+    assert "deleted for good" in operator.is_refused(f"{command} unset {CONSUMER} --resource-class VCPU")
     operator.does(f"{command} delete {CONSUMER}")
     assert operator.types(f"{command} show {CONSUMER}") == []
 

@@ -51,7 +51,7 @@ def test_a_cloud_that_is_too_small_ends_in_errors_that_say_why_and_in_a_clean_au
     assert [row["state"] for row in rows].count("active") == 6 * 8
     refused = [row for row in rows if row["state"] == "error"]
     assert len(refused) == 12
-    assert all("resources removed 6 of 6" in str(row["reason"]) for row in refused)
+    assert all("0 of 6 hosts: 6 short of VCPU, nearest" in str(row["reason"]) for row in refused)
 
 
 def test_when_every_spawn_fails_each_instance_names_each_attempt_and_nothing_is_held() -> None:

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from harness.cloud import Cloud, Plan, wait_until
-from moorage import errors, ids
+from moorage import errors, failpoints, ids
 from moorage.messages import (
     BuildInstances,
     ConfirmMigration,
@@ -19,6 +19,7 @@ from moorage.messages import (
     PutAllocations,
     RevertMigration,
     SelectDestinations,
+    SetHost,
     SetInventory,
     ShelveInstance,
     ShowInstance,
@@ -174,7 +175,52 @@ def test_what_others_put_on_a_shelved_server_is_still_there_when_it_is_unshelved
     assert holds(cloud, uuid)[pool] == address[pool]
 
 
-# --- The fence that a cancelled move is given -------------------------------------------------------------------------
+# --- The fences that a cancelled unshelving and a cancelled move are given --------------------------------------------
+
+
+def disable_all(cloud: Cloud, *, disabled: bool = True) -> None:
+    """Have no host take any server, or all."""
+    for host in cloud.hosts():
+        message = SetHost(request_id=ids.fresh(), service_host=host.service_host, disabled=disabled)
+        cloud.client("scheduler").call(message)
+
+
+def test_a_late_request_places_no_server_whose_unshelving_has_ended(cloud: Cloud) -> None:
+    placement = cloud.client("placement")
+    uuid = built(cloud)
+    order(cloud, ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    becomes(cloud, uuid, "shelved")
+    read = placement.call(GetAllocations(consumer_uuid=uuid)).generation
+    disable_all(cloud)
+    message = UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid)
+    lost: list[str] = []
+
+    def lose(name: str) -> None:
+        if name == "step.unshelve.select.send.scheduler.select_destinations" and not lost:
+            lost.append(name)
+            raise failpoints.Dropped(name)
+
+    with failpoints.observed(lose):
+        order(cloud, message)
+        wait_until(lambda: bool(lost), "the first request to be lost")
+        becomes(cloud, uuid, "shelved")
+    disable_all(cloud, disabled=False)
+
+    late = SelectDestinations(
+        request_id=ids.derived(ids.derived(message.request_id, "unshelve"), "select", 1),
+        request_spec=SPEC,
+        instance_uuids=(uuid,),
+        num_alternates=0,
+        owner="conductor",
+        consumer_generations={uuid: read},
+        keep_held=True,
+    )
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        cloud.client("scheduler").call(late)
+
+    assert holds(cloud, uuid) == {}
+    order(cloud, UnshelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    becomes(cloud, uuid, "active")
 
 
 def test_a_late_request_begins_no_move_whose_migration_was_created_empty_and_then_none_that_was_buried(

@@ -9,16 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
+from operation_basis import KEEPING, WELL, Row
 from operation_cloud import Troubles, TroublesomeCloud, plan
 from operation_player import played
 from operation_room import Room, rooms_of
-from operation_table import WELL, Row, rows
+from operation_table import rows
+from port_room import NICS
 
 from moorage import failpoints
 
 pytestmark = pytest.mark.timeout(1200)
 
-ROOMS = 8
+#: As many as there are rows for one operation, where there are few.
+ROOMS, FEW_ROOMS = 8, 3
 
 Rooms = Callable[[str], list[Room]]
 
@@ -33,7 +36,8 @@ def rooms() -> Iterator[Rooms]:
 
         def of(policy: str) -> list[Room]:
             if policy not in known:
-                cloud = opened.enter_context(TroublesomeCloud(plan(policy, hosts=3 * ROOMS)))
+                hosts = 3 * (FEW_ROOMS if policy in KEEPING else ROOMS)
+                cloud = opened.enter_context(TroublesomeCloud(plan(policy, hosts=hosts, **NICS)))
                 known[policy] = rooms_of(cloud, troubles)
             return known[policy]
 
@@ -60,7 +64,7 @@ def play(table: list[Row], rooms: list[Room]) -> list[str]:
 @pytest.mark.parametrize("operation", WELL)
 def test_each_trouble_ends_as_the_table_has_it_and_the_next_try_ends_well(operation: str, rooms: Rooms) -> None:
     wrong: list[str] = []
-    for policy in ("combine", "retry", "fail"):
+    for policy in ("combine", "retry", "fail", *KEEPING):
         if chosen := [row for row in rows() if row.operation == operation and policy in row.policies]:
             wrong += [f"[{policy}] {one}" for one in play(chosen, rooms(policy))]
     if wrong:

@@ -13,7 +13,7 @@ from conductor.service import CellConductor
 from harness import demo
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import ids
-from moorage.messages import BuildInstances, DeleteInstance, PutAllocations, ShowInstance
+from moorage.messages import BuildInstances, DeleteAllocations, DeleteInstance, PutAllocations, ShowInstance
 from moorage.model import ConsumerAllocations, ProviderAmounts, RequestSpec
 from moorage.shell import main
 from placement_store.schema import inventories
@@ -111,6 +111,13 @@ def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(clo
     _add_to_used(cloud, -1)
     assert status == 1
     assert {row["finding"] for row in rows} == {"drifted"}
+    assert types("audit", "--settle", "0.1") == (0, [])
+
+    placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=consumer, for_good=True, keep_extras=True))
+    status, [row] = types("audit", "--settle", "0.1")
+    assert (status, row["finding"], row["subject"]) == (1, "foreign", consumer)
+    assert row["detail"].endswith(f"1 VCPU of provider {node}")
+    placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=consumer))
     assert types("audit", "--settle", "0.1") == (0, [])
 
 

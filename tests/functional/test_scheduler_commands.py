@@ -1,48 +1,19 @@
 """`moorage host list`, `moorage host set` and `moorage host delete`, against a scheduler on an in-process bus."""
 
-import json
+import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from scheduler_rig import Rig
+from scheduler_builders import select
+from scheduler_operator import Operator, operator_of_hosts
 
-from moorage import ids, options
-from moorage.shell import main
+from moorage import options
+from moorage.bus import Bus
+from moorage.inspection import ServiceReport
+from moorage.messages import ReportService
 from scheduler.service import SchedulerService
 
-
-class Operator:
-    """Types commands and reads what they print."""
-
-    def __init__(self, config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self._config_file = config_file
-        self._capsys = capsys
-
-    def types(self, *words: str) -> Any:
-        status = main(["--config-file", str(self._config_file), *words, "-f", "json"])
-        printed = self._capsys.readouterr()
-        assert status == 0, printed.err
-        return json.loads(printed.out)
-
-    def is_refused(self, *words: str) -> str:
-        assert main(["--config-file", str(self._config_file), *words]) != 0
-        return self._capsys.readouterr().err
-
-
-@pytest.fixture
-def operator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Operator]:
-    rig = Rig(f"sqlite:///{tmp_path}/main.sqlite")
-    rig.add_hosts([1, 2])
-    rig.add_hosts([3], cell=1, availability_zone="b")
-    config_file = tmp_path / "moorage.conf"
-    config_file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[database]\nconnection = {rig.url}\n")
-    service = SchedulerService(options.new(files=[config_file]), "one")
-    service.start()
-    yield Operator(config_file, capsys)
-    service.stop()
-    rig.close()
+operator = operator_of_hosts
 
 
 def test_hosts_are_listed_with_the_names_of_their_cells(operator: Operator) -> None:
@@ -53,6 +24,7 @@ def test_hosts_are_listed_with_the_names_of_their_cells(operator: Operator) -> N
         ("host3", "cell1", "b", True),
     ]
     assert [host["host"] for host in operator.types("host", "list", "--cell", "cell1")] == ["host3"]
+    assert {(host["instances"], host["io_ops"], host["failed_builds"]) for host in listed} == {(0, 0, 0.0)}
 
 
 def test_a_host_is_disabled_enabled_and_forced_down(operator: Operator) -> None:
@@ -75,3 +47,65 @@ def test_a_host_is_deleted_once_it_is_down_and_nobody_holds_anything_of_it(opera
 def test_what_does_not_exist_is_said_to_be_so(operator: Operator) -> None:
     assert "There is no host nobody" in operator.is_refused("host", "set", "nobody", "--disable")
     assert "There is no cell nowhere" in operator.is_refused("host", "list", "--cell", "nowhere")
+
+
+# --- Waiting for all schedulers -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bus(operator: Operator) -> Iterator[Bus]:
+    bus = Bus(options.new(files=[operator.config_file]))
+    yield bus
+    bus.close()
+
+
+def report_scheduler(operator: Operator, bus: Bus, name: str) -> None:
+    """Let it be known that there is a scheduler of this name."""
+    service = ServiceReport(name=name, kind="scheduler", machine="m", version="0")
+    bus.client("placement").call(ReportService(request_id=operator.rig.fresh(), service=service))
+
+
+def disabled(operator: Operator) -> list[str]:
+    return [host["host"] for host in operator.types("host", "list") if host["disabled"]]
+
+
+def test_disabling_a_host_waits_for_the_word_of_the_schedulers_and_no_wait_does_not(
+    operator: Operator, bus: Bus
+) -> None:
+    report_scheduler(operator, bus, "gone")
+    status, host, said = operator.runs("host", "set", "host1", "--disable", "--timeout", "0.5")
+    assert (status, host["disabled"], disabled(operator)) == (1, True, ["host1"])
+    assert "scheduler gone" in said
+    assert "scheduler one" not in said
+    assert operator.types("host", "set", "host2", "--disable", "--no-wait")["disabled"]
+    # Nobody need wait before servers may come again, or for what the operator has said of a host that is dead.
+    assert not operator.types("host", "set", "host1", "--enable")["disabled"]
+    assert operator.types("host", "set", "host1", "--forced-down")["forced_down"]
+
+
+def test_no_scheduler_sends_servers_to_a_disabled_host_however_seldom_it_looks(operator: Operator, bus: Bus) -> None:
+    seldom = options.new(files=[operator.config_file])
+    seldom.set_override("view_max_age", 3600.0, group="scheduler")
+    another = SchedulerService(seldom, "two")
+    another.start()
+    try:
+        end = time.monotonic() + 60
+        while {"one", "two"} - {line["name"] for line in operator.types("service", "list")}:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        for host in ("host1", "host2"):
+            operator.types("host", "set", host, "--disable", "--timeout", "60")
+        for number in range(6):
+            [[claimed]] = bus.client("scheduler", server="two").call(select(f"r{number}"))
+            assert claimed.service_host == "host3"
+    finally:
+        another.stop()
+
+
+def test_maintenance_is_a_host_that_is_disabled_with_a_reason(operator: Operator) -> None:
+    host = operator.types("host", "set", "host1", "--maintenance", "new disks")
+    assert (host["disabled"], host["reason"]) == (True, "new disks")
+    assert "--maintenance has given one" in operator.is_refused(
+        "host", "set", "host1", "--maintenance", "new disks", "--reason", "old disks"
+    )
+    assert "not allowed with" in operator.is_refused("host", "set", "host1", "--maintenance", "x", "--enable")

@@ -82,7 +82,7 @@ def test_a_refusal_crosses_the_bus_with_its_explanation(around: Surroundings) ->
         around.select(select("r1", vcpus=17))
     told = decode(Explanation, caught.value.explanation)
     assert told.nearest_misses[0].free == 16.0
-    assert "resources removed 1 of 1" in str(caught.value)
+    assert "0 of 1 hosts: 1 short of VCPU, nearest host1 by 1" in str(caught.value)
 
 
 def test_two_schedulers_share_the_work_and_see_each_others_claims(around: Surroundings) -> None:
@@ -124,7 +124,7 @@ def test_a_silent_host_is_found_by_the_sweep_and_gets_nothing_more(around: Surro
     around.start(host_down_after=0.3, view_max_age=0.0)
     client = around.bus.client("scheduler")
     wait_until(lambda: not client.call(ListHosts())[0].up)
-    with pytest.raises(errors.NoValidHost, match="compute removed 1 of 1"):
+    with pytest.raises(errors.NoValidHost, match="0 of 1 hosts: 1 down or disabled"):
         around.select(select("r1"))
 
 
@@ -140,7 +140,7 @@ def test_a_disabled_host_gets_nothing_more(around: Surroundings) -> None:
 
 def test_an_unknown_plugin_keeps_a_scheduler_from_starting(around: Surroundings) -> None:
     with pytest.raises(
-        errors.UnknownPlugin, match="no filter named horoscope; the known ones are: aggregates, availability_zone"
+        errors.UnknownPlugin, match=r"no filter named horoscope; the known ones are: .*aggregates, availability_zone"
     ):
         around.start(enabled_filters=["compute", "horoscope"])
 

@@ -249,6 +249,23 @@ def test_a_provider_tells_who_holds_what_of_it(api: Api, host: str) -> None:
     api.refused(404, "GET", f"/resource_providers/{ids.fresh()}/allocations")
 
 
+@pytest.mark.parametrize("how", ["DELETE", "PUT"])
+def test_what_others_have_on_a_server_that_was_deleted_is_shown_and_taken_away(api: Api, host: str, how: str) -> None:
+    uuid = ids.fresh()
+    api.store.put(uuid, {host: {"VCPU": 2}})
+    api.store.delete(uuid, for_good=True, keep_extras=True)
+
+    shown = api.get(path_of(uuid))
+    assert shown["allocations"][host]["resources"] == {"VCPU": 2}
+    if how == "PUT":
+        api.does("PUT", path_of(uuid), body({}, shown["consumer_generation"]))
+    else:
+        api.does("DELETE", path_of(uuid))
+
+    assert api.get(path_of(uuid)) == {"allocations": {}}
+    assert consumers_known(api) == 0
+
+
 def test_a_project_tells_what_it_uses(api: Api, host: str) -> None:
     for kind, user, amount in (("INSTANCE", "user", 1), ("INSTANCE", "other", 2), ("MIGRATION", "user", 3)):
         sent = body({host: {"VCPU": amount}}) | {"user_id": user, "consumer_type": kind}

@@ -9,7 +9,7 @@ from typing import Any
 import os_resource_classes
 
 from moorage import errors
-from moorage.model import Consumer, Inventory, ProviderAmounts, ResourceProvider
+from moorage.model import AllocationRequest, Consumer, Inventory, ProviderAmounts, ResourceProvider
 
 #: Provider uuid and resource class.
 Pair = tuple[str, str]
@@ -43,6 +43,11 @@ class Holder:
     accepted_by: str | None = None
     accepted_host: str | None = None
     owner: str | None = None
+    #: The instance that a migration, or what is left of one, is of.
+    migration_of: str | None = None
+    group: str | None = None
+    #: It was deleted for good, and is there for what others have put on it.
+    left_behind: bool = False
 
 
 @dataclass
@@ -57,6 +62,10 @@ class Model:
     classes: set[str] = field(default_factory=lambda: set(os_resource_classes.STANDARDS))
     #: The custom ones.
     traits: set[str] = field(default_factory=set)
+    #: The name and the project of each server group.
+    groups: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    #: By migration, what a conductor has on record: what its source and its destination were claimed with.
+    said: dict[str, tuple[AllocationRequest, AllocationRequest]] = field(default_factory=dict)
 
     def copy(self) -> "Model":
         """Return a model that goes its own way from here."""
@@ -68,6 +77,8 @@ class Model:
             claim_ids=set(self.claim_ids),
             classes=set(self.classes),
             traits=set(self.traits),
+            groups=dict(self.groups),
+            said=dict(self.said),
         )
 
     # --- Trees ------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from moorage.messages import (
 )
 from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts
 from placement_store.claims import NewClaim
+from store_model import groups
 from store_model.basis import Held, Holder, Model, Pair, apply
 from store_model.faults import Refused, refuse
 
@@ -71,10 +72,10 @@ def asked_for(
     model: Model, wanted: Mapping[str, ConsumerAllocations]
 ) -> tuple[dict[str, Change], set[str], dict[str, set[int]], list[errors.MoorageError]]:
     """Return what a put comes to: changes, providers named, generations relied on, and what is wrong with it."""
-    faults = [fault for uuid, one in wanted.items() for fault in _stale(model, uuid, one.consumer_generation)]
-    faults += _absent(model, (one.allocations for one in wanted.values()))
+    faults = [fault for uuid, one in wanted.items() for fault in stale(model, uuid, one.consumer_generation)]
+    faults += absent(model, (one.allocations for one in wanted.values()))
     changes = {uuid: _put_one(model, uuid, one) for uuid, one in wanted.items()}
-    return changes, *_named(one.allocations for one in wanted.values()), faults
+    return changes, *named_in(one.allocations for one in wanted.values()), faults
 
 
 def _put_one(model: Model, uuid: str, wanted: ConsumerAllocations) -> Change:
@@ -92,62 +93,90 @@ def _put_one(model: Model, uuid: str, wanted: ConsumerAllocations) -> Change:
 def claim(message: Claim, model: Model, found: Any) -> list[Claimed]:
     """Place all these consumers, or none."""
     requests = [{u: ProviderAmounts(resources=dict(r)) for u, r in new.allocations.items()} for new in message.new]
-    faults = [*_absent(model, requests), *model.missing(new.root_provider_uuid for new in message.new)]
+    faults = [*absent(model, requests), *model.missing(new.root_provider_uuid for new in message.new)]
     for new in message.new:
-        faults += _stale(model, new.consumer_uuid, new.consumer_generation)
+        faults += stale(model, new.consumer_uuid, new.consumer_generation)
         if new.consumer_uuid in model.holders and model.holders[new.consumer_uuid].accepted_by is not None:
             faults.append(errors.InvalidState(reason="a host has accepted the claim"))
     answers = found if isinstance(found, list) else [None] * len(message.new)
     changes = {
-        new.consumer_uuid: Change(flat(request), _placement(model, new, answer))
+        new.consumer_uuid: Change(flat(request), placement(model, new, answer))
         for new, request, answer in zip(message.new, requests, answers, strict=True)
     }
     # A consumer that the caller takes for a new one is taken for one, until its row turns out to be there.
     faults += exceeded(model, changes, new={new.consumer_uuid for new in message.new if not new.consumer_generation})
-    write(model, changes, *_named(requests), faults=faults)
-    return [_claimed(model, new.consumer_uuid) for new in message.new]
+    write(model, changes, *named_in(requests), faults=faults)
+    bind(model, message.new)
+    return [answer_to(model, new.consumer_uuid) for new in message.new]
 
 
-def _placement(model: Model, new: NewClaim, answer: Claimed | None) -> dict[str, Any]:
+def placement(model: Model, new: NewClaim, answer: Claimed | None) -> dict[str, Any]:
     kept = {name: getattr(new, name) for name in ("project_id", "user_id", "consumer_type", "owner")}
-    return {**UNCLAIMED, **kept, "claim_id": _fresh(model, answer), "root": _root_of(model, new.root_provider_uuid)}
+    # Where no group is named, it stays in its own.
+    kept |= {} if new.group is None else {"group": new.group.uuid}
+    return {**UNCLAIMED, **kept, "claim_id": fresh(model, answer), "root": _root_of(model, new.root_provider_uuid)}
+
+
+def bind(model: Model, claims: Iterable[NewClaim]) -> None:
+    """Create the groups that claims name, where they are not there yet."""
+    for new in claims:
+        if new.group is not None:
+            model.groups.setdefault(new.group.uuid, (None, None))
 
 
 @apply.register
 def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     """Release what a claim holds on its host and claim the next one."""
-    holder = model.holders.get(message.consumer_uuid)
+    holder = swappable(model, message)
     requests = [message.released.allocations, message.claimed.allocations]
-    if holder is None or holder.claim_id != message.claim_id:
-        gone = errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-        # Whoever took the claim away meanwhile may have moved a provider on which the caller relies: either is true.
-        _, relied_on = _named(requests)
-        raise Refused([gone, *model.moved({uuid: g for uuid, g in relied_on.items() if uuid in model.providers})])
-    if holder.accepted_by is not None and not (message.guest_gone or message.leave_residue):
-        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
     released, claimed = (flat(request) for request in requests)
-    faults = _absent(model, [message.claimed.allocations])
+    faults = absent(model, [message.claimed.allocations])
     faults += [*model.missing([message.root_provider_uuid]), *model.unknown(name for _, name in released)]
     kept, lost = _kept(model, holder, released, claimed, _root_of(model, message.root_provider_uuid))
     columns = {
         **UNCLAIMED,
         "owner": holder.owner,
-        "claim_id": _fresh(model, found if isinstance(found, Claimed) else None),
+        "claim_id": fresh(model, found if isinstance(found, Claimed) else None),
         "root": _root_of(model, message.root_provider_uuid),
     }
-    residue = {} if message.guest_gone else _residue(model, holder, kept)
+    residue = {} if message.guest_gone else residue_of(model, holder, kept)
     changes = {message.consumer_uuid: Change(dict(Counter(kept) + Counter(claimed)), columns), **residue}
     # What was claimed of may be gone by now.
     still = {u: part for u, part in message.released.allocations.items() if u in model.providers}
-    write(model, changes, *_named([still, message.claimed.allocations]), faults=faults)
-    answer = _claimed(model, message.consumer_uuid, next(iter(residue), None))
-    return structs.replace(answer, extras=_described(lost))
+    write(model, changes, *named_in([still, message.claimed.allocations]), faults=faults)
+    answer = answer_to(model, message.consumer_uuid, next(iter(residue), None))
+    return structs.replace(answer, extras=as_message(lost))
+
+
+def swappable(model: Model, message: SwapClaim) -> Holder:
+    """Return the consumer whose claim is to be swapped."""
+    holder = model.holders.get(message.consumer_uuid)
+    if holder is None or holder.claim_id != message.claim_id:
+        gone = errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
+        # Whoever took the claim away meanwhile may have moved a provider on which the caller relies: either is true.
+        requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
+        _, relied_on = named_in(requests)
+        raise Refused([gone, *model.moved({uuid: g for uuid, g in relied_on.items() if uuid in model.providers})])
+    if holder.accepted_by is not None and not (message.guest_gone or message.leave_residue):
+        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+    return holder
 
 
 def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root: str | None) -> tuple[Held, Held]:
     """Return what others have put on providers: what a consumer keeps of it between two hosts, and what it leaves."""
     tree = model.tree(holder.root)
     left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
+    given_up = given_up_of(model, holder, released)
+    extras = Counter(holder.held) - given_up
+    return (
+        {pair: amount for pair, amount in extras.items() if pair[0] not in left},
+        {pair: amount for pair, amount in extras.items() if pair[0] in left},
+    )
+
+
+def given_up_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
+    """Return where what was claimed is held now."""
+    tree = model.tree(holder.root)
     given_up = Counter(holder.held) & Counter(released)
     # What a reshape has taken elsewhere in the tree is given up there.
     missing: Counter[str] = Counter()
@@ -159,11 +188,7 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
             more = min(missing[name], holder.held.get((provider, name), 0) - given_up[provider, name])
             given_up[provider, name] += more
             missing[name] -= more
-    extras = Counter(holder.held) - given_up
-    return (
-        {pair: amount for pair, amount in extras.items() if pair[0] not in left},
-        {pair: amount for pair, amount in extras.items() if pair[0] in left},
-    )
+    return given_up
 
 
 @apply.register
@@ -182,20 +207,53 @@ def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
     """Release all that a consumer holds, and bury it if it goes for good; no generation of a provider moves."""
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
     if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
-        if holder is None and message.for_good and uuid in model.buried:
+        if (holder is None or holder.left_behind) and message.for_good and uuid in model.buried:
             return Released()
         raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
     if holder is None:
         refuse([errors.ConsumerNotFound(kind="consumer", name=uuid)] * (not message.for_good))
         model.buried.add(uuid)
         return Released()
-    if message.unaccepted and holder.accepted_by is not None:
-        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+    require_deletable(model, message)
     if not (holder.held or holder.claim_id or message.for_good):
         return Released()
-    residue = _residue(model, holder, {}) if message.leave_residue else {}
-    write(model, {uuid: Change({}, UNCLAIMED, for_good=message.for_good), **residue}, moves_generations=False)
-    return Released(residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue))
+    extras = extras_of(model, holder, message)
+    kept = extras if message.keep_extras else {}
+    residue = residue_of(model, holder, kept) if message.leave_residue else {}
+    change = Change(kept, UNCLAIMED, for_good=message.for_good, inherited=True)
+    write(model, {uuid: change, **residue}, moves_generations=False)
+    return Released(
+        residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue), extras=as_message(dict(extras))
+    )
+
+
+def require_deletable(model: Model, message: DeleteAllocations) -> None:
+    """Refuse to delete a consumer under conditions that it does not meet."""
+    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
+    if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
+        raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
+    if message.unaccepted and holder is not None and holder.accepted_by is not None:
+        raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
+
+
+def extras_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
+    """Return what others have put on a consumer that goes for good."""
+    is_residue = holder.claim_id is None and holder.accepted_by is not None
+    is_unnamed = holder.claim_id is not None and holder.claim_id not in message.claimed_with
+    if not message.for_good or is_residue or is_unnamed:
+        return {}
+    if holder.left_behind:
+        return dict(holder.held)
+    own: Counter[Pair] = Counter()
+    on_host = model.tree(holder.root) & {provider for provider, _ in holder.held}
+    for claim_id, request in message.claimed_with.items():
+        claimed = {pair: amount for pair, amount in flat(request.allocations).items() if pair[1] in model.classes}
+        if claim_id == holder.claim_id:
+            own |= given_up_of(model, holder, claimed)
+        else:
+            # Another's, or its own of a moment ago: outside its host that explains what it holds.
+            own |= Counter({pair: n for pair, n in claimed.items() if pair[0] not in on_host}) & Counter(holder.held)
+    return dict(Counter(holder.held) - own)
 
 
 # --- The one way all of them write ----------------------------------------------------------------------------------
@@ -213,18 +271,30 @@ def write(
     """Change these consumers, or refuse; ``faults`` are those found before."""
     found = [*faults, *exceeded(model, changes)]
     found += model.moved({uuid: named for uuid, named in (relied_on or {}).items() if uuid in model.providers})
-    found += [errors.ConsumerDeleted(consumer_uuid=uuid) for uuid in model.buried & changes.keys()]
+    # Of one that is there all the same, others' allocations may be taken away or moved.
+    new = changes.keys() - model.holders.keys()
+    found += [errors.ConsumerDeleted(consumer_uuid=uuid) for uuid in model.buried & new]
+    after = _after(model, changes)
+    found += groups.refusals(model.holders, after, changes.keys())
     refuse(found)
     touched = {*named, *(pair[0] for uuid, change in changes.items() for pair in differing(model, uuid, change))}
     for provider in touched if moves_generations else ():
         model.providers[provider].generation += 1
+    model.buried |= {uuid for uuid, change in changes.items() if change.for_good}
+    model.holders = after
+
+
+def _after(model: Model, changes: Mapping[str, Change]) -> dict[str, Holder]:
+    """Return all consumers as these changes make them."""
+    after = dict(model.holders)
     for uuid, change in changes.items():
-        before = model.holders.pop(uuid, Holder())
-        if change.for_good:
-            model.buried.add(uuid)
-        else:
-            generation, held = before.generation + 1, dict(change.after)
-            model.holders[uuid] = replace(before, **change.columns, generation=generation, held=held)
+        before = after.pop(uuid, Holder())
+        moved = replace(before, **change.columns, generation=before.generation + 1, held=dict(change.after))
+        if change.for_good or before.left_behind:
+            moved = replace(moved, left_behind=True, group=None)
+        if change.after or not moved.left_behind:
+            after[uuid] = moved
+    return after
 
 
 def differing(model: Model, uuid: str, change: Change) -> set[Pair]:
@@ -273,7 +343,7 @@ def flat(allocations: Mapping[str, ProviderAmounts]) -> Held:
     return {(uuid, name): amount for uuid, part in allocations.items() for name, amount in part.resources.items()}
 
 
-def _described(amounts: Held) -> dict[str, ProviderAmounts]:
+def as_message(amounts: Held) -> dict[str, ProviderAmounts]:
     """Return amounts as a message has them."""
     found: dict[str, dict[str, int]] = {}
     for (uuid, name), amount in amounts.items():
@@ -281,7 +351,7 @@ def _described(amounts: Held) -> dict[str, ProviderAmounts]:
     return {uuid: ProviderAmounts(resources=resources) for uuid, resources in found.items()}
 
 
-def _named(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:
+def named_in(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str], dict[str, set[int]]]:
     """Return the providers that are named, and the generations of them that are relied on."""
     named: set[str] = set()
     relied_on: dict[str, set[int]] = {}
@@ -293,7 +363,7 @@ def _named(requests: Iterable[Mapping[str, ProviderAmounts]]) -> tuple[set[str],
     return named, relied_on
 
 
-def _stale(model: Model, uuid: str, named: int | None) -> list[errors.MoorageError]:
+def stale(model: Model, uuid: str, named: int | None) -> list[errors.MoorageError]:
     if uuid in model.buried:
         return [errors.ConsumerDeleted(consumer_uuid=uuid)]
     found = model.holders[uuid].generation if uuid in model.holders else None
@@ -301,7 +371,7 @@ def _stale(model: Model, uuid: str, named: int | None) -> list[errors.MoorageErr
     return [] if named == found else [conflict]
 
 
-def _absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
+def absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
     """Return a fault for each provider and resource class that is named and not there."""
     faults: list[errors.MoorageError] = []
     for request in requests:
@@ -310,7 +380,7 @@ def _absent(model: Model, requests: Iterable[Mapping[str, ProviderAmounts]]) -> 
     return faults
 
 
-def _residue(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[str, Change]:
+def residue_of(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[str, Change]:
     """Return what a claim that a host has accepted leaves there, where the guest may still run."""
     attempt = holder.accepted_by
     if holder.claim_id is None or attempt is None or attempt in model.buried:
@@ -322,12 +392,12 @@ def _residue(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[str
     return {attempt: Change(dict(given_up), columns, inherited=True)} if given_up else {}
 
 
-def _claimed(model: Model, uuid: str, residue: str | None = None) -> Claimed:
+def answer_to(model: Model, uuid: str, residue: str | None = None) -> Claimed:
     holder = model.holders[uuid]
     return Claimed(claim_id=str(holder.claim_id), consumer_generation=holder.generation, residue_uuid=residue)
 
 
-def _fresh(model: Model, answer: Claimed | None) -> str | None:
+def fresh(model: Model, answer: Claimed | None) -> str | None:
     """Take over the id that the store has given a claim, which must be a new one."""
     if answer is None:
         return None

@@ -24,6 +24,10 @@ def _gist(fault: errors.MoorageError) -> tuple[object, ...]:
     if isinstance(fault, errors.CapacityExceeded):
         pairs = {(refusal["provider_uuid"], refusal["resource_class"]) for refusal in fault.refusals}
         return type(fault), frozenset(pairs)
+    if isinstance(fault, errors.CannotCarryOver):
+        return type(fault), frozenset(tuple(sorted(one.items())) for one in fault.amounts)
+    if isinstance(fault, errors.GroupRuleRefused):
+        return type(fault), fault.group_uuid
     if isinstance(fault, _WORDS):
         return (type(fault),)
     return type(fault), frozenset((name, str(value)) for name, value in fault.data.items())

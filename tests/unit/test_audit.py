@@ -113,6 +113,18 @@ def test_what_others_have_written_to_a_shelved_instance_is_theirs() -> None:
     assert kinds(seen(written, instances=[instance("shelved")])) == []
 
 
+def test_what_has_stayed_on_a_server_that_was_deleted_is_foreign_and_names_its_amounts() -> None:
+    left = Holder(uuid=ONE, consumer_type="INSTANCE", allocations=1, foreign={NODE: {"VGPU": 2, "VCPU": 1}})
+    of_migration = Holder(uuid=TWO, migration_of=ONE, allocations=1, foreign={OTHER: {"VCPU": 1}})
+
+    for known in ([], [instance("deleted")]):
+        found = judge(seen(left, of_migration, instances=known))
+        assert [(one.kind, one.subject) for one in found] == [("foreign", ONE), ("foreign", TWO)]
+        assert found[0].detail == (
+            f"was deleted, and holds what others have put there: 1 VCPU of provider {NODE}, 2 VGPU of provider {NODE}"
+        )
+
+
 def test_a_residue_belongs_to_an_attempt_that_is_known() -> None:
     failed = instance("error", attempts=(attempt("a", "failed"),))
     assert kinds(seen(residue("a"), instances=[failed])) == []

@@ -40,6 +40,7 @@ def test_numa_nodes_have_the_whole_host_in_shares_as_equal_as_can_be(tmp_path: P
 
 def test_more_numa_nodes_than_processors_leave_some_without(tmp_path: Path) -> None:
     assert totals(tree_of(driver_of(tmp_path, numa_nodes=3, vcpus=2)), "VCPU") == {"numa0": 1, "numa1": 1}
+    assert totals(tree_of(driver_of(tmp_path, numa_nodes=2, pcpus=5)), "PCPU") == {"numa0": 3, "numa1": 2}
 
 
 def test_devices_are_children_with_what_each_of_them_has(tmp_path: Path) -> None:

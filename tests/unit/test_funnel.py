@@ -12,9 +12,10 @@ from scheduler_builders import funnel, host_row, inventory, picture, provider, s
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
-from scheduler.funnel import Funnel, Ranking, pick, seed_of
+from scheduler.funnel import Funnel
 from scheduler.planning import Plan, Planner
 from scheduler.plugins import Named, Weighted
+from scheduler.ranking import Ranking, pick, seed_of
 from scheduler.serving import Refusals
 from scheduler.view import Snapshot
 
@@ -285,3 +286,38 @@ def test_a_weigher_with_a_multiplier_of_nought_is_not_asked() -> None:
     snapshot = picture([host_row(1), host_row(2)]).snapshot()
     silent = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": lambda view: None}), 0.0)])
     assert silent.rank(snapshot, spec(), everyone(snapshot), seed=0).weights.tolist() == [0.0, 0.0]
+
+
+# --- What is wrong with a request whatever hosts there are ------------------------------------------------------------
+
+
+class PickyFilter(EvenHosts):
+    """A filter that says of a request what a test says."""
+
+    def check(self, request: RequestSpec) -> None:
+        raise self.settings["fault"]
+
+
+def test_what_a_filter_refuses_outright_is_the_callers_to_mend() -> None:
+    fault = errors.InvalidRequest(path="$.scheduler_hints.colour", reason="it is no colour")
+    with pytest.raises(errors.InvalidRequest) as caught:
+        Funnel([Named("picky", PickyFilter({"fault": fault}))], []).check(spec())
+    assert caught.value is fault
+    Funnel([Named("even", EvenHosts({}))], []).check(spec())
+
+
+def test_a_filter_that_raises_anything_else_over_a_request_is_broken() -> None:
+    with pytest.raises(errors.BrokenPlugin, match="filter picky is broken: KeyError"):
+        Funnel([Named("picky", PickyFilter({"fault": KeyError("colour")}))], []).check(spec())
+
+
+def test_a_value_that_a_plugin_cannot_go_by_is_told_to_the_operator() -> None:
+    def answer(view: HostView) -> Any:
+        return view.number("speed")
+
+    snapshot = picture([host_row(1, attributes={"speed": "fast"}), host_row(2)]).snapshot()
+    broken = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": answer}), 1.0)])
+    with pytest.raises(
+        errors.BadPluginValue, match=r"operators_own cannot go by .*: speed is 'fast', which is no number"
+    ):
+        broken.rank(snapshot, spec(), everyone(snapshot), seed=0)

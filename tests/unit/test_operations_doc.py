@@ -1,6 +1,7 @@
 """The guide shows the table that is played on a whole cloud."""
 
-from operation_table import GUIDE, WELL, guide, rows
+from operation_basis import WELL
+from operation_table import GUIDE, guide, rows
 
 
 def test_the_guide_has_the_table_as_it_is_played() -> None:

@@ -165,3 +165,77 @@ def test_a_picture_of_no_hosts_answers_every_question() -> None:
     for mask in (snapshot.up, snapshot.enabled, snapshot.fits("VCPU", 1), snapshot.named(["a"]), snapshot.in_zone("z")):
         assert mask.shape == (0,)
     assert snapshot.free("VCPU").shape == (0,)
+
+
+# --- How many servers are placed --------------------------------------------------------------------------------------
+
+
+def instances(snapshot: Snapshot) -> list[int]:
+    shown = snapshot.instances.tolist()
+    assert [snapshot.host(row).instances for row in range(len(snapshot))] == shown
+    return shown
+
+
+def test_the_instances_of_a_host_are_those_of_its_root_provider_whichever_was_read_first() -> None:
+    first, second = picture([host_row(1)], []), picture([], [])
+    first.update(providers=[provider(host_row(1))], instances={1: 5})
+    second.update(providers=[provider(host_row(1))], instances={1: 5})
+    second.update(hosts=[host_row(1), host_row(2)])
+    assert instances(first.snapshot()) == [5]
+    assert instances(second.snapshot()) == [5, 0]
+
+
+def test_instances_stay_with_their_host_when_others_go_and_go_with_its_provider() -> None:
+    hosts = [host_row(number) for number in range(4)]
+    shown = picture(hosts)
+    shown.update(instances={host.id: 10 + host.id for host in hosts})
+    before = shown.snapshot()
+    shown.update(gone_hosts=[0], gone_providers=[2])
+    assert {
+        host.id: count for host, count in zip(shown.snapshot().hosts, instances(shown.snapshot()), strict=True)
+    } == {
+        1: 11,
+        2: 0,
+        3: 13,
+    }
+    assert instances(before) == [10, 11, 12, 13]
+
+
+def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were_read_meanwhile() -> None:
+    hosts = [host_row(1), host_row(2)]
+    nodes = [host.compute_node_uuid for host in hosts]
+    shown = picture(hosts)
+    readings = shown.readings(nodes)
+    shown.update(instances={2: 1})
+    shown.claimed([], readings, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})
+    assert instances(shown.snapshot()) == [2, 1]
+    assert shown.unsure() == {1, 2}
+
+
+def test_counts_of_a_provider_that_is_not_known_are_not_kept_for_whoever_has_its_number_later() -> None:
+    shown = picture([host_row(1)], [])
+    shown.update(instances={1: 5})
+    shown.update(providers=[provider(host_row(1))])
+    assert instances(shown.snapshot()) == [0]
+
+
+def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something_under_way() -> None:
+    shown = picture([host_row(1), host_row(2, io_ops=4)])
+    snapshot = shown.snapshot()
+    planned = snapshot.planned(["VCPU"])
+    planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 1}}))
+    assert instances(planned) == [0, 1]
+    assert planned.io_ops.tolist() == [0, 5]
+    assert planned.host(1).io_ops == 5
+    assert (instances(snapshot), snapshot.io_ops.tolist()) == ([0, 0], [0, 4])
+
+
+def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -> None:
+    shown = picture([host_row(1, attributes={"rack": 1})])
+    before = shown.snapshot()
+    shown.update(hosts=[host_row(1, attributes={"rack": 1}, io_ops=2, failed_builds=1.5, image_properties={"a=b": 3})])
+    after = shown.snapshot()
+    assert after.facts is before.facts
+    assert (after.io_ops.tolist(), after.failed_builds.tolist()) == ([2], [1.5])
+    assert after.servers_with("a", "b").tolist() == [3]
+    assert before.io_ops.tolist() == [0]

@@ -5,9 +5,10 @@ from typing import Any, ClassVar, get_args
 
 import pytest
 from msgspec import field
+from scheduler_builders import CELLS, select
 
 from moorage import broker, errors, messages
-from moorage.model import Name, Value
+from moorage.model import Destination, Name, Value
 from moorage.wire import Message, Mutation, decode, decode_strictly, encode
 
 UUID = "00000000-0000-0000-0000-000000000001"
@@ -94,6 +95,14 @@ def test_the_lowest_version_follows_what_is_said() -> None:
     assert order(gift=True, note="hi").lowest_version() == "1.10"
 
 
+def test_a_field_within_another_ones_value_moves_the_version_too() -> None:
+    def asked(**destination: Any) -> str:
+        return select(requested_destination=Destination(**destination)).lowest_version()
+
+    assert asked(cell=CELLS[0]) == "1.0"
+    assert asked(cell=CELLS[0], allow_cross_cell_move=True) == "1.4"
+
+
 def test_the_digest_covers_all_but_the_request_id() -> None:
     assert order().digest() == Order(request_id="r-2", name="x").digest()
     assert order().digest() != order(gift=True).digest()
@@ -124,7 +133,7 @@ def test_no_field_has_a_name_that_the_library_uses_itself(kind: type[Message[Any
 
 @EVERY
 def test_fields_with_a_version_exist_and_are_optional(kind: type[Message[Any]]) -> None:
-    assert set(kind.since) <= set(kind.__struct_fields__)
+    assert {path.partition(".")[0] for path in kind.since} <= set(kind.__struct_fields__)
 
 
 def test_no_two_messages_of_one_topic_share_a_method() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from move_builders import SMALL, Moving, disk
 from placement_builders import Store
 
 from moorage.database import Database
@@ -34,3 +35,38 @@ def store(database: Database) -> Store:
 @pytest.fixture
 def host(store: Store) -> str:
     return store.provider("host", VCPU=8, MEMORY_MB=8192)
+
+
+# --- Moves ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def source(store: Store) -> str:
+    return store.provider("source", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def destination(store: Store) -> str:
+    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def third(store: Store) -> str:
+    return store.provider("third", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider("pool", DISK_GB=100)
+
+
+@pytest.fixture
+def moving(store: Store, source: str) -> Moving:
+    """An instance that its source has accepted."""
+    return Moving(store, {source: SMALL}).build()
+
+
+@pytest.fixture
+def i1(store: Store, source: str, pool: str) -> Moving:
+    """The instance of the worked examples: small on its source, with 50 GB of a pool."""
+    return Moving(store, {source: SMALL, **disk(pool, 50)}).build()

@@ -1,60 +1,10 @@
 """Moves in the store: who holds what between source and destination, and what fences a move off."""
 
-from typing import Any
-
 import pytest
-from move_builders import Moving
+from move_builders import FREE, LARGE, SMALL, Moving, disk, row
 from placement_builders import Store
-from sqlalchemy import select
 
 from moorage import errors, ids
-from placement_store.schema import consumers
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
-FREE = {"VCPU": 0, "MEMORY_MB": 0}
-
-
-@pytest.fixture
-def source(store: Store) -> str:
-    return store.provider("source", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def destination(store: Store) -> str:
-    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def third(store: Store) -> str:
-    return store.provider("third", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=100)
-
-
-@pytest.fixture
-def moving(store: Store, source: str) -> Moving:
-    """An instance that its source has accepted."""
-    return Moving(store, {source: SMALL}).build()
-
-
-@pytest.fixture
-def i1(store: Store, source: str, pool: str) -> Moving:
-    """The instance of the worked examples: small on its source, with 50 GB of a pool."""
-    return Moving(store, {source: SMALL, pool: {"DISK_GB": 50}}).build()
-
-
-def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
-    return {pool: {"DISK_GB": amount}}
-
-
-def row(store: Store, uuid: str) -> Any:
-    query = select(consumers).where(consumers.c.uuid == uuid)
-    return store.database.read(lambda connection: connection.execute(query).one())
-
 
 # --- Beginning --------------------------------------------------------------------------------------------------------
 

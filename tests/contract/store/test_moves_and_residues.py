@@ -1,34 +1,15 @@
 """What a move leaves behind where a guest may still run, and what of it goes with a deleted instance."""
 
 import pytest
-from move_builders import Moving
+from move_builders import FREE, LARGE, SMALL, Moving, disk
 from placement_builders import Store
 
 from moorage import errors, ids
 
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
-FREE = {"VCPU": 0, "MEMORY_MB": 0}
-
-
-@pytest.fixture
-def source(store: Store) -> str:
-    return store.provider("source", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def destination(store: Store) -> str:
-    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=100)
-
 
 @pytest.fixture
 def moving(store: Store, source: str, pool: str) -> Moving:
-    return Moving(store, {source: SMALL, pool: {"DISK_GB": 50}}).build()
+    return Moving(store, {source: SMALL, **disk(pool, 50)}).build()
 
 
 # --- Confirmed --------------------------------------------------------------------------------------------------------

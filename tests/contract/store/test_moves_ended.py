@@ -1,62 +1,14 @@
 """Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
 
-from typing import Any
-
 import pytest
-from move_builders import Moving
-from placement_builders import Store
+from move_builders import FREE, LARGE, SMALL, Moving, disk, row
+from placement_builders import Amounts, Store
 from reshape_builders import Reshaping, child
 from sqlalchemy import select
 
 from moorage import errors, ids
-from moorage.model import Inventory, ServerGroup
-from placement_store.schema import consumers, resource_providers
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
-FREE = {"VCPU": 0, "MEMORY_MB": 0}
-
-
-@pytest.fixture
-def source(store: Store) -> str:
-    return store.provider("source", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def destination(store: Store) -> str:
-    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def third(store: Store) -> str:
-    return store.provider("third", VCPU=8, MEMORY_MB=8192)
-
-
-@pytest.fixture
-def pool(store: Store) -> str:
-    return store.provider("pool", DISK_GB=100)
-
-
-@pytest.fixture
-def moving(store: Store, source: str) -> Moving:
-    """An instance that its source has accepted."""
-    return Moving(store, {source: SMALL}).build()
-
-
-@pytest.fixture
-def i1(store: Store, source: str, pool: str) -> Moving:
-    """The instance of the worked examples: small on its source, with 50 GB of a pool."""
-    return Moving(store, {source: SMALL, pool: {"DISK_GB": 50}}).build()
-
-
-def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
-    return {pool: {"DISK_GB": amount}}
-
-
-def row(store: Store, uuid: str) -> Any:
-    query = select(consumers).where(consumers.c.uuid == uuid)
-    return store.database.read(lambda connection: connection.execute(query).one())
-
+from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup
+from placement_store.schema import resource_providers
 
 # --- What others have put there ---------------------------------------------------------------------------------------
 
@@ -234,6 +186,33 @@ def test_a_move_is_ended_once_and_only_as_it_stands(
     for later in ("confirm", "revert"):
         with pytest.raises(again):
             end(moving.ending(later, guest_gone=True))
+    assert store.is_sound()
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_move_relies_on_the_generations_that_it_names_be_it_of_providers_of_which_nothing_changes(
+    store: Store, source: str, destination: str, pool: str, i1: Moving, outcome: str
+) -> None:
+    def relying(amounts: Amounts, by: int = 0) -> AllocationRequest:
+        parts = {
+            uuid: ProviderAmounts(resources=dict(resources), generation=store.generation(uuid) + by)
+            for uuid, resources in amounts.items()
+        }
+        return AllocationRequest(allocations=parts)
+
+    with pytest.raises(errors.ProviderGenerationConflict):
+        i1.begin({destination: SMALL}, held=relying(i1.held, by=-1), drop_extras=True)
+    store.put(i1.uuid, {source: SMALL}, i1.generation)
+    i1.generation += 1
+    # It holds nothing of the pool any more.
+    i1.begin({destination: SMALL}, held=relying(i1.held))
+    end = store.endpoint.end_move
+    with pytest.raises(errors.ProviderGenerationConflict):
+        end(i1.ending(outcome, guest_gone=True, held=relying(i1.held, by=-1)))
+
+    end(i1.ending(outcome, guest_gone=True, held=relying(i1.held), claimed=relying(i1.claimed)))
+
+    assert i1.amounts == {destination if outcome == "confirm" else source: SMALL}
     assert store.is_sound()
 
 

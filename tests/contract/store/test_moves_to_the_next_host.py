@@ -1,14 +1,10 @@
 """Moves whose destination changes: pools are still counted once, and the source can still be gone back to."""
 
 import pytest
-from move_builders import Moving
+from move_builders import FREE, LARGE, SMALL, Moving, disk
 from placement_builders import Store, request
 
 from moorage import errors, ids
-
-SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
-LARGE = {"VCPU": 4, "MEMORY_MB": 4096}
-FREE = {"VCPU": 0, "MEMORY_MB": 0}
 
 
 @pytest.fixture
@@ -20,10 +16,6 @@ def hosts(store: Store) -> list[str]:
 @pytest.fixture
 def pools(store: Store) -> list[str]:
     return [store.provider(name, DISK_GB=100) for name in ("pool", "other pool")]
-
-
-def disk(pool: str, amount: int) -> dict[str, dict[str, int]]:
-    return {pool: {"DISK_GB": amount}}
 
 
 @pytest.fixture

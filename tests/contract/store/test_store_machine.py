@@ -17,16 +17,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from placement_builders import Store
 from sqlalchemy import Connection, select
-from store_messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS, Writes
-from store_model import Claim, Model, Refused, apply
+from store_messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS
+from store_model import BeginMove, Claim, Model, Refused, apply, groups
+from store_move_messages import MovingWrites
 
 from moorage import errors, ids
 from moorage.database import Database
-from moorage.messages import GetAllocations, ListResourceProviders, ReportProviders
+from moorage.messages import (
+    GetAllocations,
+    ListResourceProviders,
+    ListServerGroups,
+    ReportProviders,
+    ServerGroupState,
+)
 from moorage.model import Consumer, Inventory, ProviderReport, ResourceProvider
 from moorage.wire import Mutation
-from placement_store import claims
+from placement_store import claims, moves
 from placement_store.names import ResourceClassNames
+from placement_store.placed import instances_on
 from placement_store.schema import allocations, changes, inventories, resource_providers
 from placement_store.service import endpoints
 
@@ -58,6 +66,10 @@ class Writer:
         """Have a message served, as a client would over the bus."""
         if isinstance(message, Claim):
             return self._database.write(lambda connection: claims.claim(connection, message.new, self._names))
+        if isinstance(message, BeginMove):
+            return self._database.write(
+                lambda connection: moves.begin(connection, message.new, message.move, self._names)
+            )
         return self._handlers[type(message)](message)
 
     def outcome(self, message: Any) -> Outcome:
@@ -74,10 +86,13 @@ class Seen:
 
     providers: dict[str, ResourceProvider]
     consumers: dict[str, Consumer]
+    groups: dict[str, ServerGroupState]
     #: The number and the `seq` of each provider.
     seqs: dict[str, tuple[int, int]]
     #: The capacity and the use of each inventory, by provider uuid and number of the class.
     amounts: dict[tuple[str, int], tuple[float, int]]
+    #: How many instances are placed on each provider, where there are any.
+    placed: dict[str, int]
 
 
 class TwoWriters(RuleBasedStateMachine):
@@ -94,7 +109,7 @@ class TwoWriters(RuleBasedStateMachine):
         self.writers = [Writer(database) for database in self.databases]
         self.model = Model()
         #: What was seen after the last step, and after this one if it has been looked at.
-        self.seen, self.state = Seen({}, {}, {}, {}), None
+        self.seen, self.state = Seen({}, {}, {}, {}, {}, {}), None
         self.told = self.newest_change()
 
     @initialize(totals=st.lists(st.integers(2, 12), min_size=6, max_size=6))
@@ -115,14 +130,14 @@ class TwoWriters(RuleBasedStateMachine):
 
     @rule(seed=SEEDS, writer=st.integers(0, 1))
     def one_writes(self, seed: int, writer: int) -> None:
-        message = Writes(self.model, Random(seed)).any()
+        message = MovingWrites(self.model, Random(seed)).any()
         outcome = self.do(writer, message)
         if seed % 4 == 0 and isinstance(message, Mutation) and not isinstance(outcome, errors.MoorageError):
             assert self.writers[1 - writer].outcome(message) == outcome, "the same request has got another answer"
 
     @rule(seeds=st.tuples(SEEDS, SEEDS))
     def two_write_at_the_same_moment(self, seeds: tuple[int, int]) -> None:
-        first, second = (Writes(self.model, Random(seed)).any() for seed in seeds)
+        first, second = (MovingWrites(self.model, Random(seed)).any() for seed in seeds)
         outcomes = self.at_once(first, second)
         note(f"{first}\n{second}\n  -> {outcomes}")
         orders = [
@@ -158,7 +173,7 @@ class TwoWriters(RuleBasedStateMachine):
         """Return the model after these writes in this order, or nothing if it would have answered otherwise."""
         model = self.model.copy()
         for message, outcome in order:
-            if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim):
+            if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim | BeginMove):
                 continue  # the other was in the way at this very moment: nothing is said of how, and nothing changes
             if not agree(outcome, answer(model, message, outcome)):
                 return None
@@ -171,6 +186,7 @@ class TwoWriters(RuleBasedStateMachine):
         state = self.state or self.look(self.model)
         assert state.providers == {uuid: self.model.shown(uuid) for uuid in self.model.providers}
         assert state.consumers == {uuid: self.model.shown_consumer(uuid) for uuid in self.model.holders}
+        assert state.groups == groups.shown(self.model)
         self.compare(self.seen, state, at_once=self.state is not None)
         self.seen, self.state = state, None
 
@@ -187,6 +203,11 @@ class TwoWriters(RuleBasedStateMachine):
                 assert then == now or new > old, f"{uuid} has changed, and its seq has not moved"
             if (id_, old) != (new_id, new):
                 assert {id_, new_id} - {None} <= in_the_feed, f"the feed does not tell of {uuid}"
+        for uuid in before.placed.keys() | after.placed.keys():
+            if before.placed.get(uuid) != after.placed.get(uuid) and is_noticeable(before, after, uuid):
+                assert moved_trees(before, after) & {uuid}, (
+                    f"instances have come to {uuid}, or gone, and no seq has moved"
+                )
         for uuid in before.consumers.keys() & after.consumers.keys():
             assert after.consumers[uuid].generation >= before.consumers[uuid].generation
         for pair, (capacity, used) in after.amounts.items():
@@ -208,12 +229,18 @@ class TwoWriters(RuleBasedStateMachine):
         return Seen(
             providers={provider.uuid: provider for provider in listed},
             consumers={u: found for u, found in consumers.items() if not isinstance(found, errors.ConsumerNotFound)},
+            groups={state.group.uuid: state for state in self.writers[1].call(ListServerGroups())},
             seqs={row.uuid: (row.id, row.seq) for row in rows},
             amounts={
                 (uuids[provider_id], class_id): ((row.total - row.reserved) * row.allocation_ratio, row.used)
                 for (provider_id, class_id), row in described.items()
             },
+            placed=self.placed({row.uuid: row.id for row in rows}),
         )
+
+    def placed(self, ids_of: dict[str, int]) -> dict[str, int]:
+        counts = self.store.database.read(lambda connection: instances_on(connection, list(ids_of.values())))
+        return {uuid: count for uuid, id_ in ids_of.items() if (count := counts[id_])}
 
     def newest_change(self) -> int:
         return self.store.scalar(select(changes.c.id).order_by(changes.c.id.desc()).limit(1)) or 0
@@ -243,9 +270,45 @@ def agree(outcome: Outcome, expected: Any) -> bool:
 
 def shows(model: Model, state: Seen) -> bool:
     """Tell whether this is what a model says the store is."""
-    return state.providers == {uuid: model.shown(uuid) for uuid in model.providers} and state.consumers == {
-        uuid: model.shown_consumer(uuid) for uuid in model.holders
+    return (
+        state.providers == {uuid: model.shown(uuid) for uuid in model.providers}
+        and state.consumers == {uuid: model.shown_consumer(uuid) for uuid in model.holders}
+        and state.groups == groups.shown(model)
+    )
+
+
+def is_noticeable(before: Seen, after: Seen, root: str) -> bool:
+    """Tell whether those who have come to a host, or gone, hold something there, and nobody who is placed elsewhere.
+
+    Who uses another host as a pool may be placed there, or no more, without holding anything else of it.
+    """
+    placed = [
+        {uuid for uuid, one in seen.consumers.items() if one.claim_id and one.root_provider_uuid == root}
+        for seen in (before, after)
+    ]
+    there = [
+        {
+            uuid
+            for uuid, one in seen.consumers.items()
+            if any(seen.providers[at].root_provider_uuid == root for at in one.allocations)
+        }
+        for seen in (before, after)
+    ]
+    strangers = {
+        uuid
+        for seen, holding in zip((before, after), there, strict=True)
+        for uuid in holding
+        if (one := seen.consumers[uuid]).claim_id and one.root_provider_uuid != root
     }
+    gone, come = placed[0] - placed[1], placed[1] - placed[0]
+    return not strangers and gone <= there[0] and come <= there[1]
+
+
+def moved_trees(before: Seen, after: Seen) -> set[str]:
+    """Return the roots of the trees in which the ``seq`` of a provider has moved, or a provider has gone."""
+    moved = {uuid for uuid in before.seqs.keys() | after.seqs.keys() if before.seqs.get(uuid) != after.seqs.get(uuid)}
+    seen = [*before.providers.values(), *after.providers.values()]
+    return {provider.root_provider_uuid for provider in seen if provider.uuid in moved}
 
 
 def underneath(connection: Connection) -> tuple[Any, dict[tuple[int, int], int], dict[tuple[int, int], Any]]:

@@ -83,7 +83,7 @@ def test_a_refusal_is_kept_with_its_explanation(world: World) -> None:
     instance = world.becomes(uuid, "error")
 
     assert instance.explanation == found
-    assert "resources removed 3 of 3" in str(instance.reason)
+    assert "0 of 3 hosts: 3 removed by resources" in str(instance.reason)
     assert world.placement.calls == world.scheduler.asked, "nothing that cannot have been claimed is released"
 
 

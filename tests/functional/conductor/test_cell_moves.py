@@ -113,7 +113,7 @@ def test_only_what_is_active_is_taken_for_a_move_and_only_once(world: World) -> 
     placement = first.prepare()
     assert (placement.selection.service_host, placement.claim_id) == ("a", shown(world, uuid).claim_id)
 
-    with pytest.raises(errors.InvalidState, match="is moving; it has to be active"):
+    with pytest.raises(errors.InvalidState, match="is moving; to be moved it must be active"):
         Mover(world, uuid).prepare()
     with pytest.raises(errors.InstanceNotFound):
         Mover(world, ids.fresh()).prepare()

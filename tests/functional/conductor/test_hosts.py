@@ -2,10 +2,12 @@
 
 import time
 
-from conductor_builders import CELL_1, World, report, wait_until
+from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
 
-from moorage import ids
-from moorage.messages import ReportHostsInCell
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import Done, ReportHosts, ReportHostsInCell
+from moorage.model import HostLoad
 
 
 def test_descriptions_are_passed_on_and_again_when_they_change_and_who_is_alive_always(world: World) -> None:
@@ -38,3 +40,90 @@ def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> N
     world.serve("scheduler", world.scheduler)
 
     wait_until(lambda: any(sent.hosts for sent in world.scheduler.reports))
+
+
+# --- What goes on on them ---------------------------------------------------------------------------------------------
+
+
+def loads(world: World) -> dict[str, HostLoad]:
+    """What schedulers have last been told of each host where anything goes on."""
+    told: dict[str, HostLoad] = {}
+    for sent in list(world.scheduler.reports):
+        told |= sent.loads
+    return {host: load for host, load in told.items() if load != HostLoad()}
+
+
+def test_schedulers_hear_of_builds_under_way_of_those_that_fail_and_of_those_that_succeed_after_all(
+    world: World,
+) -> None:
+    world.agent.failing.add("a")
+    world.agent.hanging.add("b")
+    [uuid] = world.build()
+    wait_until(
+        lambda: loads(world) == {"a": HostLoad(failed_builds=1.0), "b": HostLoad(io_ops=1)}, lambda: loads(world)
+    )
+
+    world.agent.released.set()
+    world.becomes(uuid, "active")
+    wait_until(lambda: loads(world) == {"a": HostLoad(failed_builds=1.0)}, lambda: loads(world))
+
+    world.agent.failing.clear()
+    for _ in range(2):
+        world.becomes(world.build()[0], "active")
+    wait_until(lambda: loads(world) == {}, lambda: loads(world))
+
+
+def test_a_host_that_has_failed_a_build_is_told_to_be_as_good_as_others_after_a_time(world: World) -> None:
+    world.restart("cell", failed_build_half_life=1.0)
+    world.agent.failing.add("a")
+    world.becomes(world.build()[0], "active")
+    wait_until(lambda: any(sent.loads for sent in world.scheduler.reports))
+    wait_until(lambda: loads(world) == {}, lambda: loads(world))
+
+
+def test_a_cell_that_is_started_anew_tells_what_goes_on_on_all_its_hosts(world: World) -> None:
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"), report("idle"))))
+    world.agent.failing.add("a")
+    world.becomes(world.build()[0], "active")
+    wait_until(lambda: loads(world) == {"a": HostLoad(failed_builds=1.0)}, lambda: loads(world))
+    world.stop("cell")
+    world.scheduler.reports.clear()
+
+    world.start("cell")
+
+    wait_until(lambda: any(sent.loads for sent in world.scheduler.reports))
+    [told] = [sent.loads for sent in world.scheduler.reports if sent.loads]
+    assert told == {"a": HostLoad(failed_builds=1.0), "idle": HostLoad()}
+
+
+def test_a_host_that_is_described_anew_is_told_of_with_all_that_goes_on_there(world: World) -> None:
+    world.agent.failing.add("a")
+    world.becomes(world.build()[0], "active")
+    wait_until(lambda: loads(world) == {"a": HostLoad(failed_builds=1.0)}, lambda: loads(world))
+    world.scheduler.reports.clear()
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"),)))
+    wait_until(lambda: loads(world) == {"a": HostLoad(failed_builds=1.0)}, lambda: loads(world))
+
+
+class KnowsNoLoads(FakeScheduler):
+    """One of an earlier version."""
+
+    refused = 0
+
+    @serves(ReportHosts)
+    def report_hosts(self, message: ReportHosts) -> Done:
+        if message.loads:
+            self.refused += 1
+            raise errors.InvalidRequest(path="$", reason="unknown field 'loads'")
+        return super().report_hosts(message)
+
+
+def test_heartbeats_arrive_though_the_schedulers_understand_no_loads(world: World) -> None:
+    older = KnowsNoLoads(world.placement)
+    world.serve("scheduler", older)
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("b"),)))
+    world.agent.failing.add("a")
+    world.becomes(world.build()[0], "active")
+    wait_until(lambda: older.refused > 1)
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("b",)))
+    wait_until(lambda: older.reports[-1].alive == ("b",))

@@ -1,7 +1,10 @@
 """A super conductor beside a cell that only keeps records."""
 
+import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conductor_builders import CELL_1, FakeAgent, FakeScheduler
@@ -11,6 +14,7 @@ from conductor.schema import CONDUCTOR
 from moorage import ids, options
 from moorage.bus import Bus
 from moorage.database import Database
+from moorage.shell import main
 
 
 @pytest.fixture
@@ -41,3 +45,21 @@ def world(tmp_path: Path) -> Iterator[MovingWorld]:
     for name in list(world.services):
         world.stop(name)
     bus.close()
+
+
+@pytest.fixture
+def moorage(world: MovingWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """What runs a command of the command line, and returns its exit status and what it has printed."""
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n[rpc]\ncall_timeout = 30\n")
+
+    def run(*words: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        status = main(["--config-file", str(file), *words, "-f", "json"])
+        printed = capsys.readouterr().out
+        return status, json.loads(printed) if printed else None
+
+    handlers = list(logging.getLogger().handlers)
+    yield run
+    # A command logs to the standard error that it found, which is closed with the test.
+    logging.getLogger().handlers[:] = handlers

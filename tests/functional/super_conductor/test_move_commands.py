@@ -1,34 +1,11 @@
 """The operator's commands for servers that are there, and for their migrations."""
 
-import json
-import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
 from conductor_builders import CELL_1, host_state, node
 from moving_world import MovingWorld
 
 from moorage import ids
-from moorage.shell import main
-
-
-@pytest.fixture
-def moorage(world: MovingWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
-    file = tmp_path / "moorage.conf"
-    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n[rpc]\ncall_timeout = 30\n")
-
-    def run(*words: str) -> tuple[int, Any]:
-        capsys.readouterr()
-        status = main(["--config-file", str(file), *words, "-f", "json"])
-        printed = capsys.readouterr().out
-        return status, json.loads(printed) if printed else None
-
-    handlers = list(logging.getLogger().handlers)
-    yield run
-    # A command logs to the standard error that it found, which is closed with the test.
-    logging.getLogger().handlers[:] = handlers
 
 
 def test_a_server_is_migrated_and_confirmed_resized_and_reverted_by_command(world: MovingWorld, moorage: Any) -> None:

@@ -159,6 +159,41 @@ def test_an_instance_that_is_deleted_while_it_is_unshelved_leaves_nothing(world:
     assert world.placement.held == {}
 
 
+class Losing(FakeScheduler):
+    """Loses the first request, and refuses the others."""
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        self.asked.append(message)
+        if len(self.asked) == 1:
+            raise errors.Overloaded(reason="it is held back")
+        raise errors.NoValidHost(instances=1, summary="all are full", explanation={"hosts": 3})
+
+
+@pytest.mark.parametrize("others_write", [False, True])
+def test_a_request_that_is_carried_out_after_its_unshelving_has_ended_is_refused(
+    world: MovingWorld, others_write: bool
+) -> None:
+    uuid = shelved(world)
+    if others_write:
+        others_put(world, uuid)
+    scheduler = Losing(world.placement)
+    world.serve("scheduler", scheduler)
+    unshelve(world, uuid)
+    comes_to(world, uuid, "shelved")
+    extras = world.moving_placement.extras.get(uuid, {})
+    assert bool(extras) == others_write
+
+    with pytest.raises(errors.ConsumerGenerationConflict):
+        world.scheduler.select_destinations(scheduler.asked[0])
+
+    assert world.placement.held == {}
+    assert world.moving_placement.extras.get(uuid, {}) == extras
+    world.serve("scheduler", world.scheduler)
+    unshelve(world, uuid)
+    comes_to(world, uuid, "active")
+
+
 # --- Built for a consumer that exists ---------------------------------------------------------------------------------
 
 

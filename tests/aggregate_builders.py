@@ -1,0 +1,132 @@
+"""Host aggregates on a rig: whoever changes them, and what hosts, providers and views then are."""
+
+from collections.abc import Collection
+from typing import Any
+
+from scheduler_builders import CELLS
+from scheduler_rig import Rig, node_uuid
+from sqlalchemy import select
+
+from moorage.messages import (
+    AddAggregateHost,
+    CreateHostAggregate,
+    DeleteHostAggregate,
+    GetHostAggregate,
+    GetResourceProvider,
+    ListHostAggregates,
+    RemoveAggregateHost,
+    SetHostAggregate,
+    SyncHostAggregates,
+)
+from moorage.model import HostAggregate, ResourceProvider, UnmirroredHost
+from moorage.requests import StoredRequests
+from placement_store import feed
+from placement_store.schema import hosts as host_table
+from placement_store.schema import requests
+from scheduler import hosts
+from scheduler.aggregate_endpoint import AggregateEndpoint
+from scheduler.hosts import HostRow
+
+#: What some plug-in reads as a number.
+NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})
+
+
+class Aggregates:
+    """The endpoint of host aggregates of one scheduler, with fewer words."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.endpoint = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests), NUMERIC)
+
+    def create(self, name: str, *hosts: str, uuid: str | None = None, **metadata: str) -> HostAggregate:
+        """Create one with these hosts."""
+        message = CreateHostAggregate(request_id=self._rig.fresh(), name=name, metadata=metadata, uuid=uuid)
+        created = self.endpoint.create_host_aggregate(message)
+        for host in hosts:
+            created = self.add(name, host)
+        return created
+
+    def change(self, aggregate: str, name: str | None = None, **metadata: str | None) -> HostAggregate:
+        """Give it metadata, or another name."""
+        message = SetHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, name=name, metadata=metadata)
+        self.endpoint.set_host_aggregate(message)
+        return self.get(name or aggregate)
+
+    def add(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
+        """Put a host into one."""
+        cell_uuid = None if cell is None else CELLS[cell]
+        self.endpoint.add_aggregate_host(
+            AddAggregateHost(request_id=self._rig.fresh(), aggregate=aggregate, service_host=host, cell_uuid=cell_uuid)
+        )
+        return self.get(aggregate)
+
+    def remove(self, aggregate: str, host: str, cell: int | None = None) -> HostAggregate:
+        """Take a host out of one."""
+        cell_uuid = None if cell is None else CELLS[cell]
+        self.endpoint.remove_aggregate_host(
+            RemoveAggregateHost(
+                request_id=self._rig.fresh(), aggregate=aggregate, service_host=host, cell_uuid=cell_uuid
+            )
+        )
+        return self.get(aggregate)
+
+    def delete(self, aggregate: str, **how: bool) -> HostAggregate:
+        """Delete one."""
+        message = DeleteHostAggregate(request_id=self._rig.fresh(), aggregate=aggregate, **how)
+        return self.endpoint.delete_host_aggregate(message)
+
+    def get(self, aggregate: str) -> HostAggregate:
+        """Return one."""
+        return self.endpoint.get_host_aggregate(GetHostAggregate(aggregate=aggregate))
+
+    def listed(self, host: str | None = None) -> list[str]:
+        """Return the names of all, or of those that a host is in."""
+        found = self.endpoint.list_host_aggregates(ListHostAggregates(service_host=host))
+        return [aggregate.name for aggregate in found]
+
+    def sync(self, *, dry_run: bool = False) -> list[UnmirroredHost]:
+        """Put into aggregates what is missing there."""
+        message = SyncHostAggregates(request_id=self._rig.fresh(), dry_run=dry_run)
+        return self.endpoint.sync_host_aggregates(message)
+
+
+def members(aggregate: HostAggregate) -> list[tuple[str, str]]:
+    """The hosts of an aggregate, as they are told."""
+    return [(host.cell_uuid, host.service_host) for host in aggregate.hosts]
+
+
+def provider(rig: Rig, number: int) -> ResourceProvider:
+    return rig.placement.get_resource_provider(GetResourceProvider(uuid=node_uuid(number)))
+
+
+def host_rows(rig: Rig) -> dict[str, HostRow]:
+    """What a view would read, by host."""
+    return {row.service_host: row for row in rig.database.read(lambda connection: hosts.rows(connection, None))}
+
+
+def marks(rig: Rig) -> tuple[int, dict[str, int]]:
+    """Where the feed is, and the ``seq`` of every host."""
+    seqs = select(host_table.c.service_host, host_table.c.seq)
+    found = rig.database.read(lambda connection: connection.execute(seqs).all())
+    return rig.database.read(feed.newest), {row.service_host: row.seq for row in found}
+
+
+def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], set[str]]:
+    """The compute nodes that the feed has named since, and the hosts whose ``seq`` has moved, which it names too."""
+    newest, before = mark
+    _, provider_ids, host_ids = rig.database.read(lambda connection: feed.changes_since(connection, newest))
+    names = {row.id: row.service_host for row in host_rows(rig).values()}
+    moved = {name for name, seq in marks(rig)[1].items() if seq != before.get(name)}
+    assert {names[id_] for id_ in host_ids} == moved
+    return _uuids(rig, provider_ids), moved
+
+
+def _uuids(rig: Rig, ids: Collection[int]) -> set[str]:
+    from placement_store import providers
+
+    return set(rig.database.read(lambda connection: providers.uuids_of(connection, ids)).values())
+
+
+def metadata(rig: Rig, host: str) -> dict[str, Any]:
+    """What the aggregates of a host say, as the view has it."""
+    return {key: set(values) for key, values in host_rows(rig)[host].metadata.items()}

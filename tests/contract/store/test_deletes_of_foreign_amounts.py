@@ -1,0 +1,439 @@
+"""What others have put on a consumer that is deleted for good: it goes with it or stays, and is named either way."""
+
+from typing import Any
+
+import pytest
+from group_builders import Groups
+from move_builders import Moving
+from placement_builders import Amounts, Store, request
+from reshape_builders import Reshaping, child
+from sqlalchemy import select
+
+from moorage import errors, ids
+from moorage.messages import Released
+from moorage.model import Allocations
+from moorage.retention import Retention
+from placement_store import puts
+from placement_store.pruning import Pruning
+from placement_store.puts import Put
+from placement_store.schema import consumers, tombstones
+
+SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
+FREE = {"VCPU": 0, "MEMORY_MB": 0}
+
+
+@pytest.fixture
+def pool(store: Store) -> str:
+    return store.provider("pool", DISK_GB=100)
+
+
+class Server:
+    """A server on a host and on a pool, whose claim a host has accepted."""
+
+    def __init__(self, store: Store, host: str, pool: str, **more: Any) -> None:
+        self.store, self.uuid, self.attempt = store, ids.fresh(), ids.fresh()
+        self.claimed: Amounts = {host: SMALL, pool: {"DISK_GB": 20}}
+        self.claim_id = store.claim(self.uuid, self.claimed, **more).claim_id
+        store.accept(self.uuid, self.claim_id, self.attempt)
+
+    def others_put(self, amounts: Amounts) -> None:
+        """Have others put on it what it is to hold from now on."""
+        self.store.put(self.uuid, amounts, self.store.consumer(self.uuid).generation)
+
+    def delete(self, **more: Any) -> Released:
+        """Delete it as its conductor does."""
+        said = {"for_good": True, "claimed_with": {self.claim_id: request(self.claimed)}} | more
+        return self.store.delete(self.uuid, **said)
+
+
+@pytest.fixture
+def server(store: Store, host: str, pool: str) -> Server:
+    return Server(store, host, pool)
+
+
+@pytest.fixture
+def burdened(server: Server, host: str, pool: str) -> Server:
+    """A server on which others have put a third VCPU and 5 GB more."""
+    server.others_put({host: SMALL | {"VCPU": 3}, pool: {"DISK_GB": 25}})
+    return server
+
+
+def named(extras: Allocations) -> dict[str, dict[str, int]]:
+    return {uuid: dict(part.resources) for uuid, part in extras.items()}
+
+
+def put_over_http(store: Store, uuid: str, amounts: Amounts, generation: int | None) -> None:
+    put = Put(
+        amounts=amounts,
+        generation=generation,
+        described={"project_id": "p", "user_id": "u"},
+        described_first={"consumer_type": None, "known_over_rpc": False},
+        over_http=True,
+    )
+    store.database.write(lambda connection: puts.write(connection, {uuid: put}, store.names))
+
+
+# --- It goes, and is named --------------------------------------------------------------------------------------------
+
+
+def test_what_others_have_put_on_a_server_goes_with_it_and_is_named(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    request_id = ids.fresh()
+
+    for _ in range(2):
+        released = burdened.delete(request_id=request_id)
+        assert named(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+
+    assert store.rows() == {}
+    assert named(burdened.delete().extras) == {}
+
+
+def test_of_a_server_on_which_nobody_has_put_anything_nothing_is_named(store: Store, server: Server) -> None:
+    for keep in (True, False):
+        assert server.delete(keep_extras=keep) == Released()
+    assert store.rows() == {}
+
+
+def test_what_a_reshape_has_moved_within_the_host_is_the_servers_own(store: Store, pool: str) -> None:
+    node = store.provider("node", VCPU=8, VGPU=4)
+    uuid, claimed = ids.fresh(), {node: {"VCPU": 2, "VGPU": 1}, pool: {"DISK_GB": 20}}
+    claim_id = store.claim(uuid, claimed).claim_id
+    Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
+    gpu = next(provider for provider in store.held(uuid) if provider not in (node, pool))
+    store.put(uuid, {node: {"VCPU": 2}, gpu: {"VGPU": 3}, pool: {"DISK_GB": 20}}, store.consumer(uuid).generation)
+
+    released = store.delete(uuid, for_good=True, claimed_with={claim_id: request(claimed)}, keep_extras=True)
+
+    assert named(released.extras) == store.held(uuid) == {gpu: {"VGPU": 2}}
+    assert store.is_sound()
+
+
+def test_a_class_that_has_been_deleted_since_the_claim_is_in_nobodys_way(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, {host: SMALL}).claim_id
+    claimed = {claim_id: request({host: SMALL | {"CUSTOM_GONE": 1}})}
+    assert store.delete(uuid, for_good=True, claimed_with=claimed) == Released()
+    assert store.rows() == {}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_of_a_claim_that_nobody_names_all_goes_and_nothing_is_called_foreign(
+    store: Store, burdened: Server, keep: bool
+) -> None:
+    claimed = {ids.fresh(): request(burdened.claimed)}
+    assert burdened.delete(claimed_with=claimed, keep_extras=keep) == Released()
+    assert store.rows() == {}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_what_a_consumer_holds_that_no_claim_places_others_have_put_there(
+    store: Store, host: str, pool: str, keep: bool
+) -> None:
+    uuid, held = ids.fresh(), {host: SMALL, pool: {"DISK_GB": 5}}
+    store.put(uuid, held)
+
+    released = store.delete(uuid, for_good=True, keep_extras=keep)
+
+    assert named(released.extras) == held
+    if keep:
+        assert store.held(uuid) == held
+    else:
+        assert store.rows() == {}
+
+
+def test_what_is_left_of_a_claim_that_somebody_has_taken_away_is_no_extra(
+    store: Store, host: str, pool: str, server: Server
+) -> None:
+    server.others_put({pool: {"DISK_GB": 25}})
+    assert store.consumer(server.uuid).claim_id is None
+
+    released = server.delete(keep_extras=True)
+
+    assert named(released.extras) == store.held(server.uuid) == {pool: {"DISK_GB": 5}}
+
+
+def test_what_is_done_only_for_good_is_refused_otherwise(store: Store, server: Server) -> None:
+    for more in ({"keep_extras": True}, {"migration_uuids": (ids.fresh(),)}):
+        with pytest.raises(errors.InvalidRequest) as caught:
+            server.delete(for_good=False, **more)
+        assert caught.value.path == f"$.{next(iter(more))}"
+    assert store.held(server.uuid) == server.claimed
+
+
+# --- It stays ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_to_stay_stays_on_a_consumer_for_which_nothing_can_be_claimed_any_more(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    left = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+
+    released = burdened.delete(keep_extras=True)
+
+    assert named(released.extras) == left
+    consumer = store.consumer(burdened.uuid)
+    assert store.held(burdened.uuid) == left
+    assert (consumer.claim_id, consumer.root_provider_uuid, consumer.accepted_by, consumer.owner) == (None,) * 4
+    assert (store.used(host)["VCPU"], store.used(pool)) == (1, {"DISK_GB": 5})
+    assert store.listed(residues=True) == [], "the reconciler, or whoever looks for residues, has to do with it"
+    for generation in (None, consumer.generation):
+        with pytest.raises(errors.ConsumerDeleted):
+            store.claim(burdened.uuid, {host: SMALL}, consumer_generation=generation)
+        with pytest.raises(errors.ConsumerDeleted):
+            store.put(burdened.uuid, {host: SMALL}, generation)
+    assert store.is_sound()
+
+
+def test_a_delete_that_is_repeated_neither_fails_nor_takes_away_what_was_to_stay(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    left, request_id = {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, ids.fresh()
+    for more in ({"request_id": request_id}, {"request_id": request_id}, {}, {"claimed_with": {}}):
+        assert named(burdened.delete(keep_extras=True, **more).extras) == left
+    burdened.delete(keep_extras=True, claim_id=burdened.claim_id)
+    burdened.delete(claim_id=burdened.claim_id)
+    assert store.held(burdened.uuid) == left
+    with pytest.raises(errors.ClaimReleased):
+        burdened.delete(for_good=False, claim_id=burdened.claim_id, claimed_with={})
+
+
+def test_an_operator_can_take_away_what_has_stayed_and_the_consumer_goes_with_it(
+    store: Store, host: str, burdened: Server
+) -> None:
+    burdened.delete(keep_extras=True)
+
+    store.delete(burdened.uuid)
+
+    assert store.rows() == {}
+    with pytest.raises(errors.ConsumerNotFound):
+        store.consumer(burdened.uuid)
+    with pytest.raises(errors.ConsumerDeleted):
+        store.claim(burdened.uuid, {host: SMALL})
+
+
+def test_a_delete_that_is_not_to_keep_it_takes_away_what_has_stayed_and_names_it(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    burdened.delete(keep_extras=True)
+    assert named(store.delete(burdened.uuid, for_good=True).extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+    assert store.rows() == {}
+
+
+def test_over_http_what_has_stayed_is_a_consumer_like_any_other(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    burdened.delete(keep_extras=True)
+    generation = store.consumer(burdened.uuid).generation
+
+    put_over_http(store, burdened.uuid, {pool: {"DISK_GB": 5}}, generation)
+    assert store.held(burdened.uuid) == {pool: {"DISK_GB": 5}}
+    put_over_http(store, burdened.uuid, {}, generation + 1)
+
+    assert store.scalar(select(consumers.c.id).where(consumers.c.uuid == burdened.uuid)) is None
+
+
+def test_a_reshape_moves_what_has_stayed_as_it_moves_anything(store: Store) -> None:
+    node = store.provider("node", VCPU=8, VGPU=4)
+    uuid = ids.fresh()
+    store.put(uuid, {node: {"VGPU": 2}})
+    store.delete(uuid, for_good=True, keep_extras=True)
+
+    Reshaping(store).move(("node", {"VGPU": 4}, "gpu"), providers=(child("gpu", "node"),))
+
+    assert node not in store.held(uuid)
+    assert list(store.held(uuid).values()) == [{"VGPU": 2}]
+    with pytest.raises(errors.ConsumerDeleted):
+        store.claim(uuid, {node: {"VCPU": 1}})
+
+
+def test_what_has_stayed_is_a_member_of_no_group(store: Store) -> None:
+    groups = Groups(store)
+    group, host = groups.group("anti-affinity"), groups.host()
+    member = groups.claim(group, host)
+    more = {host: {name: amount + 1 for name, amount in store.held(member.uuid)[host].items()}}
+    claimed = {member.claim_id: request(store.held(member.uuid))}
+    store.put(member.uuid, more, 1)
+
+    store.delete(member.uuid, for_good=True, claimed_with=claimed, keep_extras=True)
+
+    assert groups.shown(group).members == {}
+    assert store.held(member.uuid)
+    groups.claim(group, host)
+
+
+def test_who_was_deleted_stays_so_for_as_long_as_it_holds_anything(store: Store, burdened: Server) -> None:
+    burdened.delete(keep_extras=True)
+    pruning = Pruning(store.database, Retention(acknowledged=0.0, unacknowledged=0.0, tombstones=0.0))
+    buried = select(tombstones.c.consumer_uuid)
+    store.age("tombstones", "created_at", 10.0)
+
+    pruning.round()
+    assert store.scalar(buried) == burdened.uuid
+    store.delete(burdened.uuid)
+    pruning.round()
+
+    assert store.scalar(buried) is None
+
+
+def test_an_audit_says_what_has_stayed_of_whom(store: Store, host: str, pool: str, burdened: Server) -> None:
+    other = Server(store, host, pool)
+    burdened.delete(keep_extras=True)
+
+    found = {holder.uuid: holder.foreign for holder in store.audit().holders}
+
+    assert found == {burdened.uuid: {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}, other.uuid: {}}
+
+
+# --- Where the guest may still run ------------------------------------------------------------------------------------
+
+
+def test_what_others_have_put_on_a_host_that_does_not_answer_goes_when_that_has_answered(
+    store: Store, host: str, pool: str, burdened: Server
+) -> None:
+    released = burdened.delete(leave_residue=True)
+
+    assert released.residue_uuid == burdened.attempt
+    assert named(released.extras) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+    assert store.held(burdened.attempt) == {host: SMALL | {"VCPU": 3}}
+    assert named(store.delete(burdened.attempt, for_good=True).extras) == {}
+    assert store.rows() == {}
+
+
+def test_what_is_to_stay_is_no_part_of_a_residue(store: Store, host: str, pool: str, burdened: Server) -> None:
+    burdened.delete(leave_residue=True, keep_extras=True)
+
+    assert store.held(burdened.attempt) == {host: SMALL}
+    assert store.held(burdened.uuid) == {host: {"VCPU": 1}, pool: {"DISK_GB": 5}}
+    assert store.is_sound()
+    store.delete(burdened.attempt, for_good=True, keep_extras=True)
+    assert list(store.held(burdened.uuid)) == [host, pool]
+
+
+# --- In a move --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def destination(store: Store) -> str:
+    return store.provider("destination", VCPU=8, MEMORY_MB=8192)
+
+
+@pytest.fixture
+def moved(store: Store, host: str, pool: str, destination: str) -> Moving:
+    """A resize that waits to be confirmed; both sides use the pool, and others have put a VCPU on each side."""
+    moving = Moving(store, {host: SMALL, pool: {"DISK_GB": 50}}).build()
+    moving.begin({destination: SMALL, pool: {"DISK_GB": 20}}, kind="resize")
+    moving.accept()
+    store.put(moving.uuid, {destination: SMALL | {"VCPU": 3}, pool: {"DISK_GB": 57}}, 2)
+    store.put(moving.migration, {host: SMALL | {"VCPU": 4}}, 1, consumer_type="MIGRATION")
+    return moving
+
+
+def claims_of(moving: Moving) -> dict[str, Any]:
+    return {moving.source_claim: request(moving.held), moving.claim_id: request(moving.claimed)}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_others_have_put_on_both_sides_of_a_move_is_named_or_stays_on_the_servers_consumer(
+    store: Store, host: str, pool: str, destination: str, moved: Moving, keep: bool, is_named: bool
+) -> None:
+    extras = {host: {"VCPU": 2}, destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
+    migrations = (moved.migration,) if is_named else ()
+
+    released = store.delete(
+        moved.uuid, for_good=True, migration_uuids=migrations, claimed_with=claims_of(moved), keep_extras=keep
+    )
+
+    assert named(released.extras) == extras
+    assert moved.is_buried()
+    if keep:
+        assert store.held(moved.uuid) == extras
+        store.delete(moved.uuid)
+    assert store.rows() == {}
+    assert store.is_sound()
+
+
+def test_each_side_whose_guest_may_still_run_leaves_a_residue_of_its_own_and_the_rest_stays(
+    store: Store, host: str, pool: str, destination: str, moved: Moving
+) -> None:
+    released = store.delete(
+        moved.uuid, for_good=True, leave_residue=True, claimed_with=claims_of(moved), keep_extras=True
+    )
+
+    assert released.residue_uuids == tuple(sorted([moved.attempt, moved.next_attempt]))
+    assert (store.held(moved.attempt), store.held(moved.next_attempt)) == ({host: SMALL}, {destination: SMALL})
+    assert store.held(moved.uuid) == {host: {"VCPU": 2}, destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
+    assert store.is_sound()
+
+
+def test_what_moves_to_the_servers_consumer_needs_no_room_and_keeps_no_unit_rules(
+    store: Store, host: str, moved: Moving
+) -> None:
+    store.set_inventories(host, store.generation(host), VCPU=1, MEMORY_MB=2048)
+    store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved), keep_extras=True)
+    assert store.held(moved.uuid)[host] == {"VCPU": 2}
+
+
+def test_a_migration_whose_claim_somebody_has_taken_away_leaves_nothing_of_its_own(
+    store: Store, host: str, pool: str, destination: str, moved: Moving
+) -> None:
+    store.put(moved.migration, {pool: {"DISK_GB": 3}}, 2, consumer_type="MIGRATION")
+    claimed = claims_of(moved)
+
+    released = store.delete(moved.uuid, for_good=True, claimed_with=claimed, keep_extras=True)
+
+    assert store.held(moved.uuid) == named(released.extras) == {destination: {"VCPU": 1}, pool: {"DISK_GB": 7}}
+
+
+# --- Migrations that nobody names -------------------------------------------------------------------------------------
+
+
+def test_a_migration_under_way_goes_with_a_server_that_is_deleted_for_good_named_or_not(
+    store: Store, host: str, destination: str, moved: Moving
+) -> None:
+    store.delete(moved.uuid, for_good=True)
+
+    assert store.rows() == {}
+    assert moved.is_buried()
+
+
+def test_an_evacuated_servers_migration_stays_where_its_host_has_not_answered(
+    store: Store, host: str, destination: str
+) -> None:
+    moving = Moving(store, {host: SMALL}).build()
+    moving.begin({destination: SMALL}, kind="evacuation")
+    moving.accept()
+    moving.confirm(guest_gone=False, leave_residue=True)
+
+    released = store.delete(moving.uuid, for_good=True, keep_extras=True)
+
+    assert released.extras == {}
+    assert moving.migrations == {host: SMALL}
+    store.delete(moving.attempt, for_good=True)
+    assert store.rows() == {}
+
+
+def test_a_plain_release_takes_the_consumers_own_and_a_later_delete_finds_its_migration(
+    store: Store, host: str, moved: Moving
+) -> None:
+    store.delete(moved.uuid)
+    assert moved.migrations == {host: SMALL | {"VCPU": 4}}
+
+    released = store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved))
+
+    assert named(released.extras) == {host: {"VCPU": 2}}
+    assert store.rows() == {}
+
+
+def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_gone_before(
+    store: Store, host: str, moved: Moving
+) -> None:
+    store.delete(moved.uuid)
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.execute(consumers.delete().where(consumers.c.uuid == moved.uuid))
+
+    for _ in range(2):
+        released = store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved), keep_extras=True)
+        assert named(released.extras) == moved.migrations == {host: {"VCPU": 2}}
+    assert store.audit().holders[0].foreign == {host: {"VCPU": 2}}

@@ -1,0 +1,304 @@
+"""What a cell works out of what goes on on its hosts, on SQLite and on MariaDB."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import Connection
+
+from conductor.cell_loads import CellLoads
+from conductor.failed_builds import FailedBuilds
+from conductor.image_counts import ImageCounts
+from conductor.schema import (
+    CELL,
+    cell_attempts,
+    cell_failed_builds,
+    cell_hosts,
+    cell_instances,
+    cell_migrations,
+    cell_operations,
+)
+from moorage import ids, options
+from moorage.columns import now
+from moorage.database import Database
+from moorage.model import Flavor, HostLoad, Image, RequestSpec
+
+CELL_UUID, OTHER_CELL = ids.derived("loads", "cell"), ids.derived("loads", "other cell")
+DAY = 86400.0
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/cell.sqlite"
+    if request.param == "mariadb":
+        url = request.getfixturevalue("mariadb_url")
+    database = Database(url, "test")
+    CELL.upgrade(database)
+    yield database
+    database.close()
+
+
+class Records:
+    """Rows as the operations of a cell leave them."""
+
+    def __init__(self, database: Database, cell: str = CELL_UUID) -> None:
+        self.database = database
+        self.cell = cell
+
+    def insert(self, table: Any, **values: Any) -> None:
+        self.database.write(
+            lambda connection: connection.execute(
+                table.insert().values(cell_uuid=self.cell, created_at=now(), updated_at=now(), **values)
+                if "created_at" in table.c
+                else table.insert().values(cell_uuid=self.cell, **values)
+            )
+        )
+
+    def host(self, name: str) -> None:
+        self.insert(
+            cell_hosts,
+            service_host=name,
+            nodename=name,
+            agent="agent",
+            description=b"{}",
+            description_number=1,
+            acknowledged_number=1,
+            last_seen=0.0,
+        )
+
+    def instance(
+        self, host: str | None, state: str = "active", image: Mapping[str, str] | None = None, **more: Any
+    ) -> str:
+        uuid = ids.fresh()
+        spec = RequestSpec(
+            project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1), image=Image(properties=dict(image or {}))
+        )
+        values: dict[str, Any] = {
+            "uuid": uuid,
+            "request_id": "r",
+            "request_spec": msgspec.json.encode(spec),
+            "first_number": 1,
+            "state": state,
+            "attempt_number": 1,
+            "claim_id": ids.fresh() if host else None,
+            "host": host,
+        }
+        self.insert(cell_instances, **values | more)
+        if host:
+            self.attempt(uuid, host)
+        return uuid
+
+    def attempt(self, instance_uuid: str, host: str) -> None:
+        self.insert(
+            cell_attempts,
+            attempt_id=ids.fresh(),
+            instance_uuid=instance_uuid,
+            number=1,
+            host=host,
+            agent="agent",
+            state="active",
+            guest_gone=False,
+        )
+
+    def operation(self, kind: str, subject: str, state: str = "pending", ended_ago: float = 0.0) -> None:
+        self.insert(
+            cell_operations,
+            uuid=ids.fresh(),
+            kind=kind,
+            request_id="r",
+            subject=subject,
+            step="start",
+            step_number=1,
+            payload=b"{}",
+            tries=0,
+            state=state,
+            due_at=now() - ended_ago,
+            lease_number=1,
+        )
+
+    def moving(self, source: str, destination: str) -> str:
+        migration = ids.fresh()
+        uuid = self.instance(source, "moving", migration_uuid=migration)
+        self.insert(
+            cell_migrations,
+            uuid=migration,
+            instance_uuid=uuid,
+            request_id="r",
+            kind="resize",
+            state="moving",
+            instance_state="active",
+            source_number=1,
+            source_host=source,
+            destination_host=destination,
+            is_aborted=False,
+        )
+        return uuid
+
+    def loads(self, **settings: Any) -> Mapping[str, HostLoad]:
+        conf = options.new({"conductor": settings})
+        return CellLoads(conf, self.database, self.cell).now().by_host
+
+
+@pytest.fixture
+def records(database: Database) -> Records:
+    return Records(database)
+
+
+# --- Servers that something is done to --------------------------------------------------------------------------------
+
+
+def test_servers_that_are_started_rebuilt_or_moved_count_on_every_host_concerned_once(records: Records) -> None:
+    records.operation("build", records.instance("a", "building"))
+    records.operation("unshelve", records.instance("a", "unshelving"))
+    records.operation("rebuild", records.instance("b", "rebuilding"))
+    records.operation("move", records.moving("b", "c"))
+    records.operation("move", records.moving("c", "c"))
+    assert {host: load.io_ops for host, load in records.loads().items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_what_has_ended_what_only_takes_away_and_what_another_cell_does_counts_for_nothing(records: Records) -> None:
+    records.operation("build", records.instance("a"), state="done")
+    records.operation("delete", records.instance("b", "deleting"))
+    records.operation("build", records.instance(None, "deleting"))
+    elsewhere = Records(records.database, OTHER_CELL)
+    elsewhere.operation("build", elsewhere.instance("a", "building"))
+    assert records.loads() == {}
+    assert elsewhere.loads() == {"a": HostLoad(io_ops=1)}
+
+
+# --- Failed builds ----------------------------------------------------------------------------------------------------
+
+
+class Failures:
+    """The failed builds of a cell, and time that passes."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.failed = FailedBuilds(records.cell)
+
+    def fail(self, host: str, attempt_id: str | None = None) -> str:
+        attempt_id = attempt_id or ids.fresh()
+        self.records.database.write(lambda connection: self.failed.add(connection, attempt_id, host))
+        return attempt_id
+
+    def succeed(self, host: str) -> None:
+        self.records.database.write(lambda connection: self.failed.halve(connection, host))
+
+    def pass_(self, seconds: float) -> None:
+        table = cell_failed_builds
+        older = table.update().values(failed_at=table.c.failed_at - seconds)
+        self.records.database.write(lambda connection: connection.execute(older))
+
+    def told(self) -> dict[str, float]:
+        loads = self.records.loads(failed_build_half_life=DAY)
+        return {host: load.failed_builds for host, load in loads.items()}
+
+    def rows(self) -> int:
+        def work(connection: Connection) -> int:
+            return len(connection.execute(cell_failed_builds.select()).all())
+
+        return self.records.database.read(work)
+
+
+@pytest.fixture
+def failures(records: Records) -> Failures:
+    return Failures(records)
+
+
+def test_a_host_sinks_with_each_failure_and_one_attempt_fails_once(failures: Failures) -> None:
+    first = failures.fail("a")
+    failures.fail("a", first)
+    assert failures.told() == {"a": 1.0}
+    failures.fail("a")
+    failures.fail("b")
+    assert failures.told() == {"a": 2.0, "b": 1.0}
+
+
+def test_a_guest_that_starts_takes_as_much_away_as_a_half_life_and_from_its_own_host_alone(failures: Failures) -> None:
+    for _ in range(4):
+        failures.fail("a")
+    for _ in range(2):
+        failures.fail("b")
+    failures.succeed("a")
+    assert failures.told() == {"a": 2.0, "b": 2.0}
+    failures.pass_(DAY)
+    assert failures.told() == {"a": 1.0, "b": 1.0}
+
+
+def test_a_host_rises_with_time_alone_until_nothing_is_told_of_it_and_then_nothing_is_kept(failures: Failures) -> None:
+    for _ in range(8):
+        failures.fail("a")
+    told = []
+    for _ in range(10):
+        told.append(failures.told().get("a", 0.0))
+        failures.pass_(DAY / 2)
+    assert told == sorted(told, reverse=True)
+    assert (told[0], told[-1]) == (8.0, 0.0)
+    assert failures.rows() == 8
+    failures.pass_(20 * DAY)
+    assert failures.told() == {}
+    assert failures.rows() == 0
+
+
+def test_a_cell_knows_only_its_own_failures(failures: Failures) -> None:
+    elsewhere = Failures(Records(failures.records.database, OTHER_CELL))
+    attempt = failures.fail("a")
+    elsewhere.fail("a", attempt)
+    elsewhere.succeed("a")
+    elsewhere.succeed("a")
+    assert (failures.told(), elsewhere.told()) == ({"a": 1.0}, {})
+
+
+# --- Images -----------------------------------------------------------------------------------------------------------
+
+LINUX, WINDOWS = {"os_distro": "debian", "secret": "x"}, {"os_distro": "windows", "hw_vif": "e1000"}
+
+
+def test_images_are_counted_by_the_properties_that_are_asked_for_of_servers_that_are_there(records: Records) -> None:
+    for host in "abc":
+        records.host(host)
+    for state in ("active", "moving", "moved", "rebuilding", "shelving", "error"):
+        records.instance("a", state, LINUX)
+    records.instance("a", "active", WINDOWS)
+    records.instance("b", "active", {"os_distro": "x" * 300})
+    for state in ("deleted", "deleting", "building", "unshelving"):
+        records.instance("b", state, LINUX)
+    records.instance("b", "error", LINUX, claim_id=None)
+    records.instance("c", "active", request_spec=None)
+
+    loads = records.loads(reported_image_properties=["os_distro", "hw_vif"])
+
+    expected = {"os_distro=debian": 6, "os_distro=windows": 1, "hw_vif=e1000": 1}
+    assert loads == {"a": HostLoad(image_properties=expected)}
+    assert records.loads() == {}
+
+
+def test_hosts_where_an_operation_has_ended_are_counted_anew_and_no_others(records: Records) -> None:
+    for host in "ab":
+        records.host(host)
+    counts = ImageCounts(records.database, records.cell, ["os_distro"])
+    assert counts.now() == {}
+
+    on_a, on_b = records.instance("a", image=LINUX), records.instance("b", image=LINUX)
+    records.operation("build", on_a, state="done")
+    records.operation("build", on_b)
+    assert counts.now() == {"a": {"os_distro=debian": 1}}
+    assert ImageCounts(records.database, records.cell, ["os_distro"]).now().keys() == {"a", "b"}
+
+    gone = cell_instances.update().where(cell_instances.c.uuid == on_a).values(state="deleted", host=None)
+    records.database.write(lambda connection: connection.execute(gone))
+    records.operation("delete", on_a, state="done")
+    assert counts.now() == {}
+
+
+def test_the_most_frequent_properties_of_a_host_are_told_and_not_more_than_so_many(records: Records) -> None:
+    records.host("a")
+    records.instance("a", image={"build": "often"})
+    for number in range(100):
+        records.instance("a", image={"build": str(number)})
+    records.instance("a", image={"build": "often"})
+    [load] = records.loads(reported_image_properties=["build"]).values()
+    assert len(load.image_properties) == 64
+    assert load.image_properties["build=often"] == 2

@@ -1,0 +1,115 @@
+"""Properties of deletes, on SQLite: what others have put on a server goes or stays, as was said, and all is named."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from move_builders import Moving
+from move_ledger import (
+    FILLER,
+    Ledger,
+    Sums,
+    asked,
+    assert_sound,
+    build,
+    destinations,
+    emptied,
+    extras,
+    fill_up,
+    sums,
+    used,
+)
+from placement_builders import Store, request
+
+from moorage import errors
+from moorage.database import Database
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with the hosts and pools."""
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('deletes')}/main.sqlite", "main")
+    yield build(database)
+    database.close()
+
+
+def all_held(store: Store) -> Sums:
+    return +used(store)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    held=asked(st.just("source")),
+    news=st.one_of(st.just([]), destinations),
+    wanted=extras,
+    outcome=st.sampled_from([None, None, "confirm", "revert"]),
+    residue=st.booleans(),
+    keep=st.booleans(),
+    is_named=st.booleans(),
+)
+def test_after_a_delete_what_is_left_is_what_others_had_put_there_or_nothing_and_all_that_went_was_named(
+    built: Store,
+    held: dict[str, dict[str, int]],
+    news: list[dict[str, dict[str, int]]],
+    wanted: list[Any],
+    outcome: Any,
+    residue: bool,
+    keep: bool,
+    is_named: bool,
+) -> None:
+    store = emptied(built)
+    moving = Moving(store, held).build()
+    ledger = Ledger(store, moving, wanted)
+    begun = False
+    for step, new in enumerate(news):
+        ledger.others_write(step, begun=begun)
+        moving.generation = store.consumer(moving.uuid).generation
+        try:
+            if begun:
+                ledger.lost += sums(moving.swap(new).extras)
+            else:
+                moving.begin(new, kind="resize", drop_extras=True)
+        except errors.CapacityExceeded:
+            continue
+        begun = True
+    ledger.others_write(len(news), begun=begun)
+    if begun:
+        moving.accept()
+        if outcome is not None:
+            ended = store.endpoint.end_move(moving.ending(outcome, guest_gone=not residue, leave_residue=residue))
+            ledger.lost += sums(ended.extras)
+    left_by_others = ledger.put - ledger.lost
+    fill_up(store)
+    before = used(store)
+    # Of the two sides of a move those that are on record as it stands.
+    claimed_with = {moving.source_claim: request(held)} if not begun or outcome != "confirm" else {}
+    if begun and outcome != "revert":
+        claimed_with[moving.claim_id] = request(moving.claimed)
+
+    released = store.delete(
+        moving.uuid,
+        for_good=True,
+        leave_residue=residue,
+        migration_uuids=(moving.migration,) if begun and outcome is None and is_named else (),
+        claimed_with=claimed_with,
+        keep_extras=keep,
+    )
+
+    event(f"{outcome if begun else 'not moved'}, residue {bool(released.residue_uuids)}, extras {bool(left_by_others)}")
+    assert not used(store) - before, "a delete has needed room"
+    assert_sound(store)
+    assert sums(released.extras) == left_by_others, "what was named is not what others had put there"
+    store.delete(FILLER)
+    residues = {holder.uuid for holder in store.audit().holders if holder.consumer_type == "RESIDUE"}
+    assert residues <= {moving.attempt, moving.next_attempt, moving.migration}
+    for uuid in sorted(str(residue) for residue in residues):
+        store.delete(uuid, for_good=True)
+    assert all_held(store) == (left_by_others if keep else Counter())
+    foreign = Counter()
+    for holder in store.audit().holders:
+        assert holder.uuid == moving.uuid
+        foreign += sums(holder.foreign)
+    assert foreign == all_held(store), "an audit tells otherwise"

@@ -1,0 +1,219 @@
+"""`explain`: the decision that would be made, up to the claim, and why; on SQLite and on MariaDB."""
+
+import pytest
+from scheduler_builders import CELLS, instance_uuids, select, spec
+from scheduler_rig import OneScheduler, Rig, rig_on_each_store
+
+from moorage import errors
+from moorage.ids import derived
+from moorage.messages import ExplainRequest, SelectDestinations, SetHost
+from moorage.model import Destination, Explanation, RankedHost, RequestSpec, ServerGroup
+from moorage.plugin import Filter, Host
+from moorage.wire import decode, encode
+from scheduler.funnel import Funnel
+from scheduler.plugins import Named
+
+rig = rig_on_each_store
+
+
+def explain(scheduler: OneScheduler, request: RequestSpec | None = None, **asked: object) -> Explanation:
+    return scheduler.explain(ExplainRequest(request_spec=request or spec(), **asked))  # type: ignore[arg-type]
+
+
+def asked_for(request_id: str, **changes: object) -> SelectDestinations:
+    message = select(request_id, **changes)  # type: ignore[arg-type]
+    return SelectDestinations(
+        request_id=message.request_id,
+        request_spec=message.request_spec,
+        instance_uuids=message.instance_uuids,
+        num_alternates=0,
+        explain=True,
+    )
+
+
+# --- Beside a decision ------------------------------------------------------------------------------------------------
+
+
+def test_a_claimed_host_is_explained_where_that_is_wanted_and_only_there(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    rig.add_hosts([3], vcpus=1)
+    scheduler = rig.scheduler()
+    [[claimed, *alternates]] = scheduler.select(select("r1", num_alternates=2))
+    assert claimed.explanation is None
+    [[claimed]] = scheduler.select(asked_for("r2"))
+    told = claimed.explanation
+    assert told is not None
+    assert (told.hosts, told.feasible, told.chosen) == (4, 3, claimed.service_host)
+    assert told.summary() == "3 of 4 hosts: 1 short of VCPU, nearest host3 by 1"
+    assert all(alternate.explanation is None for alternate in alternates)
+    assert scheduler.select(asked_for("r2")) == [[claimed]], "it is stored with the answer"
+
+
+def test_the_weight_of_each_of_the_best_hosts_is_what_its_weighers_have_given(rig: Rig) -> None:
+    for number in range(4):
+        rig.add_hosts([number], vcpus=4 + number, memory_mb=8192 - 1024 * number)
+    told = explain(rig.scheduler())
+    assert [host.rank for host in told.top_hosts] == [1, 2, 3, 4]
+    assert told.top_hosts[0].host == told.chosen
+    for host in told.top_hosts:
+        assert [score.weigher for score in host.scores] == ["ram", "cpu", "disk"]
+        assert host.weight == pytest.approx(sum(score.counts for score in host.scores))
+        assert host.cell_uuid == CELLS[0]
+    assert _score(told.top_hosts, "host3", "cpu") == (7.0, 1.0)
+    assert _score(told.top_hosts, "host3", "ram") == (5120.0, 0.0)
+
+
+def _score(hosts: tuple[RankedHost, ...], name: str, weigher: str) -> tuple[float, float]:
+    [found] = [each for host in hosts if host.host == name for each in host.scores if each.weigher == weigher]
+    return found.score, found.normalised
+
+
+def test_several_instances_are_each_explained_as_the_ones_before_have_left_the_hosts(rig: Rig) -> None:
+    rig.add_hosts([0, 1], vcpus=2)
+    [[first], [second]] = rig.scheduler().select(asked_for("r1", count=2))
+    assert first.explanation is not None
+    assert second.explanation is not None
+    assert (first.explanation.feasible, second.explanation.feasible) == (2, 1)
+    assert second.explanation.chosen == second.service_host != first.service_host
+
+
+def test_an_explanation_crosses_the_wire_as_it_is(rig: Rig) -> None:
+    rig.add_hosts(range(3))
+    told = explain(rig.scheduler(), hosts=("host1",), what_if=True)
+    assert decode(Explanation, encode(told)) == told
+
+
+# --- Without one ------------------------------------------------------------------------------------------------------
+
+
+def test_an_explanation_claims_nothing_and_says_what_the_decision_then_does(rig: Rig) -> None:
+    rig.add_hosts(range(5), vcpus=4)
+    rig.take(3, vcpus=1)
+    scheduler = rig.scheduler()
+    told = explain(scheduler)
+    assert rig.audit().drifted == ()
+    assert scheduler.used(0) == 0
+    assert told.chosen in {f"host{number}" for number in (0, 1, 2, 4)}
+    assert explain(scheduler, spec(vcpus=64)).chosen is None
+
+
+def test_what_has_changed_behind_the_views_back_is_seen_before_it_is_said_that_there_is_none(rig: Rig) -> None:
+    rig.add_hosts([1], vcpus=2)
+    taker = rig.take(1, vcpus=2)
+    scheduler = rig.scheduler(max_age=3600.0)
+    rig.release(taker)
+    assert explain(scheduler).chosen == "host1"
+
+
+def test_a_named_host_is_told_of_whatever_becomes_of_it(rig: Rig) -> None:
+    rig.add_hosts([0], vcpus=16)
+    rig.add_hosts([1], vcpus=8)
+    rig.add_hosts([2], vcpus=1, memory_mb=64, availability_zone="b")
+    told = explain(rig.scheduler(), spec(availability_zone="nova"), hosts=("host0", "HOST1", "host2"))
+    assert told.named_hosts == {
+        "host0": "is the one that is taken",
+        "HOST1": "could serve the request: number 2 of 2 by weight",
+        "host2": "is in availability zone b; "
+        "has not enough room: VCPU, 2 asked, 1 free; MEMORY_MB, 2,048 asked, 64 free",
+    }
+    assert [(host.host, host.rank) for host in told.named_scores] == [("host0", 1), ("host1", 2)]
+
+
+def test_a_host_or_cell_that_does_not_exist_is_the_askers_fault(rig: Rig) -> None:
+    rig.add_hosts([0])
+    scheduler = rig.scheduler()
+    with pytest.raises(errors.HostNotFound):
+        explain(scheduler, hosts=("host0", "nothing"))
+    with pytest.raises(errors.CellNotFound):
+        explain(scheduler, spec(requested_destination=Destination(cell=derived("no", "cell"))))
+    with pytest.raises(errors.InvalidRequest):
+        explain(scheduler, moving="resize")
+    with pytest.raises(errors.InvalidRequest):
+        explain(scheduler, instances=2, instance_uuid=derived("some", "instance"))
+
+
+class Grumpy(Filter):
+    """Refuses every host, and raises when it is asked why."""
+
+    reason = "is refused by a grumpy filter"
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return False
+
+    def why(self, host: Host, request: RequestSpec) -> str:
+        raise ZeroDivisionError(host.service_host)
+
+
+def test_a_filter_that_cannot_say_why_does_not_break_the_explanation(rig: Rig) -> None:
+    rig.add_hosts([0, 1])
+    told = explain(rig.scheduler(plugins=Funnel([Named("grumpy", Grumpy({}))], [])), hosts=("host0",))
+    assert told.summary() == ("0 of 2 hosts: 2 refused by a grumpy filter; host0 is refused by a grumpy filter")
+    assert set(told.nearest_hosts.values()) == {Grumpy.reason}
+
+
+# --- Of an instance ---------------------------------------------------------------------------------------------------
+
+
+def test_what_an_instance_holds_is_free_for_it(rig: Rig) -> None:
+    rig.add_hosts([0], vcpus=2)
+    scheduler = rig.scheduler()
+    scheduler.select(select("r1"))
+    [uuid] = instance_uuids("r1", 1)
+    assert explain(scheduler).chosen is None
+    told = explain(scheduler, instance_uuid=uuid)
+    assert (told.chosen, told.feasible) == ("host0", 1)
+    assert explain(scheduler, spec(vcpus=3), instance_uuid=uuid).chosen is None
+
+
+def test_an_instance_that_is_to_move_leaves_its_host_unless_it_is_resized(rig: Rig) -> None:
+    rig.add_hosts([0, 1], vcpus=2)
+    scheduler = rig.scheduler()
+    [[claimed]] = scheduler.select(select("r1"))
+    [uuid] = instance_uuids("r1", 1)
+    told = explain(scheduler, instance_uuid=uuid, moving="live-migration", hosts=(claimed.service_host,))
+    assert told.chosen not in (None, claimed.service_host)
+    assert told.named_hosts[claimed.service_host].startswith("is the host that the server is to leave")
+    # Resized in place, it would hold the old size until it is confirmed.
+    assert explain(scheduler, spec(vcpus=1), instance_uuid=uuid, moving="resize").feasible == 1
+    with pytest.raises(errors.ConsumerNotFound):
+        explain(scheduler, instance_uuid=derived("no", "instance"), moving="resize")
+
+
+def test_the_other_members_of_a_group_count_and_the_instance_itself_does_not(rig: Rig) -> None:
+    rig.add_hosts([0, 1])
+    scheduler = rig.scheduler()
+    group = ServerGroup(uuid=derived("tests", "group"), policy="anti-affinity")
+    scheduler.select(select("r1", count=2, server_group=group))
+    assert explain(scheduler, spec(server_group=group)).chosen is None
+    [uuid, _] = instance_uuids("r1", 2)
+    assert explain(scheduler, spec(server_group=group), instance_uuid=uuid).feasible == 1
+
+
+# --- What if ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_counted_how_many_more_would_fit_in_all_and_by_cell(rig: Rig) -> None:
+    rig.add_hosts([0, 1], vcpus=5)
+    rig.add_hosts([2], vcpus=64, memory_mb=4096, cell=1)
+    rig.take(0, vcpus=2)
+    counted = explain(rig.scheduler(), what_if=True).what_if
+    assert counted is not None
+    assert (counted.more, counted.exact) == (1 + 2 + 2, True)
+    assert counted.cells == {CELLS[0]: 3, CELLS[1]: 2}
+    assert explain(rig.scheduler()).what_if is None
+
+
+def test_where_nothing_fits_nothing_more_would(rig: Rig) -> None:
+    rig.add_hosts([0], vcpus=1)
+    told = explain(rig.scheduler(), what_if=True)
+    assert told.what_if is not None
+    assert (told.what_if.more, told.what_if.cells, told.what_if.exact) == (0, {}, True)
+
+
+def test_a_host_that_takes_no_new_servers_says_why_it_does_not(rig: Rig) -> None:
+    rig.add_hosts([0, 1])
+    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host0", disabled=True))
+    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host="host1", forced_down=True))
+    told = explain(rig.scheduler(), hosts=("host0", "host1"))
+    assert told.named_hosts == {"host0": "is disabled", "host1": "is forced down"}
+    assert told.summary().startswith("0 of 2 hosts: 2 down or disabled; host0 is disabled")

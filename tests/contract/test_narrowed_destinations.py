@@ -1,0 +1,332 @@
+"""select_destinations by what flavors, images and host aggregates mean, on SQLite and on MariaDB."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from moving_builders import accept
+from scheduler_builders import instance_uuids
+from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from worded_requests import asked, group
+
+from moorage import errors
+from moorage.ids import derived, fresh
+from moorage.messages import (
+    AddAggregateHost,
+    CreateHostAggregate,
+    DeleteHostAggregate,
+    ReportProviders,
+    SelectDestinations,
+    SetHostAggregate,
+)
+from moorage.model import Explanation, Inventory, Move, ProviderReport, RequestSpec, Selection
+from moorage.requests import StoredRequests
+from moorage.wire import decode
+from placement_store.candidates.tree import SHARES
+from placement_store.names import sync
+from placement_store.schema import requests
+from scheduler.aggregate_endpoint import AggregateEndpoint
+
+empty_rig = rig_on_each_store
+
+DEFAULT = ("extra_specs", "image_traits", "dedicated_cpus", "pci", "disabled_hosts")
+TWO_NODES = {"hw:cpu_policy": "dedicated", "hw:numa_nodes": "2"}
+
+
+@pytest.fixture
+def rig(empty_rig: Rig) -> Rig:
+    sync(empty_rig.database)
+    return empty_rig
+
+
+def uuid_of(name: str) -> str:
+    return derived("rig", "provider", name)
+
+
+def report(rig: Rig, *providers: ProviderReport) -> None:
+    rig.placement.report_providers(ReportProviders(request_id=rig.fresh(), providers=providers))
+
+
+def provider(
+    name: str, parent: str | None, traits: Sequence[str] = (), uuid: str | None = None, **totals: int
+) -> ProviderReport:
+    return ProviderReport(
+        uuid=uuid or uuid_of(name),
+        name=name,
+        parent_provider_uuid=parent,
+        inventories={name: Inventory(total=total) for name, total in totals.items()},
+        traits=tuple(traits),
+    )
+
+
+def add_numa_host(rig: Rig, number: int, nodes: int = 2, pcpus: int = 4, memory_mb: int = 8192) -> None:
+    """A host whose CPUs and memory stand on NUMA nodes, with a NIC beside them."""
+    rig.add_hosts([number])
+    root, name = node_uuid(number), f"host{number}"
+    report(
+        rig,
+        provider(name, None, uuid=root, DISK_GB=500),
+        *(
+            provider(f"{name}_numa{n}", root, ["HW_NUMA_ROOT"], PCPU=pcpus, VCPU=4, MEMORY_MB=memory_mb)
+            for n in range(nodes)
+        ),
+        provider(f"{name}_nic", root, SRIOV_NET_VF=8),
+    )
+
+
+def select(request_id: str, spec: RequestSpec, count: int = 1, alternates: int = 0, **more: Any) -> SelectDestinations:
+    uuids = instance_uuids(request_id, count)
+    return SelectDestinations(
+        **{
+            "request_id": request_id,
+            "request_spec": spec,
+            "instance_uuids": uuids,
+            "num_alternates": alternates,
+        }
+        | more
+    )
+
+
+def amounts(selection: Selection) -> dict[str, dict[str, int]]:
+    return {uuid: dict(part.resources) for uuid, part in selection.allocation_request.allocations.items()}
+
+
+def hosts_for(scheduler: OneScheduler, spec: RequestSpec) -> set[str]:
+    """All hosts that a request may go to."""
+    [[claimed, *alternates]] = scheduler.select(select(fresh(), spec, alternates=20))
+    return {selection.service_host for selection in (claimed, *alternates)}
+
+
+def refusal(scheduler: OneScheduler, spec: RequestSpec) -> Explanation:
+    with pytest.raises(errors.NoValidHost) as caught:
+        scheduler.select(select(fresh(), spec))
+    return decode(Explanation, caught.value.explanation)
+
+
+# --- CPUs and NUMA nodes ----------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_two_numa_nodes_holds_dedicated_cpus_of_two_numa_nodes_of_its_host(rig: Rig) -> None:
+    add_numa_host(rig, 1)
+    [[claimed]] = rig.scheduler(request_filters=DEFAULT).select(select("r1", asked(TWO_NODES)))
+    half = {"PCPU": 2, "MEMORY_MB": 2048}
+    assert amounts(claimed) == {
+        node_uuid(1): {"DISK_GB": 20},
+        uuid_of("host1_numa0"): half,
+        uuid_of("host1_numa1"): half,
+    }
+    mappings = claimed.allocation_request.mappings
+    assert {*mappings["_NUMA0"], *mappings["_NUMA1"]} == {uuid_of("host1_numa0"), uuid_of("host1_numa1")}
+
+
+def test_two_numa_nodes_are_two_though_one_has_room_for_both(rig: Rig) -> None:
+    add_numa_host(rig, 1, nodes=1, pcpus=16)
+    scheduler = rig.scheduler(request_filters=DEFAULT)
+    told = refusal(scheduler, asked(TWO_NODES))
+    assert [(count.name, count.removed) for count in told.filters if count.removed] == [("resources", 1)]
+    assert hosts_for(scheduler, asked({**TWO_NODES, "hw:numa_nodes": "1"})) == {"host1"}
+
+
+def test_groups_that_need_not_be_apart_share_what_they_like_beside_numa_nodes_that_are(rig: Rig) -> None:
+    add_numa_host(rig, 1)
+    ports = {f"_port{number}": group({"SRIOV_NET_VF": 2}) for number in range(2)}
+    spec = asked(TWO_NODES, groups=ports, group_policy="none")
+    [[claimed]] = rig.scheduler(request_filters=DEFAULT).select(select("r1", spec))
+    assert amounts(claimed)[uuid_of("host1_nic")] == {"SRIOV_NET_VF": 4}
+
+
+def test_a_volume_backed_server_needs_nothing_of_the_root_but_what_it_says_of_it(rig: Rig) -> None:
+    for number, traits in ((1, []), (2, ["HW_CPU_X86_AVX2"])):
+        add_numa_host(rig, number)
+        report(rig, provider(f"host{number}", None, traits, uuid=node_uuid(number), DISK_GB=500))
+    spec = asked({**TWO_NODES, "trait:HW_CPU_X86_AVX2": "required"}, is_volume_backed=True)
+    [[claimed]] = rig.scheduler(request_filters=DEFAULT).select(select("r1", spec))
+    assert amounts(claimed).keys() == {uuid_of("host2_numa0"), uuid_of("host2_numa1")}
+
+
+def test_each_instance_and_each_alternate_is_claimed_as_the_flavor_means_it(rig: Rig) -> None:
+    for number in (1, 2, 3):
+        add_numa_host(rig, number, pcpus=2)
+    answer = rig.scheduler(request_filters=DEFAULT).select(select("r1", asked(TWO_NODES), count=2, alternates=1))
+    for selections in answer:
+        assert len(selections) == 2
+        for selection in selections:
+            assert {"PCPU": 2, "MEMORY_MB": 2048} in amounts(selection).values()
+            assert selection.resources == {"PCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 20}
+
+
+def test_a_move_asks_for_what_the_new_flavor_means(rig: Rig) -> None:
+    add_numa_host(rig, 1)
+    scheduler = rig.scheduler(request_filters=DEFAULT)
+    [[source]] = scheduler.select(select("r1", asked({"hw:numa_nodes": "1"})))
+    [instance] = instance_uuids("r1", 1)
+    accept(rig, instance, source)
+    resize = Move(
+        migration_uuid=derived("tests", "migration"),
+        kind="resize",
+        claim_id=str(source.claim_id),
+        held=source.allocation_request,
+    )
+    message = select(
+        "m1",
+        asked(TWO_NODES),
+        instance_uuids=(instance,),
+        consumer_generations={instance: source.consumer_generation},
+        move=resize,
+    )
+    [[claimed]] = scheduler.select(message)
+    assert source.resources == {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 20}
+    assert claimed.resources == {"PCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 20}
+
+
+# --- Host aggregates --------------------------------------------------------------------------------------------------
+
+
+class Aggregates:
+    """Host aggregates, as an operator makes them."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._endpoint = AggregateEndpoint(rig.database, StoredRequests(rig.database, requests))
+
+    def create(self, name: str, hosts: Sequence[int] = (), **metadata: str) -> None:
+        message = CreateHostAggregate(request_id=self._rig.fresh(), name=name, metadata=metadata)
+        self._endpoint.create_host_aggregate(message)
+        self.add(name, *hosts)
+
+    def add(self, name: str, *hosts: int) -> None:
+        for number in hosts:
+            message = AddAggregateHost(request_id=self._rig.fresh(), aggregate=name, service_host=f"host{number}")
+            self._endpoint.add_aggregate_host(message)
+
+    def set(self, name: str, **metadata: str | None) -> None:
+        message = SetHostAggregate(request_id=self._rig.fresh(), aggregate=name, metadata=metadata)
+        self._endpoint.set_host_aggregate(message)
+
+    def delete(self, name: str) -> None:
+        message = DeleteHostAggregate(request_id=self._rig.fresh(), aggregate=name, force=True)
+        self._endpoint.delete_host_aggregate(message)
+
+
+def test_a_project_goes_where_aggregates_name_it_as_they_are_at_that_moment(rig: Rig) -> None:
+    rig.add_hosts([1, 2, 3])
+    aggregates = Aggregates(rig)
+    scheduler = rig.scheduler(request_filters=[*DEFAULT, "tenant_aggregate"])
+    assert hosts_for(scheduler, asked()) == {"host1", "host2", "host3"}
+    aggregates.create("for-project", [1], filter_tenant_id="project")
+    assert hosts_for(scheduler, asked()) == {"host1"}
+    assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2", "host3"}
+    aggregates.add("for-project", 2)
+    assert hosts_for(scheduler, asked()) == {"host1", "host2"}
+    aggregates.set("for-project", filter_tenant_id="another")
+    assert hosts_for(scheduler, asked()) == {"host1", "host2", "host3"}
+    assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2"}
+    aggregates.delete("for-project")
+    assert hosts_for(scheduler, asked(project_id="another")) == {"host1", "host2", "host3"}
+
+
+def test_a_project_whose_aggregate_has_no_hosts_goes_nowhere(rig: Rig) -> None:
+    rig.add_hosts([1])
+    Aggregates(rig).create("for-project", filter_tenant_id="project")
+    told = refusal(rig.scheduler(request_filters=["tenant_aggregate"]), asked())
+    assert [(count.name, count.removed) for count in told.filters if count.removed] == [("aggregates", 1)]
+
+
+def test_what_the_scheduler_did_not_know_of_an_aggregate_is_found_out_before_it_says_no(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    aggregates = Aggregates(rig)
+    required: dict[str, Any] = {"request_filters": ["tenant_aggregate"], "tenant_aggregate_required": True}
+    scheduler = rig.scheduler(max_age=3600.0, **required)
+    told = refusal(scheduler, asked())
+    assert [(count.name, count.hosts, count.removed) for count in told.filters] == [("tenant_aggregate", 2, 2)]
+    assert "project project" in told.summary()
+    aggregates.create("for-project", [2], filter_tenant_id="project")
+    assert hosts_for(scheduler, asked()) == {"host2"}
+
+
+def test_the_pool_that_a_host_uses_need_not_be_in_its_aggregate_and_lets_nobody_in(rig: Rig) -> None:
+    shared = derived("tests", "shared")
+    rig.add_hosts([1, 2])
+    nodes = [
+        ProviderReport(
+            uuid=node_uuid(number),
+            name=f"host{number}",
+            inventories={"VCPU": Inventory(total=16), "MEMORY_MB": Inventory(total=32768)},
+            aggregates=(shared,),
+        )
+        for number in (1, 2)
+    ]
+    pool = ProviderReport(
+        uuid=uuid_of("pool"),
+        name="pool",
+        inventories={"DISK_GB": Inventory(total=1000)},
+        traits=(SHARES,),
+        aggregates=(shared,),
+    )
+    report(rig, *nodes, pool)
+    Aggregates(rig).create("for-project", [1], filter_tenant_id="project")
+    assert hosts_for(rig.scheduler(request_filters=["tenant_aggregate"]), asked()) == {"host1"}
+
+
+def test_an_isolated_aggregate_takes_only_what_requires_its_traits(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    report(rig, provider("host1", None, ["COMPUTE_NODE"], node_uuid(1), VCPU=16, MEMORY_MB=32768, DISK_GB=500))
+    Aggregates(rig).create("kept", [1], **{"trait:COMPUTE_NODE": "required"})
+    scheduler = rig.scheduler(request_filters=[*DEFAULT, "isolated_aggregates"])
+    assert hosts_for(scheduler, asked()) == {"host2"}
+    assert hosts_for(scheduler, asked({"trait:COMPUTE_NODE": "required"})) == {"host1"}
+
+
+def test_a_zone_that_is_an_aggregate_leaves_its_hosts(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    Aggregates(rig).create("rack", [1], availability_zone="az1")
+    scheduler = rig.scheduler(request_filters=["zone_aggregate"])
+    assert hosts_for(scheduler, asked(availability_zone="az1")) == {"host1"}
+
+
+def test_a_host_whose_driver_calls_it_disabled_takes_nothing(rig: Rig) -> None:
+    rig.add_hosts([1, 2])
+    scheduler = rig.scheduler(request_filters=DEFAULT)
+    assert hosts_for(scheduler, asked()) == {"host1", "host2"}
+    disabled = provider("host1", None, ["COMPUTE_STATUS_DISABLED"], node_uuid(1), VCPU=16, MEMORY_MB=32768, DISK_GB=500)
+    report(rig, disabled)
+    assert hosts_for(scheduler, asked()) == {"host2"}
+
+
+# --- What is wrong, and what is repeated ------------------------------------------------------------------------------
+
+
+CANNOT_BE_MEANT = {
+    "$.request_spec.flavor.extra_specs['resources1:VCPU']": asked({"resources1:VCPU": "lots"}),
+    "$.request_spec.image.properties['trait:COMPUTE_NODE']": asked({}, {"trait:COMPUTE_NODE": "maybe"}),
+    "$.request_spec.group_policy": asked({"resources1:VGPU": "1", "resources2:VGPU": "1"}),
+    "$.request_spec.groups['_a'].resources": asked({"trait_a:COMPUTE_NODE": "required"}),
+    "$.request_spec.same_subtree[0]": asked({"same_subtree": "_a,_b"}),
+}
+
+
+def test_what_a_flavor_or_an_image_cannot_mean_is_no_lack_of_room(rig: Rig) -> None:
+    scheduler = rig.scheduler(request_filters=DEFAULT)
+    for path, spec in CANNOT_BE_MEANT.items():
+        with pytest.raises(errors.InvalidRequest) as caught:
+            scheduler.select(select(fresh(), spec))
+        assert caught.value.path == path
+    assert not rig.audit().holders
+
+
+def test_a_name_that_does_not_exist_is_told_as_such(rig: Rig) -> None:
+    rig.add_hosts([1])
+    scheduler = rig.scheduler(request_filters=DEFAULT)
+    with pytest.raises(errors.ResourceClassNotFound, match="CUSTOM_NOBODYS"):
+        scheduler.select(select("r1", asked({"resources:CUSTOM_NOBODYS": "1"})))
+    with pytest.raises(errors.TraitNotFound, match="CUSTOM_NOBODYS"):
+        scheduler.select(select("r2", asked({"trait:CUSTOM_NOBODYS": "required"})))
+
+
+def test_a_repeated_request_gets_its_answer_though_it_would_be_refused_by_now(rig: Rig) -> None:
+    rig.add_hosts([1])
+    message = select("r1", asked({"resources:VCPU": "2", "trait:COMPUTE_NODE": "maybe"}))
+    first = rig.scheduler().select(message)
+    assert rig.scheduler(request_filters=DEFAULT).select(message) == first
+    required: dict[str, Any] = {"request_filters": ["tenant_aggregate"], "tenant_aggregate_required": True}
+    assert rig.scheduler(**required).select(message) == first

@@ -1,0 +1,296 @@
+"""The kit for operators' plug-ins: its view says what the scheduler's does, and its checks find what they are for."""
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from msgspec import structs
+from oslo_config import cfg
+from plugin_strategies import INSTANCES, snapshots
+
+from filters.io_ops import IoOpsFilter
+from filters.requests.extra_specs import ExtraSpecsRequestFilter
+from moorage.model import RequestSpec
+from moorage.plugin import Amount, BoolArray, Cloud, Filter, FloatArray, Host, HostView, RequestFilter, Weigher
+from moorage.testing import (
+    ListedHosts,
+    Words,
+    check_filter,
+    check_request_filter,
+    check_weigher,
+    host,
+    request,
+    samples,
+    settings_of,
+    view,
+)
+from scheduler.view import Snapshot
+from weighers.build_failure import BuildFailureWeigher
+
+#: All that a plug-in may ask of a view.
+COLUMNS: dict[str, Callable[[HostView], Any]] = {
+    "up": lambda asked: asked.up,
+    "enabled": lambda asked: asked.enabled,
+    "flat": lambda asked: asked.flat,
+    "group_members_here": lambda asked: asked.group_members_here,
+    "group_members_elsewhere": lambda asked: asked.group_members_elsewhere,
+    "instances": lambda asked: asked.instances,
+    "io_ops": lambda asked: asked.io_ops,
+    "failed_builds": lambda asked: asked.failed_builds,
+    "where_attribute": lambda asked: asked.where_attribute("rack", lambda value: value == "a1"),
+    "where_metadata": lambda asked: asked.where_metadata("ssd", lambda values: "true" in values),
+    "where_metadata_under": lambda asked: asked.where_metadata_under("s", lambda values: len(values) > 1),
+    "number_from": lambda asked: asked.number_from("rack", lambda value: float(value is None)),
+    "has_neighbour": lambda asked: asked.has_neighbour(INSTANCES[:1]),
+    "servers_with": lambda asked: asked.servers_with("os_distro", "debian"),
+    "capacity": lambda asked: asked.capacity("VCPU"),
+    "used": lambda asked: asked.used("VCPU"),
+    "free": lambda asked: asked.free("VCPU"),
+    "room": lambda asked: asked.room("VCPU"),
+    "fits": lambda asked: asked.fits("VCPU", 2),
+    "fitting": lambda asked: asked.fitting("VCPU", 2),
+    "has_trait": lambda asked: asked.has_trait("HW_CPU_X86_AVX2"),
+    "root_has_trait": lambda asked: asked.root_has_trait("HW_CPU_X86_AVX2"),
+    "in_zone": lambda asked: asked.in_zone("a"),
+    "named": lambda asked: asked.named(["HOST0"]),
+    "nodes_named": lambda asked: asked.nodes_named(["node1"]),
+}
+
+
+@settings(deadline=None, max_examples=100)
+@given(snapshot=snapshots())
+def test_a_list_of_hosts_is_the_view_that_the_scheduler_has_of_them(snapshot: Snapshot) -> None:
+    listed = ListedHosts(snapshot.host(row) for row in range(len(snapshot)))
+    assert len(listed) == len(snapshot)
+    for name, column in COLUMNS.items():
+        said, expected = column(listed), column(snapshot)
+        assert said.dtype == expected.dtype, name
+        assert said.tolist() == pytest.approx(expected.tolist()), name
+    here = {name for one in listed.hosts for name in one.resource_classes}
+    assert set(listed.resource_classes) == here
+
+
+def test_samples_are_the_same_for_the_same_seed() -> None:
+    words = Words(attributes={"rack.row": ["r1", "r2"]}, traits=["CUSTOM_A"], hints={"rack": ["r1"]})
+    first, again, other = (list(samples(words, 20, seed)) for seed in (1, 1, 2))
+    assert [(one.view.hosts, one.request) for one in first] == [(one.view.hosts, one.request) for one in again]
+    assert [one.request for one in first] != [one.request for one in other]
+
+
+def test_what_is_sound_passes_the_checks() -> None:
+    check_filter(IoOpsFilter, {"max_io_ops_per_host": 2}, Words(metadata={"max_io_ops_per_host": ["1", "3", "many"]}))
+    check_weigher(BuildFailureWeigher)
+    words = Words(extra_specs={"resources:VCPU": ["2", "many"], "trait:CUSTOM_A": ["required", "forbidden"]})
+    check_request_filter(ExtraSpecsRequestFilter, words=words)
+
+
+def test_what_the_guide_tells_operators_to_write_passes_as_it_stands_there() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "writing-a-plugin.md").read_text()
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
+    [plugin] = [block for block in blocks if "from moorage.plugin import Filter\n" in block]
+    [tests] = [block for block in blocks if "def test_the_filter_is_sound" in block]
+    names: dict[str, Any] = {}
+    exec(plugin, names)
+    exec(tests.replace("from moorage_racks.rack_filter import RackFilter\n", ""), names)
+    names["test_the_filter_is_sound"]()
+    names["test_a_hint_names_a_rack"]()
+
+
+def test_hosts_and_requests_can_be_built_with_what_a_test_cares_about() -> None:
+    plugin = IoOpsFilter(settings_of(IoOpsFilter, max_io_ops_per_host=2))
+    asked = request(vcpus=2, hints={"rack": "r1"}, extra_specs={"rack": "r1"})
+    assert plugin.mask(view(host(0, io_ops=1), host(1, io_ops=2)), asked).tolist() == [True, False]
+    assert asked.resources == {"VCPU": 2, "MEMORY_MB": 1024}
+
+
+def test_settings_that_an_option_cannot_have_are_refused() -> None:
+    with pytest.raises(AssertionError, match="options of IoOpsFilter"):
+        settings_of(IoOpsFilter, max_io_ops_per_host=0)
+    with pytest.raises(AssertionError, match="options of IoOpsFilter"):
+        settings_of(IoOpsFilter, max_ops=1)
+
+
+# --- What is wrong is named -----------------------------------------------------------------------------------------
+
+
+class Sound(Filter):
+    """Passes hosts with an even number of servers; each of the others here has one thing wrong with it."""
+
+    reason = "has an odd number of servers"
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.instances % 2 == 0
+
+
+class AnotherMask(Sound):
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        return np.equal(view.instances, 2)
+
+
+class Integers(Sound):
+    def mask(self, view: HostView, request: RequestSpec) -> Any:
+        return view.instances % 2
+
+
+class Unconcerned(Sound):
+    def concerns(self, request: RequestSpec) -> bool:
+        return False
+
+
+class Counting(Sound):
+    def __init__(self, given: Any) -> None:
+        super().__init__(given)
+        self.asked = 0
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        self.asked += 1
+        return self.asked % 3 == 0
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        before = self.asked
+        found = super().mask(view, request)
+        self.asked = before
+        return found
+
+
+class Scribbling(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        request.scheduler_hints["seen"] = "yes"
+        return super().passes(host, request)
+
+
+class Writing(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        host.attributes["seen"] = True  # type: ignore[index]
+        return super().passes(host, request)
+
+
+class Speechless(Sound):
+    reason = Filter.reason
+
+
+class Vague(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> Any:
+        return host.instances % 2 == 0 or None
+
+
+class AllPass(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+
+class BadOption(Sound):
+    options: ClassVar[Sequence[cfg.Opt]] = [
+        cfg.IntOpt("most", default=1, help="How many."),
+        cfg.StrOpt("most", default="1", help="How many again."),
+    ]
+
+
+class NoHelp(Sound):
+    options: ClassVar[Sequence[cfg.Opt]] = [cfg.IntOpt("most", default=1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (AnotherMask, "AnotherMask says True of host0 alone, and False in its mask"),
+        (Integers, "mask is no array of . booleans"),
+        (Unconcerned, "is not concerned, and refuses hosts"),
+        (Counting, "it keeps state"),
+        (Scribbling, "has changed a request"),
+        (Writing, "has changed a host"),
+        (Speechless, "it follows a host's name"),
+        (Vague, "None of Host.*neither true nor false"),
+        (AllPass, "let all hosts pass in 200 samples"),
+        (BadOption, "the options of BadOption"),
+        (NoHelp, "the option most of NoHelp has no help"),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+def test_what_is_wrong_with_a_filter_is_named(kind: type[Filter], sentence: str) -> None:
+    check_filter(Sound)
+    with pytest.raises(AssertionError, match=sentence):
+        check_filter(kind)
+
+
+class Weighing(Weigher):
+    """Prefers hosts with servers."""
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return float(host.instances)
+
+
+class OtherScores(Weighing):
+    def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
+        return np.minimum(view.instances, 2).astype(np.float64)
+
+
+class WholeNumbers(Weighing):
+    def scores(self, view: HostView, request: RequestSpec) -> Any:
+        found: Amount = view.instances
+        return found
+
+
+class NotANumber(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return math.nan if host.instances > 1 else 0.0
+
+
+class Biased(Weighing):
+    def concerns(self, request: RequestSpec) -> bool:
+        return request.server_group is not None
+
+
+class Unmultiplied(Weighing):
+    default_multiplier = math.inf
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (OtherScores, "3.0 alone, and 2.0 among all"),
+        (WholeNumbers, "scores are no array of . floats"),
+        (NotANumber, "the weight nan, which cannot be compared"),
+        (Biased, "is not concerned, and prefers hosts"),
+        (Unmultiplied, "default multiplier inf"),
+    ],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+def test_what_is_wrong_with_a_weigher_is_named(kind: type[Weigher], sentence: str) -> None:
+    check_weigher(Weighing)
+    with pytest.raises(AssertionError, match=sentence):
+        check_weigher(kind)
+
+
+class Narrowing(RequestFilter):
+    """Requires a trait of the root."""
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return structs.replace(request, root_required=("CUSTOM_A",))
+
+
+class Growing(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return structs.replace(request, root_required=(*request.root_required, "CUSTOM_A"))
+
+
+class Forgetting(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [(Growing, "of what it has made already"), (Forgetting, "has made None of a request")],
+    ids=lambda given: given.__name__ if isinstance(given, type) else "",
+)
+def test_what_is_wrong_with_a_request_filter_is_named(kind: type[RequestFilter], sentence: str) -> None:
+    check_request_filter(Narrowing)
+    with pytest.raises(AssertionError, match=sentence):
+        check_request_filter(kind)

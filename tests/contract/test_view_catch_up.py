@@ -1,0 +1,106 @@
+"""What the word of a scheduler is worth that it decides by what the store has now: no older claim comes after it."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scheduler_builders import select
+from scheduler_rig import OneScheduler, Rig
+
+from filters.compute import ComputeFilter
+from moorage.messages import CatchUpView, SetHost
+from moorage.model import RequestSpec
+from moorage.plugin import BoolArray, Filter, Host, HostView
+from scheduler.catching_up import ViewCatchUp
+from scheduler.funnel import Funnel
+from scheduler.plugins import Named
+from scheduler.underway import UnderWay
+
+
+class Gate(Filter):
+    """Lets a decision think for as long as a test likes, after it has taken its picture of the hosts."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return True
+
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        self.reached.set()
+        assert self.open.wait(60)
+        return np.ones(len(view), dtype=np.bool_)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(f"sqlite:///{tmp_path}/main.sqlite")
+    rig.add_hosts([1, 2])
+    yield rig
+    rig.close()
+
+
+def catch_up(scheduler: OneScheduler, patience: float) -> int:
+    endpoint = ViewCatchUp(scheduler.follower, scheduler.endpoint.decisions)
+    return endpoint.catch_up_view(CatchUpView(patience=patience)).undecided
+
+
+def disable(rig: Rig, name: str) -> None:
+    rig.registry.set_host(SetHost(request_id=rig.fresh(), service_host=name, disabled=True))
+
+
+def host_of(scheduler: OneScheduler, request_id: str) -> str:
+    [[claimed]] = scheduler.select(select(request_id, force_hosts=("host1", "host2")))
+    return claimed.service_host
+
+
+def test_a_view_that_would_not_look_for_an_hour_has_the_change_once_it_has_said_so(rig: Rig) -> None:
+    scheduler = rig.scheduler(max_age=3600.0)
+    disable(rig, "host1")
+    enabled = scheduler.picture.snapshot().enabled
+    assert enabled.all()
+    assert catch_up(scheduler, 60.0) == 0
+    assert scheduler.picture.snapshot().enabled.tolist().count(False) == 1
+    assert {host_of(scheduler, f"r{number}") for number in range(8)} == {"host2"}
+
+
+def test_a_decision_that_began_before_is_waited_for_and_counted_where_it_has_not_ended(rig: Rig) -> None:
+    gate = Gate()
+    filters: list[Named[Filter]] = [Named("compute", ComputeFilter({})), Named("gate", gate)]
+    scheduler = rig.scheduler(max_age=3600.0, plugins=Funnel(filters, []))
+    disable(rig, "host2")
+    assert catch_up(scheduler, 0.0) == 0
+    with ThreadPoolExecutor(2) as pool:
+        decision = pool.submit(host_of, scheduler, "r1")
+        assert gate.reached.wait(60)
+        disable(rig, "host1")
+        assert catch_up(scheduler, 0.0) == 1
+        word = pool.submit(catch_up, scheduler, 60.0)
+        gate.open.set()
+        # It was under way, and nobody can call it back; but whoever has waited knows that it was the last.
+        assert decision.result(60) == "host1"
+        assert word.result(60) == 0
+    assert not scheduler.picture.snapshot().enabled.any()
+
+
+def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
+    under_way = UnderWay()
+    with ThreadPoolExecutor(1) as pool, under_way.one():
+        assert under_way.wait(0.0) == 1
+        waiting = pool.submit(under_way.wait, 60.0)
+        with under_way.one():
+            assert under_way.wait(0.0) == 2
+            assert not waiting.done()
+    assert waiting.result(60) == 0
+    assert under_way.wait(60.0) == 0
+
+
+def test_a_decision_that_fails_is_no_longer_under_way() -> None:
+    under_way = UnderWay()
+    with pytest.raises(LookupError), under_way.one():
+        raise LookupError
+    assert under_way.wait(0.0) == 0

@@ -1,0 +1,53 @@
+"""All that the three databases of a cloud have on record, to see that nothing of it has changed."""
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Connection, select
+
+from conductor.schema import CELL_METADATA, CONDUCTOR_METADATA
+from moorage.database import Database
+from placement_store.schema import METADATA
+
+#: Rows by table.
+Dump = Mapping[str, frozenset[str]]
+
+#: Requests are stored whatever becomes of them; services say again and again that they are there; the feed is pruned.
+_LEFT_OUT = ("requests", "services", "changes")
+#: What moves by itself: signs of life, what goes on on hosts, what is tried again and again, and what becomes of former
+#: migrations, which their cells are asked for after a while.
+_MOVING = {
+    "hosts": ("heartbeat_at", "updated_at", "seq", "io_ops", "failed_builds", "image_properties", "load_at"),
+    "cell_hosts": ("last_seen",),
+    "conductor_migrations": ("state", "source_host", "destination_host", "reason", "updated_at"),
+    "conductor_operations": ("tries", "reason", "due_at", "lease_owner", "lease_until", "lease_number", "updated_at"),
+}
+_MOVING["cell_operations"] = _MOVING["conductor_operations"]
+
+
+def dump(database: Database, but: Collection[str] = ()) -> Dump:
+    """Return all rows, of one moment.
+
+    :param but: columns that are left out in every table.
+    """
+    return database.read_one_moment(lambda connection: _dump(connection, but))
+
+
+def _dump(connection: Connection, but: Collection[str]) -> Dump:
+    found: dict[str, frozenset[str]] = {}
+    for metadata in (METADATA, CONDUCTOR_METADATA, CELL_METADATA):
+        for table in metadata.sorted_tables:
+            if table.name.endswith(_LEFT_OUT):
+                continue
+            columns = [one for one in table.c if one.name not in (*_MOVING.get(table.name, ()), *but)]
+            rows = connection.execute(select(*columns)).mappings()
+            found[table.name] = frozenset(str(dict(row)) for row in rows)
+    return found
+
+
+def differences(before: Dump, after: Dump) -> dict[str, tuple[list[str], list[str]]]:
+    """Return by table which rows have gone and which have come."""
+    return {
+        name: (sorted(before[name] - after[name]), sorted(after[name] - before[name]))
+        for name in before
+        if before[name] != after[name]
+    }

@@ -1,0 +1,57 @@
+"""A scheduler's process that is told by SIGHUP to read its configuration anew."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+from moorage import errors
+from moorage.inspection import PolicyState
+from moorage.messages import ShowPolicy
+
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+
+def test_sighup_reloads_the_policy_of_a_process_and_what_is_wrong_leaves_the_old_one(
+    rabbitmq_url: str, tmp_path: Path
+) -> None:
+    with ProcessCloud(rabbitmq_url, f"sqlite:///{tmp_path}/main.sqlite") as cloud:
+        client = cloud.client("scheduler", timeout=5.0)
+
+        def policy() -> PolicyState | None:
+            try:
+                return client.call(ShowPolicy())
+            except errors.Unavailable:
+                return None
+
+        def reloaded(options: str) -> None:
+            with cloud.config_file.open("a") as file:
+                file.write(f"\n[scheduler]\n{options}\n")
+            cloud.processes["scheduler"].send_signal(signal.SIGHUP)
+
+        cloud.run("db", "upgrade")
+        cloud.start("scheduler", "scheduler", "--name", "one")
+        wait_until(lambda: policy() is not None, "the scheduler to answer")
+        reloaded("host_subset_size = 4")
+        wait_until(lambda: (now := policy()) is not None and now.host_subset_size == 4, "the policy to be taken")
+        taken = policy()
+        reloaded("enabled_filters = moonshine")
+        wait_until(lambda: (now := policy()) is not None and now.refused is not None, "the policy to be refused")
+        after = policy()
+        assert taken is not None
+        assert after is not None
+        assert after.refused is not None
+        assert "moonshine" in after.refused.reason
+        assert (after.fingerprint, after.filters) == (taken.fingerprint, taken.filters)
+        shown = cloud.run("scheduler", "config", "show", "-f", "json")
+        assert taken.fingerprint in shown.stdout
+        lines = [line for line in cloud.log("scheduler").splitlines() if "is refused, and policy" in line]
+        assert len(lines) == 1
+        assert "ERROR" in lines[0]
+        assert cloud.stop("scheduler") == 0

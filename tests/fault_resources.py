@@ -1,0 +1,107 @@
+"""Resources that are attached to a server of a faulty cloud, and detached: VCPU, which is what is counted there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from fault_servers import Server, check
+
+from harness.cloud import wait_until
+from moorage import errors, ids
+from moorage.inspection import OperationState
+from moorage.messages import (
+    AttachResource,
+    DeleteAllocations,
+    DetachResource,
+    ListOperations,
+    ListResourceProviders,
+    OperationBegun,
+    PutAllocations,
+    ShowOperation,
+)
+from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
+
+PORT, VCPUS = "_port", 1
+#: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
+_TRIES = 2
+
+
+def attach(server: Server) -> None:
+    """Attach a port; it is then held wherever the server goes."""
+    for _ in range(_TRIES):
+        operation = _ended(server, _order_attach(server))
+        if operation.state == "done":
+            server.vcpus += VCPUS
+            assert PORT in server.show().attached
+            return
+        assert operation.reason, operation
+        check(server.cloud, [server])
+    raise AssertionError(f"tried {_TRIES} times: {operation}")
+
+
+def detach(server: Server) -> None:
+    """Detach it again."""
+    message = DetachResource(request_id=server.request_id("detach"), instance_uuid=server.uuid, suffix=PORT)
+    operation = _ended(server, server.order(message))
+    assert operation.state == "done", operation
+    server.vcpus -= VCPUS
+    assert not server.show().attached
+
+
+def attach_to_a_host_that_fills_up(server: Server) -> None:
+    """Attach a port when its host has room as long as it is looked for, and none when it is written."""
+    begun = _order_attach(server)
+    with _filled(server, begun):
+        operation = _ended(server, begun)
+    # Whoever was away meanwhile may have come back when there was room again.
+    server.vcpus += VCPUS if operation.state == "done" else 0
+    assert operation.reason or operation.state == "done", operation
+    check(server.cloud, [server])
+    if operation.state == "failed":
+        attach(server)
+
+
+def _order_attach(server: Server) -> OperationBegun:
+    group = ResourceGroup(resources={"VCPU": VCPUS})
+    return server.order(
+        AttachResource(request_id=server.request_id("attach"), instance_uuid=server.uuid, suffix=PORT, group=group)
+    )
+
+
+def _ended(server: Server, begun: OperationBegun) -> OperationState:
+    seen: list[OperationState] = []
+
+    def reached() -> bool:
+        seen[:] = [server.cloud.call("conductor", ShowOperation(uuid=begun.operation_uuid), server.patience)]
+        return seen[0].state != "pending"
+
+    wait_until(reached, "the operation to end", server.patience, interval=0.05)
+    return seen[0]
+
+
+@contextmanager
+def _filled(server: Server, begun: OperationBegun) -> Iterator[None]:
+    """Have somebody take all that is left of a server's host as soon as a provider has been chosen."""
+    cloud, filler = server.cloud, ids.fresh()
+
+    def chosen() -> bool:
+        pending = cloud.call("conductor", ListOperations(instance_uuid=server.uuid), server.patience)
+        ours = [one for one in pending if one.uuid == begun.operation_uuid]
+        return not ours or ours[0].step != "choose"
+
+    wait_until(chosen, "a provider to be chosen", server.patience, interval=0.05)
+    [host] = cloud.call("placement", ListResourceProviders(name=server.show().host))
+    left = int(host.inventories["VCPU"].capacity) - host.used["VCPU"]
+    wanted = ConsumerAllocations(
+        allocations={host.uuid: ProviderAmounts(resources={"VCPU": left})},
+        project_id="p",
+        user_id="u",
+        consumer_type="OTHER",
+        consumer_generation=None,
+    )
+    with suppress(errors.CapacityExceeded):  # it has just been written
+        cloud.call("placement", PutAllocations(request_id=ids.fresh(), consumer_uuid=filler, wanted=wanted))
+    try:
+        yield
+    finally:
+        message = DeleteAllocations(request_id=ids.fresh(), consumer_uuid=filler, for_good=True)
+        cloud.call("placement", message, server.patience)

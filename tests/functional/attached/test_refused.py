@@ -1,0 +1,130 @@
+"""Orders to attach or detach that cannot be carried out change nothing and say why."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from msgspec import structs
+from operation_room import Room
+from port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, bandwidth, delete, give, struck
+
+from moorage import errors, ids
+from moorage.messages import (
+    AttachResource,
+    BuildInstances,
+    DetachResource,
+    GetAllocations,
+    MigrateInstance,
+    OperationBegun,
+    RebuildInstance,
+    ShelveInstance,
+    ShowMigration,
+)
+from moorage.model import Image
+
+
+def test_while_something_is_attached_nothing_else_begins(room: Room, ports: Ports, server: str) -> None:
+    refused: list[str] = []
+
+    def order_others() -> None:
+        for kind, fields in (
+            (ShelveInstance, {}),
+            (RebuildInstance, {"image": Image(id="another")}),
+            (AttachResource, {"suffix": "_port2", "group": bandwidth(100)}),
+        ):
+            with pytest.raises(errors.InvalidState, match=r"attach of instance .* is under way") as refusal:
+                give(room, kind, server, **fields)
+            refused.append(refusal.value.reason)
+        ordered = give(room, MigrateInstance, server)
+        room.until(lambda: room.ask(ShowMigration(uuid=ordered.migration_uuid)).state == "failed", "it to be refused")
+        refused.append(str(room.ask(ShowMigration(uuid=ordered.migration_uuid)).reason))
+
+    request_id = struck(room, "step.attach.write.begin", order_others)
+    begun = attach_under(room, request_id, server)
+
+    assert ports.ended(begun).state == "done"
+    assert len(refused) == 4
+    assert all(begun.operation_uuid in reason for reason in refused)
+    seen = room.seen(server)
+    assert (seen.server, seen.pending) == ("active on the source", ())
+
+
+@pytest.mark.parametrize(
+    ("path", "suffix", "group"),
+    [
+        ("$.suffix", "", bandwidth()),
+        ("$.group.resources", PORT, bandwidth().__class__()),
+        ("$.group.in_tree", PORT, bandwidth(in_tree=ids.derived("tests", "tree"))),
+        ("$.group.forbidden", PORT, bandwidth(required=("HW_NIC_SRIOV",), forbidden=("HW_NIC_SRIOV",))),
+        ("$.group.any_of", PORT, bandwidth(any_of=(("HW_NIC_SRIOV",),), forbidden=("HW_NIC_SRIOV",))),
+        (
+            "$.group.not_member_of",
+            PORT,
+            bandwidth(member_of=((ids.derived("tests", "a"),),), not_member_of=(ids.derived("tests", "a"),)),
+        ),
+    ],
+)
+def test_a_group_that_could_never_be_attached_is_refused_by_the_path_of_the_fault(
+    room: Room, server: str, path: str, suffix: str, group: Any
+) -> None:
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        give(room, AttachResource, server, suffix=suffix, group=group)
+    assert refusal.value.path == path
+
+
+def test_what_is_unknown_or_there_already_is_refused_and_changes_nothing(room: Room, ports: Ports, server: str) -> None:
+    ports.attach(server)
+    before = room.placement.call(GetAllocations(consumer_uuid=server))
+    with pytest.raises(errors.AlreadyExists, match="resource group _port1"):
+        ports.order(server)
+    with pytest.raises(errors.NotFound, match="resource group _port2"):
+        give(room, DetachResource, server, suffix="_port2")
+    for kind, fields in ((AttachResource, {"group": bandwidth()}), (DetachResource, {})):
+        with pytest.raises(errors.InstanceNotFound):
+            give(room, kind, ids.fresh(), suffix=PORT, **fields)
+    assert room.placement.call(GetAllocations(consumer_uuid=server)) == before
+
+
+def test_a_group_that_the_flavor_stands_for_has_its_name_alone(room: Room, ports: Ports) -> None:
+    uuid, spec = ids.fresh(), room.spec("source")
+    flavor = structs.replace(spec.flavor, extra_specs={f"resources1:{BANDWIDTH}": "100"})
+    spec = structs.replace(spec, flavor=flavor)
+    room.order(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
+    room.becomes(uuid, "active")
+    assert list(ports.held(uuid).values()) == [100]
+    with pytest.raises(errors.AlreadyExists, match="resource group 1"):
+        ports.order(uuid, "1")
+    delete(room, uuid)
+
+
+def test_the_same_order_given_twice_is_carried_out_once(room: Room, ports: Ports, server: str) -> None:
+    message = AttachResource(request_id=ids.fresh(), instance_uuid=server, suffix=PORT, group=bandwidth())
+    begun = room.order(message)
+    ports.ended(begun)
+
+    assert room.order(message) == begun
+    assert list(ports.held(server).values()) == [WIDTH]
+
+
+def test_nothing_is_attached_to_a_server_that_is_deleted_or_detached_from_it(room: Room, ports: Ports) -> None:
+    uuid = room.build()
+    ports.attach(uuid)
+    delete(room, uuid)
+    assert room.show(uuid).attached == {}
+    with pytest.raises(errors.InvalidState, match="is deleted; it has to be active"):
+        ports.order(uuid, "_port2")
+    with pytest.raises(errors.InvalidState, match="is deleted"):
+        give(room, DetachResource, uuid, suffix=PORT)
+
+
+def test_of_the_same_group_ordered_several_times_at_once_one_is_attached(room: Room, ports: Ports, server: str) -> None:
+    def one(_number: int) -> OperationBegun | None:
+        try:
+            return ports.order(server)
+        except (errors.InvalidState, errors.AlreadyExists):
+            return None
+
+    with ThreadPoolExecutor(4) as threads:
+        [begun] = [answer for answer in threads.map(one, range(4)) if answer is not None]
+    assert ports.ended(begun).state == "done"
+    assert list(ports.held(server).values()) == [WIDTH]

@@ -1,0 +1,130 @@
+"""What others have put on an instance when it is deleted: it goes or stays as the option has it, and is on record."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conductor_builders import FakePlacement, World, node
+
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.messages import DeleteAllocations, MigrateInstance, Released
+from moorage.model import ProviderAmounts
+from moorage.shell import main
+
+GPU = ids.derived("gpu")
+WORDS = f"2 VGPU of provider {GPU}"
+
+
+def others_put(world: World, uuid: str) -> None:
+    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+
+
+def deletes(world: World) -> list[DeleteAllocations]:
+    return [call for call in world.placement.calls if isinstance(call, DeleteAllocations) and call.for_good]
+
+
+def shown(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], uuid: str) -> dict[str, str]:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {world.conf.transport_url}\n")
+    capsys.readouterr()
+    assert main(["--config-file", str(file), "instance", "show", uuid, "-f", "json"]) == 0
+    found: dict[str, str] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_the_record_of_a_deleted_instance_says_what_has_become_of_what_others_had_put_there(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], goes: bool
+) -> None:
+    world.restart("cell", delete_foreign_amounts=goes)
+    [uuid] = world.build()
+    claim_id = world.becomes(uuid, "active").claim_id
+    others_put(world, uuid)
+
+    world.delete(uuid)
+    reason = world.becomes(uuid, "deleted").reason
+
+    expected = "with it went what others had put there" if goes else "what others had put there stays"
+    assert reason == f"{expected}: {WORDS}"
+    assert (uuid in world.placement.foreign) is not goes
+    [message] = deletes(world)
+    assert (list(message.claimed_with), message.keep_extras) == ([claim_id], not goes)
+    told = shown(world, tmp_path, capsys, uuid)
+    assert told["reason"] == reason
+    assert told["holds"] == ("nothing" if goes else f"what others have put there: {WORDS}")
+
+
+def test_an_instance_on_which_nobody_has_put_anything_is_deleted_without_a_word(world: World) -> None:
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    world.delete(uuid)
+    assert world.becomes(uuid, "deleted").reason is None
+
+
+def test_what_was_named_in_an_answer_that_was_lost_is_on_record_all_the_same(world: World) -> None:
+    class LosesAnswers(FakePlacement):
+        lost = 0
+
+        @serves(DeleteAllocations)
+        def delete_allocations(self, message: DeleteAllocations) -> Released:
+            answer = super().delete_allocations(message)
+            self.lost += 1
+            if self.lost < 3:
+                raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
+            return answer
+
+    world.placement = world.scheduler.placement = LosesAnswers()
+    world.serve("placement", world.placement)
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    others_put(world, uuid)
+
+    world.delete(uuid)
+
+    assert str(world.becomes(uuid, "deleted").reason).endswith(WORDS)
+    assert len({message.request_id for message in deletes(world)}) == 1
+
+
+def test_of_an_instance_in_error_all_that_is_held_is_others(world: World) -> None:
+    world.restart("cell", delete_foreign_amounts=False)
+    world.agent.failing = {"a", "b", "c"}
+    [uuid] = world.build()
+    world.becomes(uuid, "error")
+    others_put(world, uuid)
+
+    world.delete(uuid)
+
+    assert world.becomes(uuid, "deleted").reason == f"what others had put there stays: {WORDS}"
+    assert deletes(world)[-1].claimed_with == {}
+
+
+def test_of_an_instance_that_moves_both_claims_are_named(world: World) -> None:
+    [uuid] = world.build()
+    source = world.becomes(uuid, "active").claim_id
+    world.bus.client("conductor").call(MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, host="b"))
+    destination = world.becomes(uuid, "moved").claim_id
+    others_put(world, uuid)
+
+    world.delete(uuid)
+
+    assert str(world.becomes(uuid, "deleted").reason).endswith(WORDS)
+    [message] = [each for each in deletes(world) if each.consumer_uuid == uuid]
+    named = {claim_id: list(one.allocations) for claim_id, one in message.claimed_with.items()}
+    assert named == {source: [node("a")], destination: [node("b")]}
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_an_instance_that_no_cell_has_is_deleted_in_the_same_way(world: World, goes: bool) -> None:
+    world.restart("super", delete_foreign_amounts=goes)
+    world.scheduler.hosts = []
+    [uuid] = world.build()
+    world.becomes(uuid, "error")
+    others_put(world, uuid)
+
+    world.delete(uuid)
+
+    expected = "with it went what others had put there" if goes else "what others had put there stays"
+    assert world.becomes(uuid, "deleted").reason == f"{expected}: {WORDS}"
+    assert (uuid in world.placement.foreign) is not goes
+    assert uuid in world.placement.deleted

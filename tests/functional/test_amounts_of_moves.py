@@ -1,0 +1,261 @@
+"""What is held of what, step by step, while servers move whose hosts share a pool, and others have put more there."""
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import structs
+from operation_cloud import TroublesomeCloud, plan
+from operation_room import SMALL
+from order_table import give
+from pooled_room import PooledRoom
+
+from moorage import ids
+from moorage.messages import BuildInstances, MigrateInstance, Ordered, ResizeInstance, ShowMigration
+from moorage.model import Flavor, Resources
+
+#: The server's size on its host, as it is built and resized; of the pool it has 20 GB.
+OLD: Resources = {"VCPU": 2, "MEMORY_MB": 4096}
+NEW: Resources = {"VCPU": 4, "MEMORY_MB": 8192}
+WITH_MORE: Resources = {"VCPU": 2, "MEMORY_MB": 4608}
+MORE: Resources = {"MEMORY_MB": 512}
+LICENCE: Resources = {"CUSTOM_LICENCE": 1}
+
+ENDS = ("confirm", "revert")
+
+
+def gb(amount: int) -> Resources:
+    return {"DISK_GB": amount}
+
+
+def size(root_gb: int) -> Flavor:
+    return Flavor(name="new", vcpus=4, memory_mb=8192, root_gb=root_gb)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[PooledRoom]:
+    with TroublesomeCloud(plan("combine", hosts=3, disk_gb=0)) as cloud:
+        yield PooledRoom.furnish(cloud)
+
+
+@pytest.fixture
+def stage(running: PooledRoom) -> Iterator[PooledRoom]:
+    yield running
+    running.room.make_room()
+
+
+@pytest.fixture
+def server(stage: PooledRoom) -> Iterator[str]:
+    """A server on the source."""
+    room = stage.room
+    uuid = room.build()
+    assert stage.held(uuid) == {"instance": {"source": OLD, "pool": gb(20)}}
+    yield uuid
+    room.cloud.faults.forget(uuid)
+    give(room, "delete", uuid)
+    stage.comes_to_hold(uuid)
+    room.clear(uuid)
+
+
+def resize(stage: PooledRoom, uuid: str, root_gb: int, host: str | None = None) -> str:
+    to = None if host is None else stage.room.hosts[host]
+    message = ResizeInstance(request_id=ids.fresh(), instance_uuid=uuid, flavor=size(root_gb), host=to)
+    return stage.room.order(message).migration_uuid
+
+
+def migrate(stage: PooledRoom, uuid: str, *, drop_extras: bool = False) -> str:
+    message = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, drop_extras=drop_extras)
+    return stage.room.order(message).migration_uuid
+
+
+def fails(stage: PooledRoom, migration_uuid: str) -> str:
+    shown = ShowMigration(uuid=migration_uuid)
+    stage.room.until(lambda: stage.room.ask(shown).state == "failed", "it to fail")
+    return str(stage.room.ask(shown).reason)
+
+
+def end(stage: PooledRoom, uuid: str, outcome: str) -> None:
+    give(stage.room, outcome, uuid)
+    stage.room.becomes(uuid, "active")
+
+
+# --- A pool that all hosts share --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("new", "meanwhile"), [(50, 50), (10, 20)])
+@pytest.mark.parametrize("outcome", ENDS)
+def test_of_a_shared_pool_a_resized_server_holds_the_larger_amount_until_that_ends(
+    stage: PooledRoom, server: str, new: int, meanwhile: int, outcome: str
+) -> None:
+    resize(stage, server, new, "destination")
+    stage.room.becomes(server, "moved")
+    assert stage.held(server) == {
+        "instance": {"destination": NEW, "pool": gb(meanwhile)},
+        "migration": {"source": OLD},
+    }
+    assert stage.used() == meanwhile
+
+    end(stage, server, outcome)
+
+    after = {"destination": NEW, "pool": gb(new)} if outcome == "confirm" else {"source": OLD, "pool": gb(20)}
+    stage.comes_to_hold(server, instance=after)
+
+
+@pytest.mark.parametrize("outcome", ENDS)
+def test_a_swap_to_the_alternate_counts_the_pool_once(stage: PooledRoom, server: str, outcome: str) -> None:
+    stage.room.misbehave("failing", server, "destination")
+
+    resize(stage, server, 50)
+
+    stage.room.becomes(server, "moved")
+    assert stage.held(server) == {"instance": {"alternate": NEW, "pool": gb(50)}, "migration": {"source": OLD}}
+    end(stage, server, outcome)
+    after = {"alternate": NEW, "pool": gb(50)} if outcome == "confirm" else {"source": OLD, "pool": gb(20)}
+    stage.comes_to_hold(server, instance=after)
+
+
+@pytest.mark.parametrize("new", [50, 10])
+def test_a_move_that_fails_everywhere_leaves_of_the_pool_what_was_held(
+    stage: PooledRoom, server: str, new: int
+) -> None:
+    stage.room.misbehave("failing", server, *stage.room.hosts)
+
+    fails(stage, resize(stage, server, new))
+
+    stage.comes_to_hold(server, instance={"source": OLD, "pool": gb(20)})
+
+
+def test_a_pool_that_another_server_fills_meanwhile_is_in_the_way_of_growing_alone(
+    stage: PooledRoom, server: str
+) -> None:
+    room = stage.room
+    other = ids.fresh()
+    huge = structs.replace(room.spec("alternate"), flavor=structs.replace(SMALL, root_gb=80))
+    room.order(BuildInstances(request_id=ids.fresh(), request_spec=huge, instance_uuids=(other,)))
+    room.becomes(other, "active")
+    assert stage.used() == stage.total
+
+    fails(stage, resize(stage, server, 21))
+    assert stage.held(server) == {"instance": {"source": OLD, "pool": gb(20)}}
+    migrate(stage, server)
+    room.becomes(server, "moved")
+    end(stage, server, "confirm")
+    stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
+    # What it gives up of the pool is nobody else's before the resize is confirmed: it may be taken back.
+    resize(stage, server, 10, "source")
+    room.becomes(server, "moved")
+    assert stage.used() == stage.total
+    end(stage, server, "revert")
+    stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
+    resize(stage, server, 10, "source")
+    room.becomes(server, "moved")
+    end(stage, server, "confirm")
+    stage.comes_to_hold(server, instance={"source": NEW, "pool": gb(10)})
+    assert stage.used() == stage.total - 10
+    give(room, "delete", other)
+    stage.comes_to_hold(other)
+
+
+@pytest.mark.parametrize("order", ["live-migrate", "evacuate"])
+def test_a_move_that_confirms_itself_takes_the_pool_along_and_a_residue_holds_nothing_of_it(
+    stage: PooledRoom, server: str, order: str
+) -> None:
+    room = stage.room
+    room.misbehave("silent", server, "source")
+    if order == "evacuate":
+        room.force_down("source")
+
+    give(room, order, server)
+
+    stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)}, residue={"source": OLD})
+    assert stage.used() == 20
+    room.cloud.faults.forget(server)
+    stage.comes_to_hold(server, instance={"destination": OLD, "pool": gb(20)})
+
+
+# --- What others have put there ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", ENDS)
+def test_what_others_have_put_on_providers_that_stay_survives_a_move(
+    stage: PooledRoom, server: str, outcome: str
+) -> None:
+    stage.attach(server, pool=gb(5), licences=LICENCE)
+
+    resize(stage, server, 50, "destination")
+
+    stage.room.becomes(server, "moved")
+    assert stage.held(server) == {
+        "instance": {"destination": NEW, "pool": gb(55), "licences": LICENCE},
+        "migration": {"source": OLD},
+    }
+    end(stage, server, outcome)
+    mine = {"destination": NEW, "pool": gb(55)} if outcome == "confirm" else {"source": OLD, "pool": gb(25)}
+    stage.comes_to_hold(server, instance={**mine, "licences": LICENCE})
+
+
+def test_what_others_have_put_on_providers_that_stay_survives_a_swap_and_a_move_that_fails_everywhere(
+    stage: PooledRoom, server: str
+) -> None:
+    stage.attach(server, pool=gb(5), licences=LICENCE)
+    before = stage.held(server)
+    stage.room.misbehave("failing", server, *stage.room.hosts)
+    fails(stage, migrate(stage, server))
+    stage.comes_to_hold(server, **before)
+    stage.room.cloud.faults.forget(server)
+    stage.room.misbehave("failing", server, "destination")
+
+    give(stage.room, "live-migrate", server)
+
+    stage.comes_to_hold(server, instance={"alternate": OLD, "pool": gb(25), "licences": LICENCE})
+
+
+def test_what_others_have_put_on_the_host_that_is_left_refuses_every_move(stage: PooledRoom, server: str) -> None:
+    room = stage.room
+    stage.attach(server, source=MORE)
+    before = stage.held(server)
+    for order in ("migrate", "live-migrate", "evacuate"):
+        if order == "evacuate":
+            room.force_down("source")
+        ordered = give(room, order, server)
+        assert isinstance(ordered, Ordered)
+        assert "others have put" in fails(stage, ordered.migration_uuid)
+        assert stage.held(server) == before
+    room.force_down("source", down=False)
+    assert "others have put" in fails(stage, resize(stage, server, 20, "destination"))
+    assert stage.held(server) == before
+
+
+@pytest.mark.parametrize("outcome", ENDS)
+def test_what_others_have_put_on_the_host_that_is_left_goes_with_it_if_that_is_said_and_comes_back(
+    stage: PooledRoom, server: str, outcome: str
+) -> None:
+    stage.attach(server, source=MORE)
+
+    migrate(stage, server, drop_extras=True)
+
+    stage.room.becomes(server, "moved")
+    assert stage.held(server) == {
+        "instance": {"destination": OLD, "pool": gb(20)},
+        "migration": {"source": WITH_MORE},
+    }
+    end(stage, server, outcome)
+    after = {"destination": OLD} if outcome == "confirm" else {"source": WITH_MORE}
+    stage.comes_to_hold(server, instance={**after, "pool": gb(20)})
+
+
+@pytest.mark.parametrize("outcome", ENDS)
+def test_what_others_have_put_on_its_host_stays_there_through_a_resize_on_it(
+    stage: PooledRoom, server: str, outcome: str
+) -> None:
+    stage.attach(server, source=MORE)
+
+    resize(stage, server, 50, "source")
+
+    stage.room.becomes(server, "moved")
+    assert stage.held(server) == {
+        "instance": {"source": {"VCPU": 4, "MEMORY_MB": 8704}, "pool": gb(50)},
+        "migration": {"source": OLD},
+    }
+    end(stage, server, outcome)
+    confirmed = {"source": {"VCPU": 4, "MEMORY_MB": 8704}, "pool": gb(50)}
+    stage.comes_to_hold(server, instance=confirmed if outcome == "confirm" else {"source": WITH_MORE, "pool": gb(20)})

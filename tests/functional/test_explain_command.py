@@ -1,0 +1,201 @@
+"""`moorage explain` on a cloud of fakes: for people, for scripts by its exit status, for machines by its JSON."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import demo
+from harness.cloud import Cloud, Plan
+from moorage import ids
+from moorage.messages import BuildInstances, ShowInstance
+from moorage.model import Flavor, Instance, RequestSpec
+from moorage.shell import main
+from moorage.wire import encode
+
+SIZE = ("--vcpus", "2", "--memory-mb", "4096", "--root-gb", "20")
+HUGE = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=17, memory_mb=4096))
+
+
+class Typed:
+    """What a command has printed, and how it ended."""
+
+    def __init__(self, status: int, out: str, err: str) -> None:
+        self.status = status
+        self.out = out
+        self.err = err
+
+    @property
+    def told(self) -> Any:
+        return json.loads(self.out)
+
+
+Types = Callable[..., Typed]
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    """Four hosts of 16 VCPU and 32 GiB in two cells; three instances of 2 VCPU on them."""
+    with Cloud(Plan(hosts=4, cells=2, settings={"scheduler": {"view_max_age": 0.0}})) as running:
+        assert all(instance.state == "active" for instance in demo.build_all(running, 3))
+        yield running
+
+
+@pytest.fixture
+def types(cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {cloud.transport_url}\n")
+
+    def typed(*words: str) -> Typed:
+        capsys.readouterr()
+        try:
+            status = main(["--config-file", str(file), "explain", *words])
+        except SystemExit as ended:
+            status = int(str(ended.code))
+        printed = capsys.readouterr()
+        return Typed(status, printed.out, printed.err)
+
+    return typed
+
+
+@pytest.fixture(scope="module")
+def refused(cloud: Cloud) -> Instance:
+    """An instance that no host has room for."""
+    conductor = cloud.client("conductor")
+    uuid = ids.fresh()
+    conductor.call(BuildInstances(request_id="too-large", request_spec=HUGE, instance_uuids=(uuid,)))
+    while (instance := conductor.call(ShowInstance(instance_uuid=uuid))).state == "building":
+        pass
+    assert instance.state == "error"
+    return instance
+
+
+# --- What is typed ----------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_finds_a_host_ends_with_0_and_says_where_its_weight_comes_from(types: Types) -> None:
+    typed = types(*SIZE, "--what-if", "-f", "json")
+    assert typed.status == 0
+    told = typed.told
+    assert (told["hosts"], told["feasible"]) == (4, 4)
+    assert told["chosen"] == told["top_hosts"][0]["host"]
+    assert {score["weigher"] for score in told["top_hosts"][0]["scores"]} >= {"ram", "cpu", "disk"}
+    assert told["what_if"]["more"] == 4 * 8 - 3
+    assert sum(told["what_if"]["cells"].values()) == told["what_if"]["more"]
+
+
+def test_a_request_that_finds_none_ends_with_1_and_reads_in_a_table(types: Types) -> None:
+    typed = types("--vcpus", "17", "--memory-mb", "64", "--host", "cell1-host-0001")
+    assert typed.status == 1
+    for words in ("NO VALID HOST", "0 of 4 hosts: 4 short of VCPU", "17 asked", "cell1-host-0001 has not enough room"):
+        assert words in typed.out
+    assert types("--vcpus", "17", "--memory-mb", "64", "-f", "json").told["chosen"] is None
+
+
+def test_a_host_that_is_not_the_best_is_told_of_beside_the_one_that_is(types: Types) -> None:
+    chosen = types(*SIZE, "-f", "json").told["top_hosts"]
+    typed = types(*SIZE, "--host", chosen[-1]["host"])
+    assert typed.status == 0
+    assert f"behind {chosen[0]['host']}: " in typed.out
+
+
+def test_a_request_spec_in_a_file_is_asked_for(types: Types, tmp_path: Path) -> None:
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(encode(HUGE)))
+    assert types("--spec", str(file)).status == 1
+
+
+# --- What is on record ------------------------------------------------------------------------------------------------
+
+
+def test_a_refused_instance_is_told_of_as_it_was_refused_and_anew_if_wanted(types: Types, refused: Instance) -> None:
+    typed = types("--instance", refused.uuid, "-f", "json")
+    assert typed.status == 1
+    assert refused.explanation is not None
+    assert typed.told["why"] == refused.explanation.summary()
+    assert "when it was refused" in typed.told["asked"]
+    assert types("--instance", refused.uuid, "--now", "-f", "json").told["asked"] == "now"
+    by_request = types("--request-id", "too-large", "-f", "json")
+    assert (by_request.status, by_request.told["instance"]) == (1, refused.uuid)
+
+
+def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: Cloud, types: Types) -> None:
+    uuid = ids.derived("demo", cloud.plan.seed, "instance", 0)
+    host = cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).host
+    typed = types("--instance", uuid, "-f", "json")
+    assert typed.status == 0
+    assert host in typed.told["named_hosts"]
+    moving = types("--instance", uuid, "--moving", "live-migration", "-f", "json")
+    assert moving.status == 0
+    assert moving.told["named_hosts"][host].startswith("is the host that the server is to leave")
+
+
+def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
+    cloud: Cloud, types: Types, refused: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main(["--config-file", str(tmp_path / "moorage.conf"), "instance", "show", refused.uuid, "-f", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["explanation"].startswith("0 of 4 hosts: 4 short of VCPU")
+    assert shown["explained_by"] == f"moorage explain --instance {refused.uuid}"
+
+
+# --- Bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ((*SIZE, "--host", "nobody"), "There is no host nobody"),
+        (("--instance", "nobody"), "There is no instance nobody"),
+        (("--instance", ids.derived("tests", "nobody")), "There is no instance"),
+        (("--request-id", "nothing"), "nothing on record was ordered by nothing"),
+        (("--spec", "/nowhere/spec.json"), "--spec /nowhere/spec.json"),
+        (("--vcpus", "1"), "--memory-mb"),
+        ((*SIZE, "--moving", "resize"), "--moving"),
+        ((*SIZE, "--moving", "sideways"), "sideways"),
+        ((*SIZE, "--count", "0"), "--count"),
+        (("--vcpus", "0", "--memory-mb", "1"), "$.request_spec.flavor.vcpus"),
+        ((*SIZE, "--resource", "CUSTOM_NOTHING=1"), "There is no resource class CUSTOM_NOTHING"),
+        ((*SIZE, "--server-group", ids.derived("tests", "nothing")), "There is no server group"),
+        (("--instance", "a", "--spec", "b"), "not allowed with"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_bad_input_is_named_and_ends_with_2(types: Types, words: tuple[str, ...], named: str) -> None:
+    typed = types(*words)
+    assert typed.status == 2
+    assert named in typed.err
+    assert "Traceback" not in typed.err
+    assert typed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("{", "truncated"),
+        ("[]", "Expected `object`"),
+        ('{"project_id": "p", "user_id": "u", "flavor": {"vcpus": "two", "memory_mb": 1}}', "$.flavor.vcpus"),
+        ('{"project_id": "p", "user_id": "u", "flavor": {"vcpus": 1, "memory_mb": 1}, "colour": "red"}', "colour"),
+    ],
+)
+def test_a_malformed_spec_is_refused_with_the_path_of_its_fault(
+    types: Types, tmp_path: Path, text: str, named: str
+) -> None:
+    file = tmp_path / "spec.json"
+    file.write_text(text)
+    typed = types("--spec", str(file))
+    assert typed.status == 2
+    assert named in typed.err
+    assert "Traceback" not in typed.err
+
+
+def test_a_scheduler_that_does_not_answer_is_neither_yes_nor_no(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = inproc://{ids.fresh()}/\n[rpc]\ncall_timeout = 0.2\n")
+    assert main(["--config-file", str(file), "explain", *SIZE]) == 3
+    assert "could not be found out" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""A host on which builds fail sinks in the eyes of the schedulers and rises as builds succeed: a whole cloud."""
+
+from typing import Any
+
+from operation_cloud import TroublesomeCloud
+
+from harness.cloud import Plan, wait_until
+from moorage import ids
+from moorage.messages import BuildInstances, ShowInstance
+from moorage.model import Flavor, Instance, RequestSpec
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
+
+
+def build(cloud: TroublesomeCloud, host: str | None = None, *, fails: bool = False) -> Instance:
+    """Build a server, on this host if one is named; return it as it is in the end."""
+    uuid = ids.fresh()
+    spec = RequestSpec(project_id="p", user_id="u", flavor=SPEC.flavor, force_hosts=(host,) if host else ())
+    if fails and host:
+        cloud.faults.failing.add((uuid, host))
+    conductor = cloud.client("conductor")
+    conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,)))
+    wait_until(lambda: conductor.call(ShowInstance(instance_uuid=uuid)).state in ("active", "error"), "the build's end")
+    return conductor.call(ShowInstance(instance_uuid=uuid))
+
+
+def failed(cloud: TroublesomeCloud) -> dict[str, float]:
+    return {host.service_host: host.failed_builds for host in cloud.hosts()}
+
+
+def test_a_host_that_fails_a_build_gets_none_while_others_can_and_is_as_good_as_they_after_some_succeed() -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "scheduler": {"enabled_weighers": ["build_failure"], "view_max_age": 0.0},
+        "conductor": {"report_interval": 0.1, "failed_build_half_life": 1e6},
+    }
+    with TroublesomeCloud(Plan(hosts=3, settings=settings)) as cloud:
+        broken, *others = sorted(failed(cloud))
+        assert build(cloud, broken, fails=True).state == "error"
+        wait_until(lambda: failed(cloud) == {broken: 1.0, others[0]: 0.0, others[1]: 0.0}, "the failure to be told")
+        built = [build(cloud) for _ in range(6)]
+        assert all(instance.host in others and len(instance.attempts) == 1 for instance in built)
+
+        for _ in range(2):
+            assert build(cloud, broken).state == "active"
+        wait_until(lambda: failed(cloud)[broken] == 0.0, "the host to be as good as the others")
+        for host in others:
+            build(cloud, host, fails=True)
+        wait_until(lambda: failed(cloud) == {broken: 0.0, others[0]: 1.0, others[1]: 1.0}, "the others to have failed")
+        assert build(cloud).host == broken
+        assert sum(host.instances for host in cloud.hosts()) == 9
+        assert {host.service_host: host.instances for host in cloud.hosts()}[broken] == 3

@@ -1,0 +1,216 @@
+"""A scheduler's policy: shown as it is, replaced whole while decisions are made, and refused whole."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scheduler_builders import spec
+from scheduler_operator import Operator
+from scheduler_rig import Rig
+
+from moorage import ids, options
+from moorage.bus import Bus
+from moorage.inspection import ServiceReport
+from moorage.messages import ExplainRequest, ReportService, ShowPolicy
+from moorage.model import Explanation
+from scheduler.service import SchedulerService
+
+#: Two policies of which no part is the same.
+ONE = {
+    "scheduler": {"enabled_filters": "compute,resources", "enabled_weighers": "ram,cpu", "host_subset_size": "1"},
+    "weighers": {"ram_weight_multiplier": "2.0"},
+}
+OTHER = {
+    "scheduler": {
+        "enabled_filters": "destination,availability_zone,resources",
+        "enabled_weighers": "disk",
+        "enabled_request_filters": "extra_specs",
+        "host_subset_size": "3",
+    },
+    "filters": {"image_properties_default_architecture": "x86_64"},
+    "weighers": {"disk_weight_multiplier": "-1.0"},
+}
+Settings = dict[str, dict[str, str]]
+
+
+class Configured:
+    """A store of three hosts, and schedulers that are configured by files of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.rig = Rig(f"sqlite:///{folder}/main.sqlite")
+        self.rig.add_hosts([1, 2, 3])
+        self._transport_url = f"inproc://{ids.fresh()}/"
+        self.services: list[SchedulerService] = []
+        self.write("one", ONE)
+        self.bus = Bus(options.new(files=[self.file("one")]))
+
+    def close(self) -> None:
+        for service in self.services:
+            service.stop()
+        self.bus.close()
+        self.rig.close()
+
+    def file(self, name: str) -> Path:
+        return self._folder / f"{name}.conf"
+
+    def write(self, name: str, settings: Settings) -> None:
+        common = {"DEFAULT": {"transport_url": self._transport_url}, "database": {"connection": self.rig.url}}
+        groups = {**common, **settings}
+        lines = [line for group, values in groups.items() for line in (f"[{group}]", *_lines(values))]
+        self.file(name).write_text("\n".join(lines))
+
+    def start(self, name: str = "one") -> SchedulerService:
+        service = SchedulerService(options.new(files=[self.file(name)]), name)
+        self.services.append(service)
+        service.start()
+        return service
+
+    def policy(self, name: str = "one") -> Any:
+        return self.bus.client("scheduler", name, timeout=60.0).call(ShowPolicy())
+
+    def explains(self) -> Explanation:
+        return self.bus.client("scheduler", "one", timeout=60.0).call(ExplainRequest(request_spec=spec()))
+
+
+def _lines(values: dict[str, str]) -> list[str]:
+    return [f"{name} = {value}" for name, value in values.items()]
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Iterator[Configured]:
+    configured = Configured(tmp_path)
+    yield configured
+    configured.close()
+
+
+def by_what(explanation: Explanation) -> tuple[Any, ...]:
+    """What a decision has gone by, as its explanation tells."""
+    scores = explanation.top_hosts[0].scores
+    return [each.name for each in explanation.filters], [(each.weigher, each.multiplier) for each in scores]
+
+
+BY_ONE = (["compute", "resources"], [("ram", 2.0), ("cpu", 1.0)])
+BY_OTHER = (["destination", "availability_zone", "resources"], [("disk", -1.0)])
+
+
+def test_a_policy_is_told_with_its_plugins_in_order_and_their_options(configured: Configured) -> None:
+    configured.write("one", {**ONE, "scheduler": {**ONE["scheduler"], "enabled_filters": "resources,io_ops,compute"}})
+    configured.start()
+    policy = configured.policy()
+    assert [each.name for each in policy.filters] == ["resources", "io_ops", "compute"]
+    assert policy.filters[1].settings == {"max_io_ops_per_host": 8}
+    assert policy.filters[1].source == "filters.io_ops:IoOpsFilter"
+    assert [(each.name, each.multiplier) for each in policy.weighers] == [("ram", 2.0), ("cpu", 1.0)]
+    assert policy.host_subset_size == 1
+    assert (policy.refused, policy.needs_restart) == (None, ())
+
+
+def test_each_decision_is_made_by_one_policy_whatever_is_reloaded_meanwhile(configured: Configured) -> None:
+    service, ended = configured.start(), threading.Event()
+    seen: list[tuple[Any, ...]] = []
+
+    def decide() -> None:
+        while not ended.is_set():
+            seen.append(by_what(configured.explains()))
+
+    threads = [threading.Thread(target=decide) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(8):
+            before = len(seen)
+            configured.write("one", OTHER if turn % 2 == 0 else ONE)
+            service.reload()
+            # Whatever begins from now on goes by what has been reloaded.
+            assert by_what(configured.explains()) == (BY_OTHER if turn % 2 == 0 else BY_ONE)
+            assert len(seen) >= before
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert configured.policy().refused is None
+    assert not [each for each in seen if each not in (BY_ONE, BY_OTHER)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"scheduler": {"enabled_filters": "compute,moonshine"}}, "no filter named moonshine"),
+        ({"scheduler": {"enabled_weighers": "ram,ram"}}, "enabled twice"),
+        ({"scheduler": {"host_subset_size": "0"}}, "host_subset_size"),
+        ({"weighers": {"ram_weight_multiplier": "much"}}, "ram_weight_multiplier"),
+        (
+            {"scheduler": {"enabled_weighers": "metrics"}, "weighers": {"metrics_weight_setting": "cpu.percent=often"}},
+            "metrics_weight_setting",
+        ),
+        ({"scheduler": {"enabled_request_filters": "pci"}, "request_filters": {"pci_alias": "{"}}, "pci_alias"),
+    ],
+)
+def test_a_configuration_that_is_wrong_is_refused_whole_and_the_policy_stays(
+    configured: Configured, caplog: pytest.LogCaptureFixture, wrong: Settings, reason: str
+) -> None:
+    service = configured.start()
+    before = configured.policy()
+    # Beside what is wrong stands what would have been right.
+    right = {"enabled_request_filters": "extra_specs", **wrong.get("scheduler", {})}
+    configured.write("one", {**wrong, "scheduler": right})
+    with caplog.at_level(logging.ERROR):
+        service.reload()
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert reason in line
+    assert before.fingerprint in line
+    after = configured.policy()
+    assert (after.fingerprint, after.filters, after.weighers) == (before.fingerprint, before.filters, before.weighers)
+    assert reason in after.refused.reason
+    assert by_what(configured.explains()) == BY_ONE
+    configured.write("one", OTHER)
+    service.reload()
+    assert configured.policy().refused is None
+
+
+def test_what_needs_a_restart_is_named(configured: Configured, caplog: pytest.LogCaptureFixture) -> None:
+    service = configured.start()
+    configured.write("one", {**OTHER, "rpc": {"threads": "3"}, "conductor": {"connection": "sqlite:///secret"}})
+    with caplog.at_level(logging.WARNING):
+        service.reload()
+    assert configured.policy().needs_restart == ("[conductor] connection", "[rpc] threads")
+    assert by_what(configured.explains()) == BY_OTHER
+    assert "not taken before a restart: [conductor] connection, [rpc] threads" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(
+    configured: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator = Operator(configured.file("one"), capsys, configured.rig)
+    configured.write("two", ONE)
+    one, _two = configured.start("one"), configured.start("two")
+    for name in ("one", "two"):
+        report = ServiceReport(name=name, kind="scheduler", machine="m", version="1")
+        configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    shown = operator.types("scheduler", "config", "show")
+    assert [each["scheduler"] for each in shown] == ["one", "two"]
+    assert shown[0]["policy"] == shown[1]["policy"]
+    assert [each["name"] for each in shown[0]["filters"]] == ["compute", "resources"]
+    assert shown[0]["refused_reload"] is None
+    assert "ram x 2" in operator.reads("scheduler", "config", "show", "--scheduler", "one")
+    configured.write("one", {**ONE, "weighers": {"ram_weight_multiplier": "3.0"}})
+    one.reload()
+    status, shown, said = operator.runs("scheduler", "config", "show")
+    assert status == 1
+    assert shown[0]["policy"] != shown[1]["policy"]
+    assert "differs" in said
+    assert "in weighers" in said
+    configured.write("one", {"scheduler": {"enabled_filters": "moonshine"}})
+    one.reload()
+    [shown] = operator.types("scheduler", "config", "show", "--scheduler", "one")
+    assert "moonshine" in shown["refused_reload"]["reason"]
+    _status, lines, _said = operator.runs("status")
+    assert "moonshine" in next(line["detail"] for line in lines if line["part"] == "policy of one")
+    status, shown, said = operator.runs("scheduler", "config", "show", "--scheduler", "three", "--timeout", "1")
+    assert (status, shown) == (1, [])
+    assert "Scheduler three does not answer" in said

@@ -1,0 +1,182 @@
+"""Orders that cannot be carried out: a clear error, and nothing changed in any of the three databases."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from database_dump import differences, dump
+from operation_cloud import Troubles, TroublesomeCloud, plan
+from operation_room import Room, rooms_of
+from order_table import FIRST, MOVES, ORDERS, REFUSED, give, refused, server_in
+
+from moorage import errors, ids
+from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost
+
+#: What a decision that finds no host may change: the record of the order.
+RECORDS = {"conductor_migrations", "conductor_operations", "conductor_instances", "cell_migrations", "cell_instances"}
+
+
+@pytest.fixture(scope="module")
+def rooms() -> Iterator[tuple[Room, Room]]:
+    """One room in each of two cells."""
+    with TroublesomeCloud(replace(plan("combine", hosts=6), cells=2)) as cloud:
+        here, there = rooms_of(cloud, Troubles())
+        yield here, there
+
+
+@pytest.fixture
+def room(rooms: tuple[Room, Room]) -> Room:
+    return rooms[0]
+
+
+@contextmanager
+def nothing_changing(room: Room) -> Iterator[None]:
+    """See that nothing changes until exit."""
+    before = dump(room.cloud.database)
+    yield
+    assert differences(before, dump(room.cloud.database)) == {}
+
+
+# --- State and name ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", REFUSED)
+def test_an_order_that_does_not_suit_a_servers_state_is_refused_and_changes_nothing(room: Room, state: str) -> None:
+    with server_in(room, state) as uuid, nothing_changing(room):
+        faults = {order: refused(room, order, uuid) for order in REFUSED[state]}
+    assert {order: type(fault) for order, fault in faults.items()} == dict.fromkeys(REFUSED[state], errors.InvalidState)
+    assert FIRST[state] in str(faults["evacuate"])
+
+
+def test_nothing_can_be_ordered_for_a_server_that_is_not_known(room: Room) -> None:
+    unknown = ids.fresh()
+    with nothing_changing(room):
+        faults = [refused(room, order, unknown) for order in ORDERS]
+    assert {type(fault) for fault in faults} == {errors.InstanceNotFound}
+    assert all(unknown in str(fault) for fault in faults)
+
+
+# --- Hosts ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [*MOVES, "evacuate", "unshelve"])
+def test_a_server_is_sent_only_to_another_host_of_its_cell_that_is_known_up_and_enabled(
+    rooms: tuple[Room, Room], order: str
+) -> None:
+    room, other_cell = rooms
+    scheduler = room.cloud.client("scheduler")
+    alternate = room.hosts["alternate"]
+    wrong = {
+        "nowhere": (errors.HostNotFound, "nowhere"),
+        other_cell.hosts["source"]: (errors.InvalidState, "another cell"),
+        room.hosts["destination"]: (errors.InvalidState, "down"),
+        alternate: (errors.InvalidState, "new disks"),
+    }
+    if order not in ("resize", "unshelve"):
+        wrong[room.hosts["source"]] = (errors.InvalidState, "already")
+    with server_in(room, "shelved" if order == "unshelve" else "active") as uuid:
+        if order == "evacuate":
+            room.force_down("source")
+        room.force_down("destination")
+        scheduler.call(
+            SetHost(request_id=ids.fresh(), service_host=alternate, disabled=True, disabled_reason="new disks")
+        )
+        with nothing_changing(room):
+            for host, (kind, why) in wrong.items():
+                with pytest.raises(kind, match=why):
+                    give(room, order, uuid, host)
+        room.force_down("destination", down=False)
+        scheduler.call(SetHost(request_id=ids.fresh(), service_host=alternate, disabled=False))
+
+
+@pytest.mark.parametrize("order", [*MOVES, "evacuate", "unshelve"])
+def test_a_server_that_is_sent_to_a_full_host_stays_as_it_was_and_the_refusal_is_explained(
+    room: Room, order: str
+) -> None:
+    with server_in(room, "shelved" if order == "unshelve" else "active") as uuid:
+        room.fill("destination")
+        if order == "evacuate":
+            room.force_down("source")
+        before, shown = dump(room.cloud.database, but=["updated_at"]), room.show(uuid)
+
+        give(room, order, uuid, room.hosts["destination"])
+
+        room.until(lambda: not room.seen(uuid).pending, "it to be refused")
+        after = differences(before, dump(room.cloud.database, but=["updated_at"]))
+        assert after.keys() <= RECORDS
+        now = room.show(uuid)
+        assert (now.state, now.host, now.claim_id, now.attempts) == (
+            shown.state,
+            shown.host,
+            shown.claim_id,
+            shown.attempts,
+        )
+        migrations = room.ask(ListMigrations(instance_uuid=uuid, ended=True))
+        explained = now if order == "unshelve" else migrations[-1]
+        assert explained.explanation is not None
+
+
+# --- Twice at the same time -------------------------------------------------------------------------------------------
+
+#: By order: the state that it begins in, which host then keeps it from ending, and of which of the two that are given
+#: at the same time an answer may be a refusal.
+TWICE = {
+    "migrate": ("active", "hanging", True),
+    "resize": ("active", "hanging", True),
+    "live-migrate": ("active", "hanging", True),
+    "evacuate": ("active", "hanging", True),
+    "unshelve": ("shelved", "hanging", True),
+    "confirm": ("moved", "silent", False),
+    "shelve": ("active", "silent", False),
+    "delete": ("active", "silent", False),
+}
+
+
+@pytest.mark.parametrize("order", TWICE)
+def test_of_two_equal_orders_at_the_same_time_one_is_carried_out(room: Room, order: str) -> None:
+    state, how, is_refused = TWICE[order]
+    with server_in(room, state) as uuid:
+        room.misbehave(how, uuid, *room.hosts)
+        if order == "evacuate":
+            room.force_down("source")
+
+        with ThreadPoolExecutor(2) as threads:
+            faults = list(threads.map(lambda _: refused(room, order, uuid), range(2)))
+
+        assert [type(fault) for fault in faults if fault is not None] == [errors.InvalidState] * is_refused
+        kind = "move" if order in (*MOVES, "evacuate") else order
+        half = [one.cell_uuid for one in room.ask(ListOperations(instance_uuid=uuid, ended=True)) if one.kind == kind]
+        assert len(half) == len(set(half)), "it is under way twice"
+        assert len(room.ask(ListMigrations(instance_uuid=uuid, ended=True))) == (
+            1 if kind in ("move", "confirm") else 0
+        )
+
+
+def test_of_two_builds_of_one_server_at_the_same_time_one_is_carried_out_and_later_ones_change_nothing(
+    room: Room,
+) -> None:
+    uuid = ids.fresh()
+
+    def build() -> type[errors.MoorageError] | None:
+        message = BuildInstances(request_id=ids.fresh(), request_spec=room.spec("source"), instance_uuids=(uuid,))
+        try:
+            room.order(message)
+        except errors.MoorageError as fault:
+            return type(fault)
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda _: build(), range(2)))
+
+    assert sorted(map(str, answers)) == sorted(map(str, [None, errors.AlreadyExists]))
+    room.becomes(uuid, "active")
+    assert room.seen(uuid).holds == "instance: source"
+    room.until(lambda: not room.seen(uuid).pending, "it to be done")
+    with nothing_changing(room):
+        assert build() is errors.AlreadyExists
+    give(room, "delete", uuid)
+    room.becomes(uuid, "deleted")
+    with nothing_changing(room):
+        assert build() is errors.AlreadyExists

@@ -1,0 +1,56 @@
+"""Host aggregates as clients of the Placement API meet them: aggregates of providers like any other."""
+
+import pytest
+from http_api import Api
+from http_replies import Http
+from scheduler_builders import CELLS
+from scheduler_rig import report
+
+from moorage import ids
+from moorage.messages import AddAggregateHost, CreateHostAggregate, ReportHosts
+from placement_store import cells
+from scheduler import aggregate_changes, reports
+
+
+@pytest.fixture
+def ssd(api: Api) -> str:
+    """The uuid of an aggregate that host1 is in, whose compute node has no provider yet."""
+    database = api.store.database
+    cells.create(database, name="cell0", uuid=CELLS[0])
+    brought = ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),))
+    database.write(lambda connection: reports.write(connection, brought))
+    created = CreateHostAggregate(request_id=ids.fresh(), name="ssd")
+    uuid = database.write(lambda connection: aggregate_changes.create(connection, created)).uuid
+    joining = AddAggregateHost(request_id="r", aggregate="ssd", service_host="host1")
+    database.write(lambda connection: aggregate_changes.add_host(connection, joining))
+    return uuid
+
+
+def node_of_host1(http: Http) -> str:
+    uuid = report(1).compute_node_uuid
+    assert http.post("/resource_providers", {"name": "host1", "uuid": uuid}).status == 200
+    return uuid
+
+
+def test_a_hosts_node_is_in_its_aggregate_and_no_put_takes_it_out(http: Http, ssd: str) -> None:
+    node, other = node_of_host1(http), http.provider()
+    path, one, two = f"/resource_providers/{node}/aggregates", ids.fresh(), ids.fresh()
+    assert http.get(path).body == {"aggregates": [ssd], "resource_provider_generation": 0}
+    written = http.put(path, {"aggregates": [two, one], "resource_provider_generation": 0})
+    # In the order in which they were sent, and then what has stayed.
+    assert written.body == {"aggregates": [two, one, ssd], "resource_provider_generation": 1}
+    assert http.put(path, [], "1.18").body == {"aggregates": [ssd]}
+    named = {"aggregates": [ssd, one], "resource_provider_generation": 1}
+    assert http.put(path, named).body["aggregates"] == [ssd, one]
+    assert http.put(f"/resource_providers/{other}/aggregates", [one], "1.18").body == {"aggregates": [one]}
+
+
+def test_candidates_and_providers_are_found_by_it(http: Http, ssd: str) -> None:
+    node = node_of_host1(http)
+    http.provider()
+    assert [one["uuid"] for one in http.get(f"/resource_providers?member_of={ssd}").body["resource_providers"]] == [
+        node
+    ]
+    assert node not in {
+        one["uuid"] for one in http.get(f"/resource_providers?member_of=!{ssd}").body["resource_providers"]
+    }

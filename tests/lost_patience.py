@@ -1,0 +1,36 @@
+"""Time that passes for one instance alone: the hosts that it waits for are given up now, however long they had."""
+
+from collections.abc import Collection
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from conductor.cell_attempts import BUILDING, text
+from conductor.cell_builds import TIMED_OUT
+from conductor.cell_payloads import Starting
+from conductor.schema import cell_attempts, cell_operations
+from conductor.steps import PENDING
+from moorage.database import Database
+
+
+def run_out(database: Database, instance_uuid: str, hosts: Collection[str]) -> int:
+    """Let the patience with those of these hosts be over that have accepted a claim of an instance.
+
+    :returns: how many attempts on them have been given up by now.
+    """
+    return database.write(lambda connection: _run_out(connection, instance_uuid, hosts))
+
+
+def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str]) -> int:
+    attempts = connection.execute(
+        select(cell_attempts).where(cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.host.in_(hosts))
+    ).all()
+    waiting = [msgspec.json.encode(Starting(number=row.number)) for row in attempts if row.state == BUILDING]
+    # Whoever looks next for what is due finds that its time is over.
+    table = cell_operations.c
+    connection.execute(
+        cell_operations.update()
+        .where(table.subject == instance_uuid, table.state == PENDING, table.step == "wait", table.payload.in_(waiting))
+        .values(due_at=0.0)
+    )
+    return sum(text(row.reason) == TIMED_OUT for row in attempts)

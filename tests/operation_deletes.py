@@ -1,0 +1,26 @@
+"""The rows of the table of operations about deleting a server on which others have put something."""
+
+from collections.abc import Iterator
+
+from operation_basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
+
+#: Troubles that have names of their own, for whoever plays them.
+ON_IT = "others have put something on it"
+ON_BOTH_SIDES = "its move waits to be confirmed, and others have put something on both sides"
+SILENT = "the source's host does not answer, and others have put something there"
+TAKE_AWAY = "take it away"
+
+
+def rows() -> Iterator[Row]:
+    """Yield them."""
+    gone = Stand("deleted")
+    yield ends_well("delete", ON_IT)
+    yield Row("delete", ON_IT, KEEPING, Stand("deleted", "", "instance: licence"), TAKE_AWAY, gone)
+    ended = Stand("deleted", "ended")
+    yield ends_well("delete", ON_BOTH_SIDES, end=ended)
+    left = Stand("deleted", "ended", "instance: source + licence")
+    yield Row("delete", ON_BOTH_SIDES, KEEPING, left, TAKE_AWAY, ended)
+    more = Stand("deleted", "", "residue: source (and more)")
+    yield Row("delete", SILENT, ANY, more, ANSWERS, gone)
+    both = Stand("deleted", "", "instance: source; residue: source")
+    yield Row("delete", SILENT, KEEPING, both, ANSWERS, Stand("deleted", "", "instance: source"))

@@ -1,0 +1,73 @@
+"""The rows of the table of operations about what others write to the consumer of a migration."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from operation_basis import (
+    AGAIN,
+    ALL,
+    ANSWERS,
+    ANY,
+    AS_IT_WAS,
+    DELETE,
+    MOVES,
+    STOPPING,
+    WELL,
+    Row,
+    Stand,
+    ends_well,
+    on_alternate,
+    with_licence,
+)
+
+
+def rows() -> Iterator[Row]:
+    """Yield them."""
+    for operation in MOVES:
+        yield from _under_way(operation)
+        if operation not in STOPPING:
+            yield from _arrived(operation)
+    yield from _released_under_way()
+    yield from _ends()
+
+
+def _under_way(operation: str) -> Iterator[Row]:
+    alternate = on_alternate(WELL[operation])
+    # What others put on the migration of a move that confirms itself goes with it.
+    swapped = replace(alternate, holds=alternate.holds.replace("migration: source", "migration: source + licence"))
+    yield ends_well(operation, "the destination fails, and others write to the migration before the swap", end=swapped)
+    yield Row(
+        operation,
+        "every destination fails, and others write to the migration before the source is given back",
+        ALL,
+        with_licence(AS_IT_WAS),
+        AGAIN,
+        with_licence(WELL[operation]),
+    )
+
+
+def _released_under_way() -> Iterator[Row]:
+    trouble = "every destination fails, and others take away what the migration holds before the source is given back"
+    stuck = Stand("moving on the source", "moving", "instance: alternate")
+    yield Row("migrate", trouble, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="move")
+
+
+def _arrived(operation: str) -> Iterator[Row]:
+    well = WELL[operation]
+    yield ends_well(operation, "others write to the migration before the source is released", ALL)
+    yield ends_well(operation, "others take away what the migration holds before the source is released")
+    left = replace(well, holds=f"{well.holds}; residue: source + licence")
+    yield Row(operation, "the source's host does not answer, and others write to the residue", ANY, left, ANSWERS, well)
+
+
+def _ends() -> Iterator[Row]:
+    trouble = "others write to the migration before the end of the move"
+    yield ends_well("confirm", trouble, ALL)
+    yield ends_well("revert", trouble, ALL, with_licence(WELL["revert"]))
+    before = "others write to the migration before the source is given back"
+    yield ends_well("abort", before, ALL, with_licence(WELL["abort"]))
+    taken = "others take away what the migration holds before the end of the move"
+    yield ends_well("confirm", taken)
+    # There is nothing left to go back to, and nobody else may decide where it shall be.
+    stuck = Stand("moved on the destination", "reverting", "instance: destination")
+    yield Row("revert", taken, ANY, stuck, DELETE, Stand("deleted", "ended"), pending="revert")

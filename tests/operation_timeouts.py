@@ -1,0 +1,64 @@
+"""The rows of the table of operations about hosts that are given up, and about builds."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from operation_basis import (
+    AGAIN,
+    ALL,
+    ANOTHER,
+    ANSWERS,
+    ANY,
+    AS_IT_WAS,
+    MOVES,
+    SHELVED,
+    WELL,
+    Row,
+    Stand,
+    ends_well,
+    on_alternate,
+    with_licence,
+)
+
+#: Troubles in which a host accepts a claim, does not report in time, and cannot be told to destroy what it has begun:
+#: the hosts of which it is true, those that a resize has further, and how many are tried until then.
+ONE_GIVEN_UP = "the destination is given up, and does not answer"
+ALL_GIVEN_UP = "every destination is given up, and none answers"
+ERROR = Stand("error")
+
+
+def rows() -> Iterator[Row]:
+    """Yield them."""
+    for operation in (*MOVES, "unshelve", "build"):
+        yield from _given_up(operation)
+    yield from _builds()
+
+
+def _given_up(operation: str) -> Iterator[Row]:
+    size = " (new size)" if operation == "resize" else ""
+    well = on_alternate(WELL[operation])
+    left = replace(well, holds=f"{well.holds}; residue: destination{size}")
+    yield Row(operation, ONE_GIVEN_UP, ANY, left, ANSWERS, well)
+    back = {"unshelve": SHELVED, "build": ERROR}.get(operation, AS_IT_WAS)
+    # A resize is tried on its own host, too.
+    which = ("alternate", "destination", "source") if operation == "resize" else ("alternate", "destination")
+    held = "; ".join(filter(None, [back.holds, *(f"residue: {role}{size}" for role in which)]))
+    following = ANOTHER if operation == "build" else AGAIN
+    yield Row(operation, ALL_GIVEN_UP, ANY, replace(back, holds=held), following, WELL[operation])
+
+
+def _builds() -> Iterator[Row]:
+    operation, well = "build", WELL["build"]
+    trouble = "others have put something on it"
+    yield Row(operation, trouble, ("fail", "retry"), with_licence(ERROR), ANOTHER, well)
+    yield ends_well(operation, trouble, ("combine",), with_licence(well))
+    yield ends_well(operation, "the destination fails, and others write before the swap", ALL, _swapped_with_licence())
+    yield Row(operation, "no host has room", ANY, ERROR, ANOTHER, well)
+    yield ends_well(operation, "the destination fails", end=on_alternate(well))
+    yield ends_well(operation, "the destination refuses", end=on_alternate(well))
+    yield Row(operation, "every destination fails", ANY, ERROR, ANOTHER, well)
+    yield Row(operation, "the destination fails, and the alternates are full by then", ANY, ERROR, ANOTHER, well)
+
+
+def _swapped_with_licence() -> Stand:
+    return with_licence(on_alternate(WELL["build"]))

@@ -1,0 +1,82 @@
+"""A room whose hosts have no disks: they share a pool. And exactly what is held there, by whom and of what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from operation_cloud import Troubles, TroublesomeCloud
+from operation_room import Room, rooms_of
+from os_traits import MISC_SHARES_VIA_AGGREGATE
+
+from moorage import errors, ids
+from moorage.messages import (
+    CreateResourceProvider,
+    GetAllocations,
+    GetResourceProvider,
+    ListMigrations,
+    SetAggregates,
+    SetInventory,
+    SetTraits,
+)
+from moorage.model import Inventory, Resources
+
+#: By who holds it and where: ``instance``, ``migration`` or ``residue``; the role of a host, ``pool`` or ``licences``.
+Held = dict[str, dict[str, Resources]]
+
+
+@dataclass
+class PooledRoom:
+    """A room, and the pool beside it."""
+
+    room: Room
+    total: int = 100
+    pool: str = field(default_factory=ids.fresh)
+
+    @classmethod
+    def furnish(cls, cloud: TroublesomeCloud) -> "PooledRoom":
+        """Make one of the three hosts of a cloud, and of a pool of 100 GB."""
+        [room] = rooms_of(cloud, Troubles())
+        pooled = cls(room)
+        placement, uuid = room.placement, pooled.pool
+        placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=uuid, name="pool"))
+        disks = Inventory(total=pooled.total)
+        placement.call(SetInventory(request_id=ids.fresh(), uuid=uuid, resource_class="DISK_GB", inventory=disks))
+        placement.call(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=(MISC_SHARES_VIA_AGGREGATE,)))
+        placement.call(SetAggregates(request_id=ids.fresh(), uuid=uuid, aggregates=(room.aggregate,)))
+        return pooled
+
+    def held(self, uuid: str) -> Held:
+        """Return all that is held for a server, itself or by its migrations and attempts."""
+        attempts = [attempt.attempt_id for attempt in self.room.show(uuid).attempts]
+        migrations = [one.uuid for one in self.room.ask(ListMigrations(instance_uuid=uuid, ended=True))]
+        found: Held = {}
+        for consumer in (uuid, *migrations, *attempts):
+            try:
+                known = self.room.placement.call(GetAllocations(consumer_uuid=consumer))
+            except errors.ConsumerNotFound:
+                continue
+            if known.allocations:
+                who = known.consumer_type.lower()
+                assert who not in found
+                found[who] = {self._place(at): dict(part.resources) for at, part in known.allocations.items()}
+        return found
+
+    def _place(self, provider: str) -> str:
+        names = {node: role for role, node in self.room.nodes.items()}
+        return {**names, self.pool: "pool", self.room.licences: "licences"}[provider]
+
+    def comes_to_hold(self, uuid: str, **wanted: Mapping[str, Resources]) -> None:
+        """Wait until exactly this is held for a server, by whom and where."""
+        expected = {who: dict(places) for who, places in wanted.items()}
+        try:
+            self.room.until(lambda: self.held(uuid) == expected, "it to be held")
+        except TimeoutError:
+            assert self.held(uuid) == expected
+
+    def used(self) -> int:
+        """Return how much of the pool is in use."""
+        return self.room.placement.call(GetResourceProvider(uuid=self.pool)).used["DISK_GB"]
+
+    def attach(self, uuid: str, **amounts: Resources) -> None:
+        """Have others write amounts to a consumer, by where they are."""
+        providers = {**self.room.nodes, "pool": self.pool, "licences": self.room.licences}
+        self.room.hold(uuid, {providers[place]: resources for place, resources in amounts.items()})

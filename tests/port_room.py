@@ -1,0 +1,126 @@
+"""Ports: bandwidth that is attached to servers of a room, of the two NICs that each of its hosts has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from operation_room import Room
+
+from moorage import context, errors, ids
+from moorage.inspection import OperationState
+from moorage.messages import (
+    AttachResource,
+    DeleteInstance,
+    DetachResource,
+    GetAllocations,
+    OperationBegun,
+    PutAllocations,
+    ShowOperation,
+)
+from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
+
+BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
+#: Of the fake driver: each NIC has room for one port, and for a small one beside it.
+NICS = {"nics": 2, "vfs_per_nic": 4, "nic_bandwidth": 1000}
+PORT, WIDTH = "_port1", 600
+
+
+def bandwidth(amount: int = WIDTH, **different: Any) -> ResourceGroup:
+    return ResourceGroup(resources={BANDWIDTH: amount}, **different)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What of ports there is in a room."""
+
+    room: Room
+
+    def order(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationBegun:
+        """Order a port to be attached."""
+        message = AttachResource(
+            request_id=ids.fresh(), instance_uuid=uuid, suffix=name, group=bandwidth(amount, **different)
+        )
+        return self.room.order(message)
+
+    def attach(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationState:
+        """Attach a port, and return how that has ended."""
+        return self.ended(self.order(uuid, name, amount, **different))
+
+    def detach(self, uuid: str, name: str = PORT) -> OperationState:
+        """Detach a port, and return how that has ended."""
+        return self.ended(self.room.order(DetachResource(request_id=ids.fresh(), instance_uuid=uuid, suffix=name)))
+
+    def ended(self, begun: OperationBegun) -> OperationState:
+        shown = ShowOperation(uuid=begun.operation_uuid)
+        self.room.until(lambda: self.room.ask(shown).state != "pending", "the operation to end")
+        return self.room.ask(shown)
+
+    def nics(self) -> dict[str, str]:
+        """Return the NICs by uuid: their roles and numbers."""
+        return {uuid: f"{role} {number}" for uuid, (role, number) in self.room.nics.items()}
+
+    def nic(self, role: str, number: int) -> str:
+        return next(uuid for uuid, name in self.nics().items() if name == f"{role} {number}")
+
+    def held(self, consumer: str) -> Mapping[str, int]:
+        """Return what a consumer holds of which NIC."""
+        try:
+            allocations = self.room.placement.call(GetAllocations(consumer_uuid=consumer)).allocations
+        except errors.ConsumerNotFound:
+            return {}
+        names = self.nics()
+        return {names[uuid]: part.resources[BANDWIDTH] for uuid, part in allocations.items() if uuid in names}
+
+    def take_away(self, uuid: str) -> None:
+        """Have somebody take all ports of a server away, as an operator does with plain writes."""
+
+        def change(held: dict[str, dict[str, int]]) -> None:
+            for nic in self.room.nics:
+                held.pop(nic, None)
+
+        rewrite(self.room, uuid, change)
+
+    def take(self, role: str, number: int, amount: int) -> None:
+        """Have somebody else hold bandwidth of a NIC."""
+        self.room.fillers.append(ids.fresh())
+        self.room.hold(self.room.fillers[-1], {self.nic(role, number): {BANDWIDTH: amount}})
+
+
+def delete(room: Room, uuid: str) -> None:
+    room.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+    room.becomes(uuid, "deleted")
+    with pytest.raises(errors.ConsumerNotFound):
+        room.placement.call(GetAllocations(consumer_uuid=uuid))
+
+
+def give(room: Room, kind: Any, uuid: str, **fields: Any) -> Any:
+    return room.order(kind(request_id=ids.fresh(), instance_uuid=uuid, **fields))
+
+
+def rewrite(room: Room, uuid: str, change: Callable[[dict[str, dict[str, int]]], None]) -> None:
+    """Write to a consumer as an operator does."""
+    known = room.placement.call(GetAllocations(consumer_uuid=uuid))
+    held = {at: dict(one.resources) for at, one in known.allocations.items()}
+    change(held)
+    wanted = ConsumerAllocations(
+        allocations={at: ProviderAmounts(resources=amounts) for at, amounts in held.items() if amounts},
+        project_id=known.project_id,
+        user_id=known.user_id,
+        consumer_type=known.consumer_type,
+        consumer_generation=known.generation,
+    )
+    room.placement.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+
+
+def struck(room: Room, point: str, action: Callable[[], None]) -> str:
+    """Have something happen when the next order that is given comes to a failpoint; return its request."""
+    request_id = ids.fresh()
+    room.troubles.arm(request_id, point, action)
+    return request_id
+
+
+def attach_under(room: Room, request_id: str, uuid: str) -> Any:
+    message = AttachResource(request_id=ids.fresh(), instance_uuid=uuid, suffix=PORT, group=bandwidth())
+    with context.bound(request_id=request_id):
+        return room.order(message)

@@ -1,0 +1,339 @@
+"""What becomes of an instance and of its migration when a move begins, goes on, and ends."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import structs
+
+from moorage import errors
+from moorage.messages import Claimed, DeleteAllocations, EndMove, MoveEnded, Released, SwapClaim
+from moorage.model import AllocationRequest, Move, ProviderAmounts
+from placement_store.claims import NewClaim
+from store_model import consumers
+from store_model.basis import Held, Holder, Model, Pair, apply
+from store_model.consumers import UNCLAIMED, Change, flat, write
+from store_model.faults import Refused, refuse
+
+
+@dataclass(frozen=True)
+class BeginMove:
+    """An instance that is to go elsewhere: what `select_destinations` does to the store, and is no message to it."""
+
+    new: NewClaim
+    move: Move
+
+
+@dataclass(frozen=True)
+class Side:
+    """The source or a destination of a move: the trees are told apart by their roots."""
+
+    root: str | None
+    amounts: Held
+
+    @property
+    def providers(self) -> set[str]:
+        """All that it names."""
+        return {provider for provider, _ in self.amounts}
+
+
+# --- Beginning ------------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
+    """Give an instance's source to its migration, and claim a destination for it."""
+    new, move = message.new, message.move
+    uuid, held = new.consumer_uuid, flat(move.held.allocations)
+    request = {at: ProviderAmounts(resources=dict(resources)) for at, resources in new.allocations.items()}
+    faults = [*_immovable(model, new, move), *consumers.absent(model, [request])]
+    faults += [*model.missing([new.root_provider_uuid]), *model.unknown(name for _, name in held)]
+    holder = model.holders.get(uuid)
+    if holder is None or new.root_provider_uuid not in model.providers:
+        raise Refused([*faults, *_moved(model, [move.held.allocations])])
+    source, next_ = Side(holder.root, held), Side(model.root_of(new.root_provider_uuid), flat(request))
+    old = +consumers.given_up_of(model, holder, held)
+    extras = Counter(holder.held) - old
+    tree = set() if next_.root == source.root else model.tree(source.root)
+    leaving = _within(extras, (tree | _pools(model, source)) - next_.providers)
+    faults += _cannot_carry_over(uuid, leaving) if leaving and not move.drop_extras else []
+    mine, others = _divided(old, next_.amounts, _shared(model, source, next_))
+    migration = {
+        "consumer_type": "MIGRATION",
+        "migration_of": uuid,
+        "group": holder.group,
+        **{name: getattr(holder, name) for name in ("project_id", "user_id", *UNCLAIMED)},
+    }
+    answer = found if isinstance(found, Claimed) else None
+    changes = {
+        uuid: Change(dict(mine + (extras - leaving)), consumers.placement(model, new, answer)),
+        move.migration_uuid: Change(dict(others + leaving), migration, inherited=True),
+    }
+    _, relied_on = consumers.named_in(_still(model, [move.held.allocations]))
+    write(model, changes, request.keys() | relied_on.keys(), relied_on, faults=faults)
+    consumers.bind(model, [new])
+    model.said[move.migration_uuid] = (move.held, AllocationRequest(allocations=request))
+    return consumers.answer_to(model, uuid)
+
+
+def _immovable(model: Model, new: NewClaim, move: Move) -> list[errors.MoorageError]:
+    """Return all reasons not to begin a move."""
+    uuid, migration, holder = new.consumer_uuid, move.migration_uuid, model.holders.get(new.consumer_uuid)
+    faults = consumers.stale(model, uuid, new.consumer_generation) if holder is not None else []
+    if uuid in model.buried:
+        faults.append(errors.ConsumerDeleted(consumer_uuid=uuid))
+    if holder is None or holder.claim_id != move.claim_id:
+        faults.append(errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id))
+    if holder is not None and holder.accepted_by is None:
+        faults.append(errors.InvalidState(reason="no host has accepted the claim"))
+    if migration in model.holders:
+        faults.append(errors.AlreadyExists(kind="consumer", name=migration))
+    if any(other.migration_of == uuid and other.claim_id for other in model.holders.values()):
+        faults.append(errors.InvalidState(reason="another move has not ended"))
+    return faults
+
+
+def _cannot_carry_over(uuid: str, leaving: Mapping[Pair, int]) -> list[errors.MoorageError]:
+    amounts = [
+        {"provider_uuid": provider, "resource_class": name, "amount": amount}
+        for (provider, name), amount in leaving.items()
+    ]
+    return [errors.CannotCarryOver(consumer_uuid=uuid, count=len(amounts), amounts=amounts)]
+
+
+# --- The next destination -------------------------------------------------------------------------------------------
+
+
+@apply.register
+def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
+    """Release what a claim holds on its host and claim the next one, in the middle of a move or not."""
+    if message.migration_uuid is None or message.held is None:
+        return consumers.swap(message, model, found)
+    uuid = message.consumer_uuid
+    holder = consumers.swappable(model, message)
+    released, claimed, held = (flat(one.allocations) for one in (message.released, message.claimed, message.held))
+    faults = consumers.absent(model, [message.claimed.allocations])
+    faults += model.missing([message.root_provider_uuid])
+    faults += model.unknown(name for amounts in (released, held) for _, name in amounts)
+    requests = [message.released.allocations, message.claimed.allocations, message.held.allocations]
+    migration, wrong = _migration(model, uuid, message.migration_uuid)
+    faults += wrong
+    if migration is None or faults:
+        raise Refused([*faults, *_moved(model, requests)])
+    source = Side(migration.root, held)
+    present, next_ = Side(holder.root, released), Side(model.root_of(message.root_provider_uuid), claimed)
+    parts = _parts(model, holder, migration, source, present)
+    tree = model.tree(holder.root)
+    on_source = present.root == source.root
+    whole = set() if on_source or next_.root == present.root else tree
+    lost = _within(parts.extras, whole - next_.providers - _pools(model, source))
+    extras = parts.extras - lost
+    left = ((tree if on_source and next_.root != source.root else set()) | _pools(model, source)) - next_.providers
+    left |= present.providers - tree - next_.providers
+    leaving = _within(extras, left)
+    in_source = model.tree(source.root) if next_.root == source.root else set()
+    returning = _within(parts.left_extras, next_.providers | in_source)
+    mine, others = _divided(parts.kept_old + parts.old, claimed, _shared(model, source, next_))
+    residue = {} if message.guest_gone else consumers.residue_of(model, holder, parts.kept_old + extras)
+    answer = found if isinstance(found, Claimed) else None
+    columns = {**UNCLAIMED, "owner": holder.owner, "claim_id": consumers.fresh(model, answer), "root": next_.root}
+    changes = {
+        uuid: Change(dict(mine + (extras - leaving) + returning), columns),
+        message.migration_uuid: Change(dict(others + leaving + (parts.left_extras - returning)), inherited=True),
+        **residue,
+    }
+    named, _ = consumers.named_in(_still(model, [message.released.allocations, message.claimed.allocations]))
+    _, relied_on = consumers.named_in(_still(model, requests))
+    write(model, changes, named | relied_on.keys(), relied_on, faults=faults)
+    model.said[message.migration_uuid] = (message.held, message.claimed)
+    swapped = consumers.answer_to(model, uuid, next(iter(residue), None))
+    return structs.replace(swapped, extras=consumers.as_message(lost))
+
+
+# --- Ending ---------------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def end(message: EndMove, model: Model, _found: Any) -> MoveEnded:
+    """Confirm a move, or revert it."""
+    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
+    if holder is None or holder.claim_id != message.claim_id:
+        raise Refused([errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)])
+    held, claimed = flat(message.held.allocations), flat(message.claimed.allocations)
+    migration, faults = _migration(model, uuid, message.migration_uuid)
+    faults += model.unknown(name for amounts in (held, claimed) for _, name in amounts)
+    if message.consumer_generation not in (None, holder.generation):
+        faults += consumers.stale(model, uuid, message.consumer_generation)
+    if migration is None or faults:
+        raise Refused([*faults, *_moved(model, [message.held.allocations, message.claimed.allocations])])
+    leaver = migration if message.outcome == "confirm" else holder
+    if leaver.accepted_by is not None and not (message.guest_gone or message.leave_residue):
+        faults.append(errors.InvalidState(reason="a host has accepted the claim"))
+    if message.outcome == "revert" and migration.claim_id is None:
+        faults.append(errors.InvalidState(reason="there is nothing to go back to"))
+    refuse(faults)
+    source, present = Side(migration.root, held), Side(holder.root, claimed)
+    parts = _parts(model, holder, migration, source, present)
+    may_be_used = message.leave_residue and not message.guest_gone
+    if message.outcome == "confirm":
+        changes, lost = _confirmed(model, message, holder, migration, parts, may_be_used)
+        claim_id = message.claim_id
+    else:
+        changes, lost = _reverted(model, message, holder, migration, parts, (source, present), may_be_used)
+        claim_id = str(migration.claim_id)
+    residues = [one for one, change in changes.items() if one != uuid and not change.for_good]
+    _, relied_on = consumers.named_in(_still(model, [message.held.allocations, message.claimed.allocations]))
+    write(model, changes, relied_on.keys(), relied_on)
+    return MoveEnded(
+        claim_id=claim_id,
+        consumer_generation=model.holders[uuid].generation,
+        residue_uuid=next(iter(residues), None),
+        extras=consumers.as_message(lost),
+    )
+
+
+def _confirmed(
+    model: Model, message: EndMove, holder: Holder, migration: Holder, parts: "Parts", may_be_used: bool
+) -> tuple[dict[str, Change], Counter[Pair]]:
+    tree = model.tree(migration.root)
+    of_host = {pair: amount for pair, amount in migration.held.items() if pair[0] in tree}
+    stays = may_be_used and of_host and migration.claim_id and migration.accepted_by not in {None, *model.buried}
+    residue = dict.fromkeys(("claim_id", "owner", "group")) | {"consumer_type": "RESIDUE"}
+    changes = {
+        message.consumer_uuid: Change(dict(Counter(holder.held) - (parts.kept_old - parts.new)), inherited=True),
+        message.migration_uuid: Change(of_host, residue, inherited=True) if stays else Change({}, UNCLAIMED, True),
+    }
+    return changes, parts.left_extras
+
+
+def _reverted(
+    model: Model,
+    message: EndMove,
+    holder: Holder,
+    migration: Holder,
+    parts: "Parts",
+    sides: tuple[Side, Side],
+    may_be_used: bool,
+) -> tuple[dict[str, Change], Counter[Pair]]:
+    source, present = sides
+    tree = set() if source.root == present.root else model.tree(present.root)
+    lost = _within(parts.extras, tree - _pools(model, source))
+    kept = parts.kept_old + (parts.extras - lost)
+    back = {name: getattr(migration, name) for name in UNCLAIMED}
+    changes = {
+        message.consumer_uuid: Change(dict(kept + Counter(migration.held)), back, inherited=True),
+        message.migration_uuid: Change({}, UNCLAIMED, for_good=True),
+    }
+    return changes | (consumers.residue_of(model, holder, kept) if may_be_used else {}), lost
+
+
+# --- Deleting -------------------------------------------------------------------------------------------------------
+
+
+@apply.register
+def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
+    """Release all that a consumer holds, with its migrations and the residues of an attempt, if there are any."""
+    uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
+    gone = {one: other for one, other in model.holders.items() if message.for_good and one != uuid}
+    migrations = {one: other for one, other in gone.items() if other.migration_of == uuid and not _is_residue(other)}
+    is_attempt = holder is None or _is_residue(holder)
+    residues = {
+        one: other for one, other in gone.items() if is_attempt and _is_residue(other) and other.accepted_by == uuid
+    }
+    if not migrations and not residues:
+        return consumers.delete(message, model, found)
+    consumers.require_deletable(model, message)
+    going = ({} if holder is None else {uuid: holder}) | migrations | residues
+    extras = {
+        one: Counter(consumers.extras_of(model, other, message)) for one, other in going.items() if one not in residues
+    }
+    kept = extras if message.keep_extras else {}
+    left: dict[str, Change] = {}
+    for one, other in going.items():
+        left |= consumers.residue_of(model, other, kept.get(one, {})) if message.leave_residue else {}
+    stays = kept if holder is None else {uuid: sum(kept.values(), Counter())}
+    changes = {one: Change(dict(stays.get(one, {})), UNCLAIMED, for_good=True, inherited=True) for one in going}
+    mine = consumers.residue_of(model, holder, kept.get(uuid, {})) if holder and message.leave_residue else {}
+    write(model, {**changes, **left}, moves_generations=False)
+    model.buried.add(uuid)
+    return Released(
+        residue_uuid=next(iter(mine), None),
+        residue_uuids=tuple(sorted(left)),
+        extras=consumers.as_message(sum(extras.values(), Counter())),
+    )
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an instance and its migration hold, by whose it is; see :mod:`placement_store.shares`."""
+
+    new: Counter[Pair]
+    kept_old: Counter[Pair]
+    extras: Counter[Pair]
+    old: Counter[Pair]
+    left_extras: Counter[Pair]
+
+
+def _parts(model: Model, holder: Holder, migration: Holder, source: Side, present: Side) -> Parts:
+    shared = _shared(model, source, present)
+    new = +consumers.given_up_of(model, holder, present.amounts)
+    kept_old = +(Counter(_within(source.amounts, shared)) & Counter(holder.held))
+    old = +consumers.given_up_of(model, migration, source.amounts)
+    old -= _within(old, shared)
+    return Parts(
+        new=new,
+        kept_old=kept_old,
+        extras=Counter(holder.held) - (new | kept_old),
+        old=old,
+        left_extras=Counter(migration.held) - old,
+    )
+
+
+def _migration(model: Model, uuid: str, migration_uuid: str) -> tuple[Holder | None, list[errors.MoorageError]]:
+    """Return the migration of an instance, and what is wrong with it."""
+    found = model.holders.get(migration_uuid)
+    if found is None or _is_residue(found):
+        return None, [errors.ConsumerNotFound(kind="consumer", name=migration_uuid)]
+    if found.migration_of != uuid:
+        return found, [errors.InvalidRequest(path="$.migration_uuid", reason="it is another's")]
+    return found, []
+
+
+def _is_residue(holder: Holder) -> bool:
+    return holder.claim_id is None and holder.accepted_by is not None
+
+
+def _pools(model: Model, source: Side) -> set[str]:
+    """Return what the source uses outside its host's tree."""
+    return {one for one in source.providers if one in model.providers} - model.tree(source.root)
+
+
+def _shared(model: Model, source: Side, other: Side) -> set[str]:
+    """Return the providers of which what both sides use is counted once."""
+    return {one for one in other.providers if one in model.providers} - model.tree(source.root)
+
+
+def _within(amounts: Mapping[Pair, int], providers: Collection[str]) -> Counter[Pair]:
+    return Counter({pair: amount for pair, amount in amounts.items() if pair[0] in providers})
+
+
+def _divided(
+    old: Counter[Pair], new: Mapping[Pair, int], shared: Collection[str]
+) -> tuple[Counter[Pair], Counter[Pair]]:
+    """Return what instance and migration hold of old and new."""
+    of_both = _within(old, shared)
+    return Counter(new) | of_both, old - of_both
+
+
+def _moved(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
+    """Return a fault for each provider that is at another generation than the one that a request relies on."""
+    return model.moved(consumers.named_in(_still(model, requests))[1])
+
+
+def _still(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[dict[str, ProviderAmounts]]:
+    """Return requests without providers that are gone by now."""
+    return [{at: part for at, part in request.items() if at in model.providers} for request in requests]

@@ -1,0 +1,227 @@
+"""Random messages about moves and server groups, beside those of :mod:`store_messages`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+from store_messages import KINDS, Writes
+from store_model import GROUPS, BeginMove, Claim, described
+from store_model.basis import Holder
+
+from moorage import ids
+from moorage.messages import (
+    AcceptClaim,
+    CreateServerGroup,
+    DeleteAllocations,
+    DeleteServerGroup,
+    EndMove,
+    PutAllocations,
+    SwapClaim,
+)
+from moorage.model import AllocationRequest, Move
+from placement_store.claims import NewClaim
+
+#: Who moves: nobody else claims for them, and they are seldom deleted.
+MOVERS = [ids.derived("mover", number) for number in range(4)]
+
+
+class MovingWrites(Writes):
+    """Makes one message, of what the model says is there; moves and server groups among them."""
+
+    def any(self) -> Any:
+        """Return a message of any kind, the more often the more often it stands in :data:`ALL_KINDS`."""
+        return self._random.choice(ALL_KINDS)(self)
+
+    # --- Before a move ----------------------------------------------------------------------------------------------
+
+    def claim_for_a_mover(self) -> Claim:
+        """Return a mover, or two, to be placed, perhaps as members of a group."""
+        unplaced = [uuid for uuid in MOVERS if uuid not in self._model.holders or not self._holder(uuid).claim_id]
+        chosen = self._some(unplaced or MOVERS, at_least=1, at_most=2)
+        return Claim(tuple(self._new_claim_that_fits(uuid) for uuid in chosen))
+
+    def accept_a_mover(self) -> AcceptClaim | Claim:
+        """Return a host that takes a mover."""
+        waiting = [uuid for uuid in self._placed() if self._holder(uuid).accepted_by is None]
+        if not waiting:
+            return self.claim_for_a_mover()
+        uuid = self._random.choice(waiting)
+        claim_id = str(self._holder(uuid).claim_id)
+        attempt_id = ids.derived("attempt", claim_id)
+        return AcceptClaim(
+            **self._mutation(), consumer_uuid=uuid, claim_id=claim_id, attempt_id=attempt_id, host="host"
+        )
+
+    def _holder(self, uuid: str) -> Holder:
+        return self._model.holders[uuid]
+
+    def _placed(self) -> list[str]:
+        return [uuid for uuid in MOVERS if uuid in self._model.holders and self._holder(uuid).claim_id]
+
+    def _new_claim_that_fits(self, uuid: str) -> NewClaim:
+        """Return a claim of what mostly is free."""
+        resources = self._amounts(at_least=1) if self._once_in(8) else self._free() or self._amounts(at_least=1)
+        group = GROUPS[self._random.choice(sorted(GROUPS))] if self._once_in(2) else None
+        return replace(
+            self._new_claim(uuid),
+            allocations=resources,
+            root_provider_uuid=self._root(next(iter(resources))),
+            group=group,
+        )
+
+    def _free(self) -> dict[str, dict[str, int]]:
+        """Return a little of what is free."""
+        used = self._model.used()
+        fitting = []
+        for pair in self._pairs:
+            inventory = self._model.inventory(pair)
+            if inventory is not None:
+                amount = max(inventory.min_unit, inventory.step_size)
+                if amount % inventory.step_size == 0 and used[pair] + 2 * amount <= inventory.capacity:
+                    fitting.append((pair, amount))
+        return described(dict(self._some(fitting, at_least=1, at_most=3)))
+
+    # --- Moves ------------------------------------------------------------------------------------------------------
+
+    def begin_move(self) -> BeginMove | AcceptClaim | Claim:
+        """Return a move of an instance that its host has mostly accepted, with what it is mostly said to hold."""
+        moving = {one.migration_of for one in self._model.holders.values() if one.claim_id}
+        accepted = [uuid for uuid in self._placed() if self._holder(uuid).accepted_by]
+        if settled := [uuid for uuid in accepted if uuid not in moving or self._once_in(8)]:
+            uuid = self._random.choice(settled)
+        elif self._once_in(8):
+            uuid = self._random.choice(MOVERS)
+        else:
+            return self.accept_a_mover()
+        holder = self._model.holders.get(uuid)
+        held = self._of_its_own(uuid)
+        move = Move(
+            migration_uuid=self._migration() if self._once_in(8) else ids.fresh(),
+            kind=self._random.choice(["cold-migration", "resize"]),
+            claim_id=(holder and holder.claim_id) or ids.derived("no claim"),
+            held=AllocationRequest(allocations=self._parts(held)),
+            drop_extras=self._once_in(2),
+        )
+        return BeginMove(self._new_claim_that_fits(uuid), move)
+
+    def _of_its_own(self, uuid: str) -> dict[str, dict[str, int]]:
+        """Return what an instance may have been claimed with: mostly all it holds, in part less, or elsewhere."""
+        holder = self._model.holders.get(uuid)
+        held = {
+            (self._provider() if self._once_in(10) else provider, name): amount - (amount > 1 and self._once_in(5))
+            for (provider, name), amount in (holder.held if holder else {}).items()
+            if not self._once_in(6)
+        }
+        return described(held) or self._amounts(at_least=1)
+
+    def _migration(self) -> str:
+        """Return a migration, which mostly is under way."""
+        there = [uuid for uuid, one in sorted(self._model.holders.items()) if one.migration_of is not None]
+        known = sorted(self._model.said) if self._once_in(12) else there
+        return self._random.choice(known) if known else ids.derived("no migration")
+
+    def _said(self, migration: str) -> tuple[str, str, AllocationRequest, AllocationRequest]:
+        """Return the instance of a migration, its claim, and what both sides were claimed with."""
+        holder = self._model.holders.get(migration)
+        uuid = (holder and holder.migration_of) or self._random.choice(MOVERS)
+        if self._once_in(15):
+            uuid = self._random.choice(MOVERS)
+        instance = self._model.holders.get(uuid)
+        claim_id = (instance and instance.claim_id) or ids.derived("no claim")
+        nothing = AllocationRequest(allocations=self._parts(self._amounts(at_least=1)))
+        held, claimed = self._model.said.get(migration, (nothing, nothing))
+        return uuid, claim_id, held, claimed
+
+    def swap_in_a_move(self) -> Any:
+        """Return a move that goes to its next destination; if there is none, one that begins."""
+        if not self._under_way() and not self._once_in(10):
+            return self.begin_move()
+        migration = self._migration()
+        uuid, claim_id, held, claimed = self._said(migration)
+        wanted = self._free() or self._amounts(at_least=1)
+        how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
+        return SwapClaim(
+            **self._mutation(),
+            consumer_uuid=uuid,
+            claim_id=claim_id,
+            released=_relying_on_nothing(claimed),
+            claimed=AllocationRequest(allocations=self._parts(wanted)),
+            root_provider_uuid=self._root(next(iter(wanted))),
+            migration_uuid=migration,
+            held=_relying_on_nothing(held),
+            **how,
+        )
+
+    def end_move(self) -> Any:
+        """Return the end of a move, this or that; if there is none, one that begins."""
+        if not self._under_way() and not self._once_in(10):
+            return self.begin_move()
+        migration = self._migration()
+        uuid, claim_id, held, claimed = self._said(migration)
+        how = self._random.choice([{"guest_gone": True}, {"guest_gone": True}, {"leave_residue": True}, {}])
+        return EndMove(
+            **self._mutation(),
+            consumer_uuid=uuid,
+            migration_uuid=migration,
+            claim_id=claim_id,
+            outcome=self._random.choice(["confirm", "revert"]),
+            held=_relying_on_nothing(held),
+            claimed=_relying_on_nothing(claimed),
+            consumer_generation=self._consumer_generation(uuid) if self._once_in(2) else None,
+            **how,
+        )
+
+    def _under_way(self) -> bool:
+        return any(one.migration_of is not None for one in self._model.holders.values())
+
+    def put_on_migration(self) -> PutAllocations:
+        """Return what others write to a migration: something else, or more."""
+        uuid = self._migration()
+        holder = self._model.holders.get(uuid)
+        amounts = described(holder.held) if holder and not self._once_in(4) else {}
+        more = self._amounts()
+        wanted = {at: amounts.get(at, {}) | more.get(at, {}) for at in (*amounts, *more)}
+        return PutAllocations(**self._mutation(), consumer_uuid=uuid, wanted=self._wanted(uuid, self._parts(wanted)))
+
+    def delete_moving(self) -> DeleteAllocations:
+        """Return an instance that is deleted for good, perhaps in the middle of a move."""
+        uuid = self._random.choice(MOVERS)
+        how = self._random.choice([{}, {"leave_residue": True}])
+        keep = {"keep_extras": True} if self._once_in(3) else {}
+        return DeleteAllocations(**self._mutation(), consumer_uuid=uuid, for_good=True, **how, **keep)
+
+    def _for_good(self, uuid: str, claim_id: str | None) -> dict[str, Any]:
+        said = super()._for_good(uuid, claim_id)
+        if any(one.migration_of == uuid for one in self._model.holders.values()):
+            # What both sides use of a pool is told apart elsewhere; here it is not said.
+            said.pop("claimed_with", None)
+        return said
+
+    # --- Groups -----------------------------------------------------------------------------------------------------
+
+    def group(self) -> CreateServerGroup | DeleteServerGroup:
+        """Return a server group that comes or goes."""
+        uuid = self._random.choice(sorted(GROUPS))
+        if self._once_in(2):
+            return DeleteServerGroup(**self._mutation(), uuid=uuid)
+        return CreateServerGroup(**self._mutation(), group=GROUPS[uuid], name="group", project_id="project")
+
+
+def _relying_on_nothing(request: AllocationRequest) -> AllocationRequest:
+    """Return what was claimed, without the generations that were relied on then."""
+    parts = {at: structs.replace(part, generation=None) for at, part in request.allocations.items()}
+    return AllocationRequest(allocations=parts)
+
+
+#: What there is to do, the more often the more often it stands here.
+ALL_KINDS: Sequence[Callable[[MovingWrites], Any]] = (
+    *KINDS,
+    *[MovingWrites.claim_for_a_mover] * 3,
+    *[MovingWrites.begin_move] * 8,
+    *[MovingWrites.swap_in_a_move] * 4,
+    *[MovingWrites.end_move] * 6,
+    MovingWrites.put_on_migration,
+    MovingWrites.delete_moving,
+    MovingWrites.group,
+)

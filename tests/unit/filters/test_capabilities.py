@@ -1,0 +1,71 @@
+"""What a flavor may ask of the attributes that drivers report."""
+
+from typing import Any
+
+import pytest
+from plugin_cases import attributes, flavored, passing, refusal
+
+from filters.capabilities import CapabilitiesFilter
+
+PLUGIN = CapabilitiesFilter({})
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "found", "passes"),
+    [
+        ({}, {}, True),
+        ({"capabilities__gpu": "a100"}, {"gpu": "a100"}, True),
+        ({"capabilities__gpu": "a100"}, {"gpu": "t4"}, False),
+        ({"capabilities__gpu": "s!= a100"}, {}, False),
+        ({"capabilities__cores": ">= 8"}, {"cores": 16}, True),
+        ({"capabilities__cores": "= 8"}, {"cores": "4"}, False),
+        ({"capabilities__cores": ">= 8"}, {"cores": "lots"}, False),
+        ({"capabilities__cores": ">= 8", "capabilities__gpu": "t4"}, {"cores": 8, "gpu": "t4"}, True),
+        ({"capabilities__cores": ">= 8", "capabilities__gpu": "t4"}, {"cores": 8}, False),
+        # Further colons lead into what an attribute holds.
+        ({"capabilities__cpu_info__features": "<all-in> avx sse"}, {"cpu_info": {"features": ["sse", "avx"]}}, True),
+        ({"capabilities__cpu_info__features": "<in> avx"}, {"cpu_info": {"features": ["sse"]}}, False),
+        ({"capabilities__cpu_info__vendor": "Intel"}, {"cpu_info": "Intel"}, False),
+        # Without a scope it binds those hosts alone that say anything of it.
+        ({"ssd": "true"}, {"ssd": True}, True),
+        ({"ssd": "true"}, {"ssd": False}, False),
+        ({"ssd": "true"}, {}, True),
+        # Other scopes are others' business.
+        ({"trait__HW_CPU_X86_AVX": "required", "aggregate_instance_extra_specs__x": "<is> y"}, {}, True),
+        ({"hw__maxphysaddr_bits": "42"}, {"cpu_info": {"maxphysaddr": {"bits": 46}}}, True),
+        ({"hw__maxphysaddr_bits": "48"}, {"cpu_info": {"maxphysaddr": {"bits": 46}}}, False),
+        ({"hw__maxphysaddr_bits": "42"}, {}, False),
+    ],
+)
+def test_a_host_passes_with_all_that_the_flavor_asks_for(
+    extra_specs: dict[str, str], found: dict[str, Any], passes: bool
+) -> None:
+    assert passing(PLUGIN, attributes(found), flavored(**extra_specs)) == ([0] if passes else [])
+
+
+def test_a_host_that_is_refused_is_told_which_extra_specs_it_does_not_meet() -> None:
+    view = attributes({"gpu": "t4", "cores": 4})
+    request = flavored(capabilities__gpu="a100", capabilities__cores=">= 4", capabilities__ssd="true")
+    assert PLUGIN.why(view.host(0), request) == "does not meet the flavor's capabilities:gpu, capabilities:ssd"
+
+
+def test_only_flavors_that_ask_for_capabilities_concern_it() -> None:
+    assert not PLUGIN.concerns(flavored())
+    assert not PLUGIN.concerns(flavored(trait__HW_CPU_X86_AVX="required"))
+    assert PLUGIN.concerns(flavored(capabilities__gpu="a100"))
+    assert PLUGIN.concerns(flavored(ssd="true"))
+
+
+@pytest.mark.parametrize(
+    ("extra_specs", "path", "reason"),
+    [
+        ({"capabilities__gpu": "<is> a100"}, "$.flavor.extra_specs['capabilities:gpu']", "<is> is no operator"),
+        ({"ssd": ">= fast"}, "$.flavor.extra_specs['ssd']", "'fast' is no number"),
+        ({"capabilities__": "x"}, "$.flavor.extra_specs['capabilities:']", "no capability is named"),
+        ({"hw__maxphysaddr_bits": "all"}, "$.flavor.extra_specs['hw:maxphysaddr_bits']", "'all' is no number"),
+    ],
+)
+def test_an_extra_spec_that_cannot_be_meant_is_refused(extra_specs: dict[str, str], path: str, reason: str) -> None:
+    found, why = refusal(PLUGIN, flavored(**extra_specs))
+    assert found == path
+    assert why.startswith(reason)

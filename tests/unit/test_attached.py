@@ -1,0 +1,133 @@
+"""What attached resource groups make of a request, of a claim, and of what a consumer holds."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from conductor import attached
+from moorage import ids
+from moorage.model import (
+    AllocationRequest,
+    Allocations,
+    Flavor,
+    ProviderAmounts,
+    RequestSpec,
+    ResourceGroup,
+    Selection,
+)
+
+#: The root of the host's tree, two of its children, and a pool that shares with it.
+ROOT, LEFT, RIGHT, POOL = (ids.derived("tests", "provider", name) for name in ("root", "left", "right", "pool"))
+TREE = {ROOT, LEFT, RIGHT}
+CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB")
+PORT = "_port"
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
+
+Amounts = Mapping[tuple[str, str], int]
+
+
+def allocations(amounts: Amounts) -> Allocations:
+    found: dict[str, dict[str, int]] = {}
+    for (uuid, name), amount in amounts.items():
+        if amount:
+            found.setdefault(uuid, {})[name] = amount
+    return {uuid: ProviderAmounts(resources=resources) for uuid, resources in found.items()}
+
+
+def amounts_of(held: Allocations) -> Counter[tuple[str, str]]:
+    return Counter({(uuid, name): n for uuid, part in held.items() for name, n in part.resources.items()})
+
+
+def selection(claimed: AllocationRequest) -> Selection:
+    return Selection(
+        service_host="a",
+        nodename="a",
+        compute_node_uuid=ROOT,
+        cell_uuid=ids.derived("tests", "cell"),
+        agent="agent",
+        availability_zone="nova",
+        allocation_request=claimed,
+        shared_providers=(POOL,),
+    )
+
+
+def some(*providers: str, least: int = 0) -> st.SearchStrategy[dict[tuple[str, str], int]]:
+    pairs = st.tuples(st.sampled_from(providers), st.sampled_from(CLASSES))
+    return st.dictionaries(pairs, st.integers(1, 9), min_size=least, max_size=5)
+
+
+groups = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 9), min_size=1, max_size=3)
+places = st.sampled_from((ROOT, LEFT, RIGHT))
+
+
+def claim(own: Amounts, place: str, resources: Mapping[str, int]) -> AllocationRequest:
+    before = AllocationRequest(allocations=allocations(own), mappings={"": (ROOT,)})
+    return attached.claimed_with(before, PORT, place, dict(resources))
+
+
+@given(own=some(*TREE, POOL, least=1), extras=some(*TREE, POOL), place=places, resources=groups)
+def test_what_is_attached_and_detached_again_leaves_everything_as_it_was(
+    own: Amounts, extras: Amounts, place: str, resources: dict[str, int]
+) -> None:
+    before = allocations(Counter(own) + Counter(extras))
+    claimed = claim(own, place, resources)
+    held = attached.held_with(before, place, resources)
+
+    assert attached.held_without(held, selection(claimed), PORT, resources, TREE) == before
+    assert attached.claimed_without(claimed, PORT, resources).allocations == allocations(own)
+
+
+@given(own=some(*TREE, POOL, least=1), held=some(*TREE, POOL), place=places, resources=groups)
+def test_detaching_takes_no_more_than_the_group_has_and_nothing_that_the_server_was_built_with(
+    own: Amounts, held: Amounts, place: str, resources: dict[str, int]
+) -> None:
+    after = attached.held_without(allocations(held), selection(claim(own, place, resources)), PORT, resources, TREE)
+
+    gone = Counter(held)
+    gone.subtract(amounts_of(after))
+    assert all(amount >= 0 for amount in gone.values())
+    assert not any(amount for (uuid, _name), amount in gone.items() if uuid == POOL)
+    assert all(held[pair] - amount >= min(own.get(pair, 0), held[pair]) for pair, amount in gone.items())
+    for name in CLASSES:
+        assert sum(amount for (_uuid, named), amount in gone.items() if named == name) <= resources.get(name, 0)
+
+
+@given(own=some(*TREE, POOL, least=1), place=places, resources=groups, moved=st.sampled_from(CLASSES), to=places)
+def test_what_a_reshape_has_moved_within_the_tree_is_found_there(
+    own: Amounts, place: str, resources: dict[str, int], moved: str, to: str
+) -> None:
+    claimed = claim(own, place, resources)
+
+    def reshaped(amounts: Amounts) -> Counter[tuple[str, str]]:
+        found = Counter[tuple[str, str]]()
+        for (uuid, name), amount in amounts.items():
+            found[to if name == moved and uuid in TREE else uuid, name] += amount
+        return found
+
+    held = reshaped(amounts_of(claimed.allocations))
+    after = attached.held_without(allocations(held), selection(claimed), PORT, resources, TREE)
+
+    assert amounts_of(after) == reshaped(own)
+
+
+def test_the_second_suffixed_group_says_that_it_may_share_its_provider_unless_that_is_said_already() -> None:
+    group = ResourceGroup(resources={"VGPU": 1})
+    one = attached.with_group(SPEC, "a", group)
+    assert one.group_policy is None
+    assert attached.with_group(one, "b", group).group_policy == "none"
+    alone = structs.replace(one, group_policy="isolate")
+    assert attached.with_group(alone, "b", group).group_policy == "isolate"
+    assert attached.without_group(one, "a") == SPEC
+
+
+def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
+    claimed = AllocationRequest(
+        allocations=allocations({(ROOT, "VCPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,), "b": (POOL,)}
+    )
+    assert attached.shut_out(SPEC, claimed) == set()
+    assert attached.shut_out(structs.replace(SPEC, group_policy="isolate"), claimed) == {LEFT, POOL}
+    flavor = structs.replace(SPEC.flavor, extra_specs={"group_policy": "isolate"})
+    assert attached.shut_out(structs.replace(SPEC, flavor=flavor), claimed) == {LEFT, POOL}

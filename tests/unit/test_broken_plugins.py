@@ -1,0 +1,185 @@
+"""Plug-ins that break: the request fails or is decided without them, as configured, and nothing else happens."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec import structs
+from scheduler_builders import host_row, picture, select
+
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import BadValue, Cloud, Filter, Host, HostView, RequestFilter, Weigher
+from scheduler.deciding import Rules
+from scheduler.faults import Faults, Ledger
+from scheduler.funnel import Funnel
+from scheduler.narrowing import Narrowing, Refusal
+from scheduler.planning import Plan, Planner, Shortfall
+from scheduler.plugins import Named, Weighted
+from scheduler.serving import Refusals
+from weighers.ram import RamWeigher
+
+
+def _ends_the_process(_: Any) -> Any:
+    raise SystemExit(1)
+
+
+def _interrupts(_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def _closes(_: Any) -> Any:
+    raise GeneratorExit
+
+
+def _recurs(asked: Any) -> Any:
+    return _recurs(asked)
+
+
+def _writes(view: Any) -> Any:
+    view.up[:] = False
+    return view.up
+
+
+#: What a plug-in may do instead of answering.
+DEEDS: dict[str, Callable[[Any], Any]] = {
+    "divides by nothing": lambda _: 1 // 0,
+    "says what value is wrong": lambda _: (_ for _ in ()).throw(BadValue("rack is 'r1'")),
+    "ends the process": _ends_the_process,
+    "interrupts": _interrupts,
+    "closes": _closes,
+    "recurs for ever": _recurs,
+    "answers nothing": lambda _: None,
+    "answers words": lambda _: "yes",
+    "answers too much": lambda view: np.ones(len(view) + 1),
+    "answers objects": lambda view: np.array([None] * len(view)),
+    "answers complex numbers": lambda view: np.ones(len(view)) * 1j,
+    "answers no numbers": lambda view: np.full(len(view), np.nan),
+    "answers numbers too far apart": lambda view: np.linspace(-1e308, 1e308, len(view)),
+    "writes into the view": _writes,
+}
+each_deed = pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS.keys())
+
+
+class BreakingFilter(Filter):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        raise NotImplementedError
+
+    def mask(self, view: HostView, request: RequestSpec) -> Any:
+        return self.settings["deed"](view)
+
+
+class Unsure(Filter):
+    reason = None  # type: ignore[assignment]
+
+    def concerns(self, request: RequestSpec) -> Any:
+        return self.settings["deed"](request)
+
+    def check(self, request: RequestSpec) -> None:
+        self.settings["check"](request)
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return host.service_host != "host1"
+
+
+class BreakingWeigher(Weigher):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        raise NotImplementedError
+
+    def scores(self, view: HostView, request: RequestSpec) -> Any:
+        return self.settings["deed"](view)
+
+
+class BreakingRequestFilter(RequestFilter):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> Any:
+        return self.settings["deed"]([request])
+
+
+VIEW = picture([host_row(number) for number in range(3)]).snapshot()
+ASKED = structs.replace(select("r1", count=2), explain=True)
+
+
+def rules(ledger: Ledger, *, skip: bool, **plugins: Any) -> Rules:
+    faults = Faults(ledger, skip=skip)
+    filters = [Named("a", plugins["filter"])] if "filter" in plugins else []
+    weighers = [Weighted("a", plugins["weigher"], 1.0)] if "weigher" in plugins else []
+    weighers.append(Weighted("ram", RamWeigher({}), 1.0))
+    narrowing = [Named("a", plugins["request_filter"])] if "request_filter" in plugins else []
+    return Rules(Planner(Funnel(filters, weighers, faults), 1), Narrowing(narrowing, faults=faults))
+
+
+def decided(by: Rules) -> Plan:
+    by = by.of_one_request()
+    by.planner.check(ASKED.request_spec)
+    narrowed = by.narrowing.narrow(ASKED.request_spec, VIEW, 0.0)
+    assert not isinstance(narrowed, Refusal)
+    plan = by.planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), Refusals())
+    assert not isinstance(plan, Shortfall)
+    return plan
+
+
+def check_both(kind: str, plugin: Any) -> None:
+    """That a plug-in which breaks fails the request, or is left out of it, with its name in the answer."""
+    ledger, what = Ledger(), kind.replace("_", " ")
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        decided(rules(ledger, skip=False, **{kind: plugin}))
+    assert (caught.value.plugin, caught.value.name) == (what, "a")
+    skipping = rules(ledger, skip=True, **{kind: plugin})
+    plan = decided(skipping)
+    assert len(plan.chosen) == 2
+    for explanation in plan.explanations:
+        assert list(explanation.skipped_plugins) == [f"{what} a"]
+        assert f"decided without the broken {what} a" in explanation.summary()
+    assert [score.weigher for score in plan.explanations[0].top_hosts[0].scores] == ["ram"]
+    # It is asked again for the next request, and once for each.
+    decided(skipping)
+    assert ledger.counts() == {f"{what} a": 3}
+
+
+@each_deed
+def test_a_filter_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
+    check_both("filter", BreakingFilter({"deed": deed}))
+
+
+@each_deed
+def test_a_weigher_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
+    check_both("weigher", BreakingWeigher({"deed": deed}))
+
+
+@each_deed
+def test_a_request_filter_that_breaks_fails_the_request_or_is_left_out(deed: Callable[[Any], Any]) -> None:
+    check_both("request_filter", BreakingRequestFilter({"deed": deed}))
+
+
+@pytest.mark.parametrize(
+    "deed", [DEEDS["divides by nothing"], DEEDS["ends the process"], lambda _: np.array([True, False])]
+)
+def test_a_filter_that_cannot_say_whether_it_is_concerned_is_broken(deed: Callable[[Any], Any]) -> None:
+    check_both("filter", Unsure({"deed": deed, "check": lambda _: None}))
+
+
+def test_a_filter_that_breaks_over_a_request_is_not_asked_about_hosts() -> None:
+    check_both("filter", Unsure({"deed": lambda _: True, "check": DEEDS["recurs for ever"]}))
+
+
+def test_a_filter_whose_reason_is_none_gets_one() -> None:
+    plan = decided(rules(Ledger(), skip=False, filter=Unsure({"deed": lambda _: True, "check": lambda _: None})))
+    assert plan.explanations[0].filters[0].reason == Filter.reason
+
+
+def test_what_is_skipped_is_said_once_a_minute_and_plugin(caplog: pytest.LogCaptureFixture) -> None:
+    now = 1000.0
+    ledger = Ledger(lambda: now)
+    skipping = rules(ledger, skip=True, filter=BreakingFilter({"deed": DEEDS["divides by nothing"]}))
+    with caplog.at_level(logging.ERROR):
+        for _ in range(5):
+            decided(skipping)
+        assert [record.getMessage() for record in caplog.records] == [
+            "The filter a is broken, and was left out of 1 request(s)"
+        ]
+        now += 61.0
+        decided(skipping)
+        assert caplog.records[-1].getMessage() == "The filter a is broken, and was left out of 5 request(s)"
+    assert ledger.counts() == {"filter a": 6}

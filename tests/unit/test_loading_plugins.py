@@ -1,0 +1,100 @@
+"""What is wrong with an installed plug-in is said in one sentence that names it, whatever it does when it is loaded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stevedore import ExtensionManager
+
+from moorage import errors, options
+from scheduler.plugins import load_filters, load_request_filters, load_weighers
+
+_MODULE = """
+from moorage.plugin import Filter, RequestFilter, Weigher
+
+class Sound(Filter):
+    def passes(self, host, request):
+        return True
+
+class Exiting(Sound):
+    def __init__(self, settings):
+        raise SystemExit(3)
+
+class Dividing(Weigher):
+    def __init__(self, settings):
+        1 // 0
+
+    def weigh(self, host, request):
+        return 0.0
+
+class Choosy(RequestFilter):
+    def __init__(self, settings):
+        raise ValueError("racks are out")
+
+    def narrow(self, request, cloud):
+        return request
+"""
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a package of one module, with entry points; several may be installed beside each other."""
+    # What stevedore has found once, it does not look for again.
+    monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
+
+    def installed(name: str, module: str, **groups: dict[str, str]) -> None:
+        folder = tmp_path / name
+        info = folder / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (folder / f"{name}.py").write_text(module)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        lines = []
+        for group, points in groups.items():
+            lines += [f"[moorage.{group}]", *(f"{point} = {value}" for point, value in points.items())]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        monkeypatch.syspath_prepend(str(folder))
+
+    return installed
+
+
+def test_a_plugin_whose_constructor_raises_is_refused_by_name(install: Install) -> None:
+    name = "moorage_constructors"
+    install(
+        name,
+        _MODULE,
+        filters={"exiting": f"{name}:Exiting"},
+        weighers={"dividing": f"{name}:Dividing"},
+        request_filters={"choosy": f"{name}:Choosy"},
+    )
+    with pytest.raises(errors.ConfigurationError, match="the filter exiting: SystemExit: 3"):
+        load_filters(options.new(), ["exiting"])
+    with pytest.raises(errors.ConfigurationError, match="the weigher dividing: ZeroDivisionError"):
+        load_weighers(options.new(), ["dividing"])
+    with pytest.raises(errors.ConfigurationError, match="the request filter choosy: racks are out"):
+        load_request_filters(options.new(), ["choosy"])
+
+
+@pytest.mark.parametrize(
+    "module", ["raise SystemExit(4)", "assert False, 'never'", "import nothing_of_this_name", "def ("]
+)
+def test_a_plugin_whose_module_cannot_be_imported_is_refused_by_name(install: Install, module: str) -> None:
+    name = f"moorage_module_{abs(hash(module))}"
+    install(name, module, filters={"rack": f"{name}:RackFilter"})
+    with pytest.raises(errors.ConfigurationError, match=r"the filter rack .*cannot be loaded"):
+        load_filters(options.new(), ["rack"])
+
+
+def test_two_packages_that_bring_a_plugin_of_one_name_are_refused(install: Install) -> None:
+    for name in ("moorage_first", "moorage_second"):
+        install(name, _MODULE, filters={"rack": f"{name}:Sound"})
+    with pytest.raises(errors.ConfigurationError, match=r"two packages bring a filter rack: .*first.*second"):
+        load_filters(options.new(), ["rack"])
+
+
+def test_a_multiplier_is_a_finite_number(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[weighers]\nram_weight_multiplier = nan\n")
+    with pytest.raises(errors.ConfigurationError, match="ram_weight_multiplier is no finite number"):
+        load_weighers(options.new(files=[file]), ["ram"])

@@ -1,0 +1,124 @@
+"""What a weigher counts for, host by host: its option, and what the aggregates of a host say instead."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import host_row, picture, spec
+from stevedore import ExtensionManager
+
+from moorage import errors
+from moorage.model import RequestSpec
+from moorage.plugin import Host, Weigher
+from scheduler import plugins
+from scheduler.funnel import Funnel
+from scheduler.hosts import HostRow
+from scheduler.plugins import Weighted
+
+KEY = "number_weight_multiplier"
+
+
+class ByNumber(Weigher):
+    """The higher the number in a host's name, the better; remembers whether it was asked."""
+
+    asked = False
+
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        self.asked = True
+        return float(host.service_host.removeprefix("host"))
+
+
+def with_metadata(number: int, *values: str, **more: str) -> HostRow:
+    """A host whose aggregates give its multiplier these values."""
+    own = {KEY: frozenset(values)} if values else {}
+    return host_row(number, metadata=own | {key: frozenset({value}) for key, value in more.items()})
+
+
+def weights(multiplier: float, *hosts: HostRow) -> list[float]:
+    snapshot = picture(hosts).snapshot()
+    ranking = Funnel([], [Weighted("number", ByNumber({}), multiplier)]).rank(
+        snapshot, spec(), np.ones(len(snapshot), dtype=np.bool_), seed=0
+    )
+    return [float(weight) for weight in ranking.weights]
+
+
+def test_the_hosts_of_an_aggregate_have_its_multiplier_and_the_others_the_configured_one() -> None:
+    hosts = [with_metadata(0), with_metadata(1, "10"), with_metadata(2, "-3"), with_metadata(4, other_key="7")]
+    assert weights(2.0, *hosts) == [0.0, 2.5, -1.5, 2.0]
+
+
+def test_of_several_aggregates_the_smallest_multiplier_counts() -> None:
+    assert weights(2.0, with_metadata(0), with_metadata(1, "5", "1e1", "-0.5", "05")) == [0.0, -0.5]
+
+
+def test_a_weigher_that_is_switched_off_is_switched_on_by_an_aggregate() -> None:
+    assert weights(0.0, with_metadata(0), with_metadata(1), with_metadata(2, "3")) == [0.0, 0.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "hosts", [[with_metadata(0, "0"), with_metadata(1, "0.0")], [with_metadata(0), with_metadata(1)]]
+)
+def test_a_weigher_that_counts_for_nothing_on_any_host_is_not_asked(hosts: list[HostRow]) -> None:
+    weigher = ByNumber({})
+    snapshot = picture(hosts).snapshot()
+    Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True]), seed=0)
+    assert not weigher.asked
+
+
+def test_one_that_is_switched_on_for_a_host_that_is_not_feasible_is_not_asked_either() -> None:
+    weigher = ByNumber({})
+    snapshot = picture([with_metadata(0), with_metadata(1), with_metadata(2, "3")]).snapshot()
+    Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True, False]), seed=0)
+    assert not weigher.asked
+
+
+@pytest.mark.parametrize("value", ["much", "", "nan", "inf"])
+def test_a_multiplier_that_is_no_number_is_named_with_its_weigher_and_never_passed_over(value: str) -> None:
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        weights(1.0, with_metadata(0), with_metadata(1, "1", value))
+    said = str(caught.value)
+    assert KEY in said
+    assert repr(value) in said
+    assert caught.value.name == "number"
+
+
+numbers = st.integers(-4, 4).map(float)
+
+
+@given(numbers, st.lists(st.lists(numbers, max_size=3), min_size=2, max_size=6))
+def test_a_weight_is_the_normalised_score_times_the_hosts_own_multiplier(
+    configured: float, of_hosts: list[list[float]]
+) -> None:
+    hosts = [with_metadata(row, *map(str, values)) for row, values in enumerate(of_hosts)]
+    highest = len(hosts) - 1
+    assert weights(configured, *hosts) == pytest.approx(
+        [min(values, default=configured) * row / highest for row, values in enumerate(of_hosts)]
+    )
+
+
+def test_metadata_that_changes_is_followed_by_the_multipliers() -> None:
+    shown = picture([with_metadata(0), with_metadata(1)])
+    funnel = Funnel([], [Weighted("number", ByNumber({}), 1.0)])
+
+    def second() -> float:
+        snapshot = shown.snapshot()
+        return float(funnel.rank(snapshot, spec(), np.array([True, True]), seed=0).weights[1])
+
+    assert second() == 1.0
+    shown.update(hosts=[with_metadata(1, "9")])
+    assert second() == 9.0
+    shown.update(hosts=[with_metadata(1)])
+    assert second() == 1.0
+
+
+# --- Which keys are numbers -----------------------------------------------------------------------------------------
+
+
+def test_the_multipliers_of_all_weighers_are_numbers_and_what_a_plugin_says_it_reads_as_one() -> None:
+    found = plugins.numeric_metadata()
+    assert {"ram_weight_multiplier", "cpu_weight_multiplier"} <= found
+    for namespace in ("moorage.filters", "moorage.weighers"):
+        for extension in ExtensionManager[Any](namespace):
+            assert found.issuperset(extension.plugin.numeric_metadata)

@@ -1,0 +1,180 @@
+"""Request filters one after the other, what becomes of what they raise, and of a group with nothing left."""
+
+from collections.abc import Callable
+
+import pytest
+from scheduler_builders import host_row, picture, select
+from scheduler_trees import node
+from worded_requests import AGGREGATES, asked, group
+
+from moorage import errors, options
+from moorage.model import RequestSpec
+from moorage.plugin import Aggregate, BadValue, Cloud, RequestFilter, RequestRefused
+from scheduler.narrowing import Asking, Narrowing, Refusal
+from scheduler.plugins import Named, load_request_filters
+from scheduler.view import Snapshot
+
+
+class Deed(RequestFilter):
+    """A request filter that does what a test wants."""
+
+    def __init__(self, deed: Callable[[RequestSpec, Cloud], RequestSpec]) -> None:
+        super().__init__({})
+        self._deed = deed
+
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        return self._deed(request, cloud)
+
+
+def raising(fault: Exception) -> Callable[[RequestSpec, Cloud], RequestSpec]:
+    def deed(request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        raise fault
+
+    return deed
+
+
+def narrowing(*deeds: Callable[[RequestSpec, Cloud], RequestSpec]) -> Narrowing:
+    return Narrowing([Named(f"n{number}", Deed(deed)) for number, deed in enumerate(deeds)])
+
+
+def view() -> Snapshot:
+    providers = [node(0, VCPU=8, traits=["CUSTOM_HERE"]), node(1, VCPU=8)]
+    return picture([host_row(0), host_row(1)], providers).snapshot()
+
+
+def test_without_request_filters_a_request_means_what_it_says() -> None:
+    request = asked({"resources:VCPU": "none"})
+    assert Narrowing().narrow(request, view(), 0.0) is request
+
+
+def test_each_sees_what_those_before_it_have_made() -> None:
+    seen = []
+
+    def adding(trait: str) -> Callable[[RequestSpec, Cloud], RequestSpec]:
+        def deed(request: RequestSpec, cloud: Cloud) -> RequestSpec:
+            seen.append(request.root_required)
+            return asked(root_required=(*request.root_required, trait))
+
+        return deed
+
+    found = narrowing(adding("CUSTOM_A"), adding("CUSTOM_B")).narrow(asked(), view(), 0.0)
+    assert seen == [(), ("CUSTOM_A",)]
+    assert isinstance(found, RequestSpec)
+    assert found.root_required == ("CUSTOM_A", "CUSTOM_B")
+
+
+def test_what_is_wrong_with_a_request_is_told_with_its_path_in_the_message() -> None:
+    fault = errors.InvalidRequest(path="$.flavor.extra_specs['a']", reason="no such thing")
+    with pytest.raises(errors.InvalidRequest) as caught:
+        narrowing(raising(fault)).narrow(asked(), view(), 0.0)
+    assert (caught.value.path, caught.value.reason) == ("$.request_spec.flavor.extra_specs['a']", "no such thing")
+
+
+def test_a_refusal_names_the_filter_and_those_behind_it_are_not_asked() -> None:
+    found = narrowing(raising(RequestRefused("is closed")), raising(KeyError("never asked"))).narrow(
+        asked(), view(), 0.0
+    )
+    assert found == Refusal("n0", "is closed")
+
+
+@pytest.mark.parametrize("fault", [KeyError("a"), RecursionError(), errors.NotFound(kind="a", name="b")])
+def test_one_that_raises_anything_else_is_named(fault: Exception) -> None:
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        narrowing(lambda request, _: request, raising(fault)).narrow(asked(), view(), 0.0)
+    assert (caught.value.plugin, caught.value.name, caught.value.kind) == ("request filter", "n1", type(fault).__name__)
+
+
+def test_one_that_cannot_take_what_the_operator_has_written_says_so() -> None:
+    with pytest.raises(errors.BrokenPlugin, match="metadata a is 'b'"):
+        narrowing(raising(BadValue("metadata a is 'b'"))).narrow(asked(), view(), 0.0)
+
+
+@pytest.mark.parametrize("answer", [None, {}, "request", True])
+def test_one_that_returns_no_request_is_named(answer: object) -> None:
+    with pytest.raises(errors.BrokenPlugin) as caught:
+        narrowing(lambda _request, _cloud: answer).narrow(asked(), view(), 0.0)  # type: ignore[arg-type,return-value]
+    assert caught.value.name == "n0"
+
+
+def test_a_store_that_is_away_is_no_fault_of_the_filter_that_asks() -> None:
+    def away(begun_after: float) -> list[Aggregate]:
+        raise errors.StoreUnavailable(schema="main", reason="gone")
+
+    def asking(request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        cloud.aggregates()
+        return request
+
+    with pytest.raises(errors.StoreUnavailable):
+        Narrowing([Named("n", Deed(asking))], away).narrow(asked(), view(), 0.0)
+
+
+def test_aggregates_are_read_once_for_a_request_and_only_if_a_filter_asks() -> None:
+    read: list[float] = []
+
+    def reading(begun_after: float) -> list[Aggregate]:
+        read.append(begun_after)
+        return [Aggregate(uuid, uuid) for uuid in reversed(AGGREGATES)]
+
+    def asking(request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        assert [known.uuid for known in cloud.aggregates()] == sorted(AGGREGATES)
+        return request
+
+    Narrowing([Named("a", Deed(lambda request, _: request))], reading).narrow(asked(), view(), 1.0)
+    assert read == []
+    Narrowing([Named("a", Deed(asking)), Named("b", Deed(asking))], reading).narrow(asked(), view(), 2.0)
+    assert read == [2.0]
+
+
+def test_a_cloud_has_the_traits_of_its_hosts_roots() -> None:
+    seen = {}
+
+    def looking(request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        seen.update({trait: cloud.has_trait(trait) for trait in ("CUSTOM_HERE", "CUSTOM_NOWHERE")})
+        return request
+
+    narrowing(looking).narrow(asked(), view(), 0.0)
+    assert seen == {"CUSTOM_HERE": True, "CUSTOM_NOWHERE": False}
+
+
+def test_what_is_said_of_a_group_that_serves_nothing_is_said_of_the_root() -> None:
+    emptied = asked(
+        root_required=("CUSTOM_A",),
+        groups={
+            "": group(
+                dict.fromkeys(("VCPU", "MEMORY_MB", "DISK_GB"), 0),
+                required=("CUSTOM_B",),
+                forbidden=("CUSTOM_C",),
+                member_of=((AGGREGATES[0],),),
+                not_member_of=(AGGREGATES[1],),
+            ),
+            "_a": group({"VCPU": 4}),
+        },
+    )
+    found = Narrowing().narrow(emptied, view(), 0.0)
+    assert isinstance(found, RequestSpec)
+    assert found.resource_request.groups == {"_a": group({"VCPU": 4})}
+    assert found.root_required == ("CUSTOM_A", "CUSTOM_B")
+    assert found.root_forbidden == ("CUSTOM_C",)
+    assert found.root_member_of == ((AGGREGATES[0],),)
+    assert found.root_not_member_of == (AGGREGATES[1],)
+    assert Narrowing().narrow(found, view(), 0.0) == found
+
+
+def test_what_a_request_means_is_checked_again_only_where_it_has_changed() -> None:
+    checked = []
+    traits = iter([(), (), ("CUSTOM_A",), ("CUSTOM_A",)])
+    message = select("r1")
+    asking = Asking(narrowing(lambda _request, _cloud: asked(root_required=next(traits))), message, checked.append)
+    plans = [asking.on(view(), 0.0) for _ in range(4)]
+    assert [one.request_spec.root_required for one in plans if not isinstance(one, Refusal)] == [
+        *[()] * 2,
+        *[("CUSTOM_A",)] * 2,
+    ]
+    assert [one.root_required for one in checked] == [(), ("CUSTOM_A",)]
+
+
+def test_one_that_does_not_exist_keeps_the_scheduler_from_starting() -> None:
+    with pytest.raises(errors.UnknownPlugin) as caught:
+        load_request_filters(options.new(), ["extra_specs", "no_such"])
+    assert (caught.value.kind, caught.value.name) == ("request filter", "no_such")
+    assert "extra_specs" in caught.value.known

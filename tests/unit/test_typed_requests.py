@@ -1,0 +1,32 @@
+"""What is typed of a flavor, an image and hints is what is asked for."""
+
+import argparse
+
+import pytest
+
+from moorage import request_words
+from moorage.model import RequestSpec
+
+
+def typed(*words: str) -> RequestSpec:
+    parser = argparse.ArgumentParser()
+    request_words.add_words(parser, size_required=True)
+    return request_words.request_spec(parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words]))
+
+
+def test_each_pair_is_a_word_of_its_own() -> None:
+    spec = typed(
+        *("--extra-spec", "hw:cpu_policy=dedicated", "--extra-spec", "trait:CUSTOM_A=required"),
+        *("--image-property", "os=a=b", "--hint", "same_host="),
+    )
+    assert spec.flavor.extra_specs == {"hw:cpu_policy": "dedicated", "trait:CUSTOM_A": "required"}
+    assert spec.image.properties == {"os": "a=b"}
+    assert spec.scheduler_hints == {"same_host": ""}
+
+
+@pytest.mark.parametrize("option", ["--extra-spec", "--image-property", "--hint"])
+@pytest.mark.parametrize("text", ["", "a", "=b"])
+def test_what_is_no_pair_is_refused(option: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        typed(option, text)
+    assert "KEY=VALUE" in capsys.readouterr().err
