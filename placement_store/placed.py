@@ -16,10 +16,16 @@ from placement_store.schema import consumers, resource_providers
 INSTANCE = "INSTANCE"
 
 # SELECT root_provider_id, COUNT(*) FROM consumers
-#  WHERE root_provider_id IN (...) AND consumer_type = 'INSTANCE' AND claim_id IS NOT NULL GROUP BY root_provider_id
+#  WHERE root_provider_id IN (...) AND consumer_type = 'INSTANCE' AND migration_of IS NULL AND claim_id IS NOT NULL
+#  GROUP BY root_provider_id
+# The type alone does not tell a migration: whoever puts allocations on one says which type it shall be.
 _COUNTS = bulk.Lookup(
     select(consumers.c.root_provider_id, func.count())
-    .where(consumers.c.consumer_type == INSTANCE, consumers.c.claim_id.is_not(None))
+    .where(
+        consumers.c.consumer_type == INSTANCE,
+        consumers.c.migration_of.is_(None),
+        consumers.c.claim_id.is_not(None),
+    )
     .group_by(consumers.c.root_provider_id),
     consumers.c.root_provider_id,
 )

@@ -117,6 +117,13 @@ class ClassAmounts:
         """Return what may still be allocated; an over-full provider takes nothing away from the others."""
         return self._summed(np.maximum(self.slots.capacity - self.slots.used, 0.0))
 
+    def room_at(self, rows: IntArray) -> FloatArray:
+        """Return what may still be allocated on some hosts."""
+        if len(self.further_rows):
+            return self.room()[rows]
+        slots = self.first[rows]
+        return np.maximum(self.slots.capacity[slots] - self.slots.used[slots], 0.0)
+
     def _summed(self, values: NDArray[S]) -> NDArray[S]:
         sums = self._of_hosts(values)
         if len(self.further_rows):

@@ -41,7 +41,8 @@ class Removed:
     def room(self, name: str) -> FloatArray:
         """Return how much of a class is free."""
         if name not in self._room:
-            self._room[name] = self.view.room(name)[self.rows]
+            amounts = self.view.classes.get(name)
+            self._room[name] = np.zeros(len(self.rows)) if amounts is None else amounts.room_at(self.rows)
         return self._room[name]
 
     @cached_property

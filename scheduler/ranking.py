@@ -73,15 +73,22 @@ def _best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
     """Return where the ``count`` best stand, in no order."""
     if count >= len(weights):
         return np.arange(len(weights))
-    if count == 1:
-        equal = np.flatnonzero(weights == weights.max())
-        return equal[[ties[equal].argmin()]]
+    highest = np.flatnonzero(weights == weights.max())
+    if len(highest) >= count:
+        # Many hosts are mostly alike: then nothing needs to be sorted but the ties of these.
+        return highest[_lowest(ties[highest], count)]
     last = np.partition(weights, len(weights) - count)[len(weights) - count]
     better, equal = np.flatnonzero(weights > last), np.flatnonzero(weights == last)
     missing = count - len(better)
-    if missing < len(equal):
-        equal = equal[np.argpartition(ties[equal], missing)[:missing]]
+    equal = equal[_lowest(ties[equal], missing)]
     return np.concatenate([better, equal])
+
+
+def _lowest(ties: TieArray, count: int) -> RowArray:
+    """Return where the ``count`` lowest stand, in no order."""
+    if count == 1:
+        return np.array([ties.argmin()])
+    return np.arange(len(ties)) if count >= len(ties) else np.argpartition(ties, count)[:count]
 
 
 # --- Seeds ----------------------------------------------------------------------------------------------------------

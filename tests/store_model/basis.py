@@ -101,6 +101,13 @@ class Model:
         parent = self.providers[uuid].parent
         return uuid == other or (parent is not None and self.is_below(parent, other))
 
+    def forget(self, uuid: str) -> None:
+        """Delete a provider; a claim on it that holds nothing of it stands nowhere from then on."""
+        del self.providers[uuid]
+        for holder in self.holders.values():
+            if holder.root == uuid:
+                holder.root = None
+
     # --- Amounts ----------------------------------------------------------------------------------------------------
 
     def used(self) -> Counter[Pair]:

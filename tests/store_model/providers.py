@@ -75,7 +75,7 @@ def delete(message: DeleteResourceProvider, model: Model, _found: Any) -> Done:
     if model.children(message.uuid):
         faults.append(errors.ProviderHasChildren(provider_uuid=message.uuid))
     refuse(faults)
-    del model.providers[message.uuid]
+    model.forget(message.uuid)
     return Done()
 
 

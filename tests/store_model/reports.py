@@ -31,7 +31,7 @@ def report(message: ReportProviders, model: Model, _found: Any) -> ProvidersRepo
         faults.append(errors.InvalidRequest(path="$", reason="reported twice"))
     refuse(faults)
     for uuid in gone:
-        del model.providers[uuid]
+        model.forget(uuid)
     for one in message.providers:
         _make(model, one)
     return ProvidersReported(generations={one.uuid: model.providers[one.uuid].generation for one in message.providers})
