@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
 # Each worker has servers of its own.
-WORKERS ?= 2
+WORKERS ?= 3
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help demo test grid drills check style types layers docstrings packaging notes site sample clean $(SAMPLE)
