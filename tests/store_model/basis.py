@@ -8,12 +8,14 @@ from typing import Any
 
 import os_resource_classes
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.model import AllocationRequest, Consumer, Inventory, ProviderAmounts, ResourceProvider
 
 #: Provider uuid and resource class.
 Pair = tuple[str, str]
 Held = dict[Pair, int]
+#: What the root of a claim begins with whose provider has been deleted.
+GONE = "deleted "
 
 
 @dataclass
@@ -102,11 +104,15 @@ class Model:
         return uuid == other or (parent is not None and self.is_below(parent, other))
 
     def forget(self, uuid: str) -> None:
-        """Delete a provider; a claim on it that holds nothing of it stands nowhere from then on."""
+        """Delete a provider; a claim on it that holds nothing of it stands nowhere from then on.
+
+        Its root is none that is there, nor comes back with a provider of the same uuid.
+        """
         del self.providers[uuid]
+        gone = f"{GONE}{ids.fresh()}"
         for holder in self.holders.values():
             if holder.root == uuid:
-                holder.root = None
+                holder.root = gone
 
     # --- Amounts ----------------------------------------------------------------------------------------------------
 
@@ -152,7 +158,7 @@ class Model:
             allocations=allocations,
             claim_id=holder.claim_id,
             accepted_by=holder.accepted_by,
-            root_provider_uuid=holder.root,
+            root_provider_uuid=holder.root if holder.root in self.providers else None,
             owner=holder.owner,
         )
 

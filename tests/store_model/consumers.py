@@ -64,6 +64,8 @@ def post(message: PostAllocations, model: Model, _found: Any) -> dict[str, Consu
 
 def _put(model: Model, wanted: Mapping[str, ConsumerAllocations]) -> dict[str, ConsumerWritten]:
     changes, named, relied_on, faults = asked_for(model, wanted)
+    # As for claims: one that is taken for new is, until its row turns out to be there.
+    faults += exceeded(model, changes, new={uuid for uuid, one in wanted.items() if one.consumer_generation is None})
     write(model, changes, named, relied_on, faults=faults)
     return {uuid: ConsumerWritten(consumer_generation=model.holders[uuid].generation) for uuid in wanted}
 

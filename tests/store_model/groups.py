@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, Done, ServerGroupState
 from moorage.model import ServerGroup
-from store_model.basis import Holder, Model, apply
+from store_model.basis import GONE, Holder, Model, apply
 from store_model.faults import refuse
 
 #: All that may ever be there; the rule of each never changes.
@@ -33,7 +33,8 @@ def standing(uuid: str, holder: Holder | None) -> Standing | None:
     """Return what a consumer stands for."""
     if holder is None or holder.group is None:
         return None
-    return Standing(holder.group, holder.root, holder.migration_of or uuid)
+    root = None if holder.root is None or holder.root.startswith(GONE) else holder.root
+    return Standing(holder.group, root, holder.migration_of or uuid)
 
 
 def refusals(
@@ -77,12 +78,13 @@ def shown(model: Model) -> dict[str, ServerGroupState]:
     for uuid, (name, project_id) in model.groups.items():
         members: dict[str, str | None] = {}
         for consumer, holder in model.holders.items():
-            if holder.group != uuid:
+            stands = standing(consumer, holder)
+            if stands is None or stands.group != uuid:
                 continue
             if holder.migration_of is None:
-                members[consumer] = holder.root
+                members[consumer] = stands.root
             else:
-                members.setdefault(holder.migration_of, holder.root)
+                members.setdefault(holder.migration_of, stands.root)
         states[uuid] = ServerGroupState(
             group=GROUPS[uuid], name=name, project_id=project_id, members=dict(sorted(members.items()))
         )

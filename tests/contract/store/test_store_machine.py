@@ -1,6 +1,6 @@
 """A state machine: whatever is written, by whom and beside whom, the store answers as plain Python dictionaries would.
 
-`make test` takes sixteen hundred steps on each database; with MACHINE=long in the environment it is thirty thousand.
+`make test` takes twelve hundred steps on each database; with MACHINE=long in the environment it is thirty thousand.
 """
 
 import os
@@ -39,7 +39,7 @@ from placement_store.schema import allocations, changes, inventories, resource_p
 from placement_store.service import endpoints
 
 LONG = os.environ.get("MACHINE") == "long"
-RUNS, STEPS = (600, 50) if LONG else (40, 40)
+RUNS, STEPS = (600, 50) if LONG else (30, 40)
 #: To make a failure small takes minutes; it is found again in Hypothesis' own memory when a long run looks for it.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *[Phase.shrink] * LONG]
 
@@ -148,7 +148,10 @@ class TwoWriters(RuleBasedStateMachine):
         assert orders, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  which is the outcome of neither order"
         self.state = state = self.look(*orders)
         fitting = [model for model in orders if shows(model, state)]
-        assert fitting, f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  and left another state than either order"
+        assert fitting, (
+            f"{first}\n  and\n{second}\n  gave\n{outcomes}\n  and left another state than either order:\n"
+            f"{[differences(model, state) for model in orders]}"
+        )
         self.model = fitting[0]
 
     def do(self, writer: int, message: Any) -> Outcome:
@@ -270,11 +273,22 @@ def agree(outcome: Outcome, expected: Any) -> bool:
 
 def shows(model: Model, state: Seen) -> bool:
     """Tell whether this is what a model says the store is."""
-    return (
-        state.providers == {uuid: model.shown(uuid) for uuid in model.providers}
-        and state.consumers == {uuid: model.shown_consumer(uuid) for uuid in model.holders}
-        and state.groups == groups.shown(model)
-    )
+    return not differences(model, state)
+
+
+def differences(model: Model, state: Seen) -> list[tuple[str, object, object]]:
+    """Return of what the store is otherwise than a model says: what it is, and what it should be."""
+    wanted: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (state.providers, {uuid: model.shown(uuid) for uuid in model.providers}),
+        (state.consumers, {uuid: model.shown_consumer(uuid) for uuid in model.holders}),
+        (state.groups, dict(groups.shown(model))),
+    ]
+    return [
+        (uuid, found.get(uuid), expected.get(uuid))
+        for found, expected in wanted
+        for uuid in sorted(found.keys() | expected.keys())
+        if found.get(uuid) != expected.get(uuid)
+    ]
 
 
 def is_noticeable(before: Seen, after: Seen, root: str) -> bool:
