@@ -7,7 +7,7 @@ SAMPLE := etc/moorage/moorage.conf.sample
 ARGS ?=
 # Each worker has servers of its own.
 WORKERS ?= 3
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/pytest --dist worksteal -n
 
 .PHONY: help demo test grid drills check style types layers docstrings packaging notes site sample clean $(SAMPLE)
 
@@ -27,13 +27,13 @@ demo: $(VENV)/.package
 test: $(VENV)/.test
 	.ci/install-servers
 ifeq ($(strip $(ARGS)),)
-	@# Whole clouds of processes last: beside them, tests that time a cloud of threads would have to wait for a processor.
+	@# Whole clouds of processes last, two at once: beside more of them, what is timed would have to wait for a processor.
 	status=0; \
-	$(PYTEST) --ignore=tests/external || status=$$?; \
-	$(PYTEST) tests/external || status=$$?; \
+	$(PYTEST) $(WORKERS) --ignore=tests/external || status=$$?; \
+	$(PYTEST) $$(( $(WORKERS) > 2 ? 2 : $(WORKERS) )) tests/external || status=$$?; \
 	exit $$status
 else
-	$(PYTEST) $(ARGS)
+	$(PYTEST) $(WORKERS) $(ARGS)
 endif
 
 grid: $(VENV)/.test
@@ -43,7 +43,7 @@ grid: $(VENV)/.test
 
 drills: $(VENV)/.test
 	.ci/install-servers
-	DRILLS=long MACHINE=long FUZZ=long $(PYTEST) --timeout 3600 \
+	DRILLS=long MACHINE=long FUZZ=long $(PYTEST) $(WORKERS) --timeout 3600 \
 		$(shell grep -lrE --include='test_*.py' '"(DRILLS|MACHINE|FUZZ)"' tests) $(ARGS)
 
 check: style types layers docstrings packaging notes site sample
