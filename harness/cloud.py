@@ -106,6 +106,11 @@ class Cloud:
         """Stop one service."""
         self.services.pop(name).stop()
 
+    def stop_agents(self) -> None:
+        """Stop the agents; their hosts stay up for `[scheduler] host_down_after`."""
+        for name in [name for name, service in self.services.items() if isinstance(service, ComputeService)]:
+            self.stop_service(name)
+
     def client(self, topic: str, timeout: float | None = None) -> Client:
         """Return a client of a topic of the main bus."""
         return self._bus.client(topic, timeout=timeout)
@@ -131,12 +136,15 @@ class Cloud:
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all planned hosts are known and up.
 
-        :raises NoReply: they are not after ``seconds``.
+        :raises TimeoutError: they are not after ``seconds``, and as many more as the plan's hosts take.
         """
         wait_until(
             lambda: sum(host.up for host in self.hosts()) >= self.plan.hosts,
             f"{self.plan.hosts} hosts to be up",
-            seconds,
+            # A large cloud takes a while to be described, all in one process.
+            seconds + self.plan.hosts / 25,
+            # Looking is work too, and more of it the more hosts there are.
+            interval=max(0.02, self.plan.hosts / 20_000),
         )
 
     def _create_schemas(self) -> None:

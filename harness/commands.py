@@ -160,10 +160,17 @@ class BenchSelect(_OnServers, ShowOne):
                 cells=arguments.cells,
                 transport_url=transport_url,
                 database_connection=database_url,
-                # Large enough that no measurement fills the cloud.
-                settings={"fake_driver": {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000}},
+                settings={
+                    # Large enough that no measurement fills the cloud.
+                    "fake_driver": {"vcpus": 100_000, "memory_mb": 100_000_000, "disk_gb": 1_000_000},
+                    # The agents have processors of their own in a real cloud, and share the scheduler's here. They are
+                    # stopped once all hosts are up, and a decision asks no more than what a host has said last.
+                    "compute": {"report_interval": 5.0},
+                    "scheduler": {"host_down_after": 86400.0},
+                },
             )
             with Cloud(plan) as cloud:
+                cloud.stop_agents()
                 figures = bench.select(
                     cloud, clients=arguments.clients, per_request=arguments.per_request, requests=arguments.requests
                 )

@@ -177,17 +177,24 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
 
     def drop_database(self, name: str) -> None:
         """Drop a database if it is there, ending the connections which are still in it."""
+        self.end_connections(name)
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def end_connections(self, name: str) -> None:
+        """End the connections which are in a database."""
         for row in self._execute("SELECT id FROM information_schema.processlist WHERE db = %s", name):
             with contextlib.suppress(pymysql.err.OperationalError):  # gone in the meantime
                 self._execute("KILL %s", *row)
-        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def url(self, database: str) -> str:
         """Return the URL under which SQLAlchemy reaches a database of this server."""
         return f"mysql+pymysql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
     def _execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
-        connection = pymysql.connect(host="127.0.0.1", port=self.port, user=USER, password=self.password)
+        # It offers no TLS, and PyMySQL would read all certificates of the machine to be ready for it.
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=self.password, ssl_disabled=True
+        )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
             return cursor.fetchall()
