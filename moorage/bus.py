@@ -5,13 +5,12 @@ whether it was; it repeats the message with the same request id. A server that s
 :class:`~moorage.errors.BusUnavailable`; one that is running reconnects by itself, for as long as it takes.
 """
 
-import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from oslo_config import cfg
 
@@ -33,8 +32,9 @@ import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs
+from moorage.handlers import Endpoint, handlers, plain_type, request_id_of, serves
 from moorage.rpc_server import ThreadedServer
-from moorage.wire import Message, Mutation, R, decode, decode_strictly, encode, prepare
+from moorage.wire import Message, R, decode, encode, prepare
 
 __all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "handlers", "mask_url", "probe", "register_options", "serves"]
 
@@ -42,91 +42,9 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
-_SERVES = "_moorage_serves"
 _HOUSEKEEPING = "moorage.bus"
 
-S = TypeVar("S")
-M = TypeVar("M")
-
-
 # --- The serving side -----------------------------------------------------------------------------------------------
-
-
-def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
-    """Mark a method, which takes one message and returns its answer, as the handler of ``message_type``."""
-
-    def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
-        setattr(handler, _SERVES, message_type)
-        return handler
-
-    return mark
-
-
-def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
-    """Find what the services have marked with :func:`serves`: each type of message with who handles it."""
-    for service in services:
-        for name in dir(type(service)):
-            # Looked up on the class: asking the object itself would run its properties.
-            message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)
-            if message_type is not None:
-                yield message_type, getattr(service, name)
-
-
-class _Endpoint:
-    """One method as oslo.messaging sees it: a target with the method's version, and the method."""
-
-    def __init__(
-        self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
-    ) -> None:
-        self.target = oslo_messaging.Target(version=message_type.newest_version())
-        self._type = message_type
-        self._handler = handler
-        self._service_name = service_name
-        failpoints.declare("serve", message_type.topic, message_type.method)
-
-        # An attribute of its own under the method's name; of a message the library passes every field by keyword.
-        def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
-            return self._answer(ctxt, arguments)
-
-        if hasattr(self, message_type.method):
-            raise TypeError(f"{message_type.method!r} cannot be the name of a method on the bus")
-        setattr(self, message_type.method, oslo_messaging.expose(exposed))
-
-    def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
-        """Turn arguments into a message, and have it handled under its sender's ids."""
-        with context.bound(
-            service=self._service_name,
-            request_id=_short_text(ctxt.get("request_id")),
-            attempt_id=_short_text(ctxt.get("attempt_id")),
-        ):
-            try:
-                message = decode_strictly(self._type, arguments)
-            except errors.MoorageError as refusal:
-                raise _expected(refusal) from None
-            with context.bound(
-                request_id=None if context.current().request_id else _request_id_of(message),
-                attempt_id=getattr(message, "attempt_id", None),
-            ):
-                return self._handle(message)
-
-    def _handle(self, message: Message[Any]) -> Any:
-        """Have the message handled, and tell refusals from crashes."""
-        with failpoints.within("serve", message.topic, message.method):
-            failpoints.reached("begin")
-            try:
-                return self._answered(message)
-            finally:
-                failpoints.reached("reply")
-
-    def _answered(self, message: Message[Any]) -> Any:
-        try:
-            return encode(self._handler(message))
-        except errors.MoorageError as refusal:
-            LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
-            raise _expected(refusal) from None
-        except Exception as fault:
-            LOG.exception("%s has failed", message.method)
-            raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
 
 
 class _Wake(Message[None], frozen=True, kw_only=True):
@@ -144,25 +62,6 @@ class _Housekeeping:
     @oslo_messaging.expose  # type: ignore[untyped-decorator]
     def wake(self, ctxt: dict[str, Any], /) -> None:
         """Do nothing: the message itself is what wakes the listener."""
-
-
-def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
-    """Wrap an error for the library, which then does not log it as a crash.
-
-    What is sent is built anew from the nearest class that every peer knows, and so carries neither the traceback nor
-    the causes that the library would otherwise write out for the caller.
-    """
-    plain = _plain_type(type(refusal))(**refusal.data)
-    wrapped = oslo_messaging.ExpectedException()
-    wrapped.exc_info = (type(plain), plain, None)
-    return wrapped
-
-
-def _plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
-    """Return the class itself if it stands in our tree, else the nearest of its parents that does."""
-    known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
-    found: type[errors.MoorageError] = next(known)
-    return found
 
 
 class BusServer:
@@ -275,7 +174,7 @@ class Client:
         try:
             yield
         except errors.MoorageError as remote:
-            raise _plain_type(type(remote))(**remote.data) from None
+            raise plain_type(type(remote))(**remote.data) from None
         except (oslo_messaging.MessagingTimeout, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
@@ -290,7 +189,7 @@ class Client:
 def _outgoing(message: Message[Any]) -> dict[str, str]:
     """Return what travels beside a message: the ids of the request it is sent for."""
     now = context.current()
-    sent = {"request_id": now.request_id or _request_id_of(message), "attempt_id": now.attempt_id}
+    sent = {"request_id": now.request_id or request_id_of(message), "attempt_id": now.attempt_id}
     return {name: value for name, value in sent.items() if value is not None}
 
 
@@ -318,11 +217,11 @@ class Bus:
     def server(self, topic: str, server: str, services: Sequence[object], threads: int = 8) -> BusServer:
         """Return a server, not yet started, for all methods of ``services`` that are marked with :func:`serves`."""
         name = logs.service_name(self._conf)
-        endpoints: dict[str, _Endpoint] = {}
+        endpoints: dict[str, Endpoint] = {}
         for message_type, handler in handlers(services):
             if message_type.method in endpoints:
                 raise TypeError(f"{message_type.method} is served twice on {topic}")
-            endpoints[message_type.method] = _Endpoint(message_type, handler, name)
+            endpoints[message_type.method] = Endpoint(message_type, handler, name)
         built = BusServer(self, topic, server, list(endpoints.values()), threads)
         with self._lock:
             self._servers.append(built)
@@ -374,16 +273,3 @@ class Bus:
         """Do not stop this server again."""
         with self._lock, suppress(ValueError):
             self._servers.remove(server)
-
-
-# --- Small things ---------------------------------------------------------------------------------------------------
-
-
-def _short_text(value: object) -> str | None:
-    """Return a peer's word if it is fit to stand on a log line."""
-    return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
-
-
-def _request_id_of(message: Message[Any]) -> str | None:
-    """Return the message's own request id, if it has one."""
-    return message.request_id if isinstance(message, Mutation) else None

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import sqlalchemy
 import tenacity
+from oslo_config import cfg
 from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
@@ -71,6 +72,26 @@ class Database:
         self.tries = tries
         self._writer: _WriterLock | None = self._writer_lock() if self.is_sqlite else None
         self.engine = self._create_engine(pool_size, pool_timeout, lock_wait, idle_transaction)
+
+    @classmethod
+    def configured(
+        cls, conf: cfg.ConfigOpts, url: str | None = None, schema: str = "main", *, pool_size: int | None = None
+    ) -> "Database":
+        """Return a database that is used as group ``database`` of a configuration says.
+
+        :param url: where it is; by default, where the main schema is.
+        :param pool_size: instead of the one that is configured.
+        """
+        options = conf.database
+        return cls(
+            options.connection if url is None else url,
+            schema,
+            pool_size=options.pool_size if pool_size is None else pool_size,
+            pool_timeout=options.pool_timeout,
+            lock_wait=options.lock_wait_timeout,
+            tries=options.max_transaction_tries,
+            idle_transaction=options.idle_transaction_timeout,
+        )
 
     def close(self) -> None:
         """Close all pooled connections."""
@@ -178,7 +199,7 @@ class Database:
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
-        return sqlalchemy.create_engine(
+        engine = sqlalchemy.create_engine(
             self.url,
             isolation_level="READ COMMITTED",
             pool_size=pool_size,
@@ -191,9 +212,14 @@ class Database:
             connect_args={
                 "connect_timeout": 5,
                 "init_command": f"SET SESSION innodb_lock_wait_timeout = {_whole(lock_wait)}, "
-                f"SESSION sql_mode = 'TRADITIONAL' {_idle_limits(idle_transaction)}",
+                f"SESSION sql_mode = 'TRADITIONAL' {_AS_LISTS} {_idle_limits(idle_transaction)}",
             },
         )
+        if engine.dialect.driver == "pymysql":
+            from moorage import mysql_connection  # here, because with SQLite nobody needs the driver
+
+            event.listen(engine, "do_connect", mysql_connection.connect)
+        return engine
 
 
 class _LockWaits(tenacity.stop.stop_base):
@@ -206,6 +232,11 @@ class _LockWaits(tenacity.stop.stop_base):
         fault = state.outcome.exception() if state.outcome else None
         self._waits += fault is not None and database_faults.is_lock_wait(fault)
         return self._waits >= _LOCK_WAITS
+
+
+#: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
+#: made a table and joined: then rows are locked in any order, and others with them (ADR 91).
+_AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
 
 
 def _whole(seconds: float) -> int:

@@ -126,6 +126,8 @@ class StoreAudit(Value, frozen=True, kw_only=True):
     overcommitted: tuple[InventoryFinding, ...] = ()
     drifted: tuple[InventoryFinding, ...] = ()
     holders: tuple[Holder, ...] = ()
+    #: The number of the last of these, where they are a part and others may come after it.
+    more_after: int | None = None
 
 
 class ViewDrift(Value, frozen=True, kw_only=True):

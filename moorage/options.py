@@ -1,15 +1,18 @@
 """Every option of every service, and how a service reads its own configuration."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
 
-from moorage import compute_options, errors, placement_api_options
+from moorage import compute_options, conductor_options, errors, placement_api_options, scheduler_options
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
+#: How oslo.config names the file that a value is from, in words that are for its own developers.
+_PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 
 _DATABASE = [
     cfg.StrOpt(
@@ -70,95 +73,6 @@ _SERVICE = [
     ),
 ]
 
-_SCHEDULER = [
-    cfg.ListOpt(
-        "enabled_filters",
-        default=[
-            "compute",
-            "availability_zone",
-            "destination",
-            "traits",
-            "aggregates",
-            "server_group_affinity",
-            "server_group_anti_affinity",
-            "capabilities",
-            "image_properties",
-            "aggregate_extra_specs",
-            "different_host",
-            "same_host",
-            "cidr_affinity",
-            "resources",
-        ],
-        help="Filters by the name of their entry point, in the order in which they run.",
-    ),
-    cfg.ListOpt(
-        "enabled_request_filters",
-        default=["extra_specs", "image_traits", "dedicated_cpus", "pci", "disabled_hosts"],
-        help="Request filters by the name of their entry point, in the order in which they make a request narrower "
-        "before any host is looked at.",
-    ),
-    cfg.ListOpt(
-        "enabled_weighers",
-        default=[
-            "ram",
-            "cpu",
-            "disk",
-            "server_group_soft_affinity",
-            "server_group_soft_anti_affinity",
-            "pci",
-            "build_failure",
-            "cross_cell",
-        ],
-        help="Weighers by the name of their entry point.",
-    ),
-    cfg.IntOpt(
-        "host_subset_size",
-        default=1,
-        min=1,
-        help="The host is picked at random among this many of the best. More than 1 keeps many schedulers from "
-        "choosing the same host at the same time.",
-    ),
-    cfg.StrOpt(
-        "broken_plugin",
-        default="fail",
-        choices=[
-            ("fail", "the request is answered with BrokenPlugin, which names the plug-in"),
-            ("skip", "the request is decided without that plug-in, and its explanation names it"),
-        ],
-        help="What becomes of a request in which a filter, weigher or request filter raises, or answers something that "
-        "is no answer. To skip a filter that keeps servers off hosts lets them through.",
-    ),
-    cfg.FloatOpt(
-        "view_max_age",
-        default=0.1,
-        min=0.0,
-        help="Seconds after which a decision first lets the host view follow the store's changes; 0 means always.",
-    ),
-    cfg.FloatOpt(
-        "view_compare_interval",
-        default=30.0,
-        min=0.1,
-        help="Seconds between two comparisons of the whole host view with the store.",
-    ),
-    cfg.IntOpt(
-        "max_claim_tries",
-        default=20,
-        min=1,
-        help="How many hosts may refuse the claim of one request before it is answered with ClaimContention.",
-    ),
-    cfg.FloatOpt(
-        "host_down_after",
-        default=60.0,
-        min=0.1,
-        help="Seconds without a heartbeat after which a host counts as down.",
-    ),
-    cfg.BoolOpt(
-        "serve_placement",
-        default=True,
-        help="Whether `moorage scheduler` serves the placement role as well; false where `moorage placement` runs.",
-    ),
-]
-
 _PLACEMENT = [
     cfg.FloatOpt(
         "reconcile_interval",
@@ -195,121 +109,13 @@ _PLACEMENT = [
     ),
 ]
 
-_CONDUCTOR = [
-    cfg.StrOpt(
-        "connection",
-        secret=True,
-        help="The super conductor's own records; the default is [database] connection.",
-    ),
-    cfg.IntOpt(
-        "max_attempts",
-        default=3,
-        min=1,
-        max=100,
-        help="On how many hosts a build is tried in all; the scheduler is asked for one alternate less.",
-    ),
-    cfg.IntOpt(
-        "max_contention_retries",
-        default=5,
-        min=0,
-        help="How often the scheduler is asked again, with a new request, after ClaimContention; and under "
-        "consumer_conflict_policy `retry`, after ConsumerGenerationConflict.",
-    ),
-    cfg.IntOpt(
-        "max_unanswered_retries",
-        default=3,
-        min=0,
-        help="How often a call that nobody has answered is repeated, with the same request id.",
-    ),
-    cfg.StrOpt(
-        "consumer_conflict_policy",
-        default="combine",
-        choices=[
-            ("fail", "the operation fails, and is ordered again by whoever wants it"),
-            ("retry", "read what the consumer holds and write again, max_contention_retries times"),
-            ("combine", "keep what others have written, add or take away what is one's own, as often as it takes"),
-        ],
-        help="What an operation does when others have written to its consumer between its reading and its writing. "
-        "Deleting, confirming and reverting never fail back: under `fail` they stay pending until they are ordered "
-        "again.",
-    ),
-    cfg.BoolOpt(
-        "delete_foreign_amounts",
-        default=True,
-        help="Whether what others have put on an instance, beyond what was claimed for it, goes when the instance is "
-        "deleted. If not it stays on the instance's consumer until somebody takes it away, and `moorage audit` shows "
-        "it. The instance's record names it either way.",
-    ),
-    cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
-    cfg.FloatOpt(
-        "lease_seconds",
-        default=60.0,
-        min=1.0,
-        help="Seconds without a sign of life after which another conductor goes on with the operations of one.",
-    ),
-    cfg.FloatOpt(
-        "retry_backoff",
-        default=1.0,
-        min=0.001,
-        help="Seconds before a step is tried again; each further time three times as long, up to thirty times.",
-    ),
-    cfg.FloatOpt(
-        "housekeeping_interval",
-        default=10.0,
-        min=0.05,
-        help="Seconds between two rounds in which answers that are on record are acknowledged, and in which the super "
-        "conductor asks the cells which instances they have deleted.",
-    ),
-    cfg.FloatOpt(
-        "build_timeout",
-        default=600.0,
-        min=0.1,
-        help="Seconds after which a host that has been ordered to build and has not reported is given up for the next "
-        "one. What was claimed there stays held until nothing of the guest is left.",
-    ),
-    cfg.FloatOpt(
-        "delete_patience",
-        default=60.0,
-        min=0.0,
-        help="Seconds after which an instance counts as deleted though its host does not answer. What it holds there "
-        "stays held until nothing of the guest is left.",
-    ),
-    cfg.FloatOpt(
-        "record_retention",
-        default=30 * 86400.0,
-        min=0.0,
-        help="Seconds for which the record of an operation that has ended is kept, and, after an instance was deleted, "
-        "that of its attempts; never less than [placement] tombstone_retention. An attempt whose host may still have "
-        "its guest is kept until that host says that it has not.",
-    ),
-    cfg.FloatOpt(
-        "report_interval",
-        default=5.0,
-        min=0.05,
-        help="Seconds between two reports of a cell's hosts to the schedulers.",
-    ),
-    cfg.FloatOpt(
-        "failed_build_half_life",
-        default=600.0,
-        min=1.0,
-        help="Seconds after which a build that has failed on a host counts half as much; a guest that starts there has "
-        "the same effect. What is less than half a failure counts no more.",
-    ),
-    cfg.ListOpt(
-        "reported_image_properties",
-        default=[],
-        help="Properties of images of which a cell tells the schedulers how many servers of a host have which value, "
-        "for the weigher `image_properties`. Without any, no server's image is looked at.",
-    ),
-]
-
 GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "database": _DATABASE,
     "rpc": _RPC,
     "service": _SERVICE,
-    "scheduler": _SCHEDULER,
+    "scheduler": scheduler_options.SCHEDULER,
     "placement": _PLACEMENT,
-    "conductor": _CONDUCTOR,
+    "conductor": conductor_options.CONDUCTOR,
     "compute": compute_options.COMPUTE,
     "fake_driver": compute_options.FAKE_DRIVER,
     "placement_api": placement_api_options.PLACEMENT_API,
@@ -340,8 +146,13 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
         check(conf)
     except (cfg.Error, ValueError) as fault:
-        raise errors.ConfigurationError(reason=str(fault)) from fault
+        raise errors.ConfigurationError(reason=in_words(fault)) from fault
     return conf
+
+
+def in_words(fault: Exception) -> str:
+    """Return what oslo.config says is wrong, with the file as people name it."""
+    return _PLACE.sub(r"in \1", str(fault))
 
 
 def check(conf: cfg.ConfigOpts) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
 from moorage.model import ProviderAmounts
-from placement_store import bulk, capacity, consumers, feed, group_rules, providers
+from placement_store import bulk, capacity, consumers, feed, group_rules, providers, tombstones
 from placement_store.capacity import Demand
 from placement_store.consumers import Holding, NewConsumer, Pair
 from placement_store.group_rules import Standing
@@ -209,9 +209,9 @@ def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[s
         return ids
     for _, change, before in sorted(present, key=lambda one: one[0]):
         if change.for_good and change.after:
-            consumers.bury_around(connection, before, unaccepted=change.unaccepted)
+            tombstones.bury_around(connection, before, unaccepted=change.unaccepted)
         elif change.for_good:
-            consumers.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
+            tombstones.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
         elif change.forgets:
             consumers.forget(connection, before, unaccepted=change.unaccepted)
         else:
@@ -224,7 +224,7 @@ def _create_consumers(connection: Connection, changes: Sequence[Change]) -> dict
     new: dict[str, NewConsumer] = {}
     for change in sorted((change for change in changes if change.before is None), key=lambda change: change.uuid):
         if change.for_good:
-            consumers.bury(connection, change.uuid, None)
+            tombstones.bury(connection, change.uuid, None)
         else:
             new[change.uuid] = NewConsumer(change.columns, change.claimed)
     return consumers.create(connection, new) if new else {}

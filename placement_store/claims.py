@@ -1,16 +1,17 @@
-"""Claims: placing consumers on a host."""
+"""Claims: placing consumers on a host, and the host's word that it takes one."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, func, or_, select
 
 from moorage import errors, ids
-from moorage.messages import Claimed
+from moorage.columns import now
+from moorage.messages import AcceptClaim, Claimed, EndMove, SwapClaim
 from moorage.model import ServerGroup
-from placement_store import allocations, bulk, consumers, groups, providers
+from placement_store import allocations, bulk, consumers, groups, providers, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding
 from placement_store.names import ResourceClassNames
@@ -94,12 +95,58 @@ def claim(
     ]
 
 
+def accept(connection: Connection, message: AcceptClaim) -> None:
+    """Let an attempt's host take a claim that still stands; the same attempt may do so again.
+
+    :raises ClaimReleased: the claim no longer stands, or another attempt has taken it.
+    """
+    # UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
+    #  WHERE uuid = :consumer AND claim_id = :claim
+    #    AND (accepted_by IS NULL OR (accepted_by = :attempt AND accepted_host = :host))
+    table = consumer_table.c
+    same = and_(table.accepted_by == message.attempt_id, table.accepted_host == message.host)
+    statement = consumer_table.update().where(
+        table.uuid == message.consumer_uuid,
+        table.claim_id == message.claim_id,
+        or_(table.accepted_by.is_(None), same),
+    )
+    taken = connection.execute(
+        statement.values(
+            accepted_by=message.attempt_id,
+            accepted_host=message.host,
+            accepted_at=func.coalesce(table.accepted_at, now()),
+        )
+    )
+    if taken.rowcount != 1:
+        raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
+
+
 def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[str, tuple[str | None, int]]:
     """Return the claim, if any, and the generation of those of these consumers that exist."""
     table = consumer_table
     query = select(table.c.uuid, table.c.claim_id, table.c.generation)
     rows = bulk.select_in(connection, query, table.c.uuid, sorted(consumer_uuids))
     return {row.uuid: (row.claim_id, row.generation) for row in rows}
+
+
+def placed_by(connection: Connection, consumer_uuid: str, claim_id: str) -> Holding:
+    """Return the consumer that a claim places, as long as it does.
+
+    :raises ClaimReleased: it has been released, or replaced by another one.
+    """
+    holding = consumers.holdings(connection, [consumer_uuid]).get(consumer_uuid)
+    if holding is None or holding.claim_id != claim_id:
+        raise errors.ClaimReleased(consumer_uuid=consumer_uuid, claim_id=claim_id)
+    return holding
+
+
+def require_given_up(holding: Holding, message: SwapClaim | EndMove) -> None:
+    """Refuse to take a claim from a host that has accepted it, unless its guest is gone or may leave a residue.
+
+    :raises InvalidState: the guest is not known to be gone, and no residue may be left.
+    """
+    if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
+        raise accepted(holding.uuid)
 
 
 def bound(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
@@ -144,7 +191,7 @@ def _require_claimable(connection: Connection, new: NewClaim, holding: Holding |
     found = None if holding is None else holding.generation
     # A new consumer is looked for among the deleted ones when it is created.
     if holding is not None or new.consumer_generation is not None:
-        consumers.require_unburied(connection, new.consumer_uuid, holding)
+        tombstones.require_unburied(connection, new.consumer_uuid, holding)
     if found != new.consumer_generation:
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=found
@@ -177,7 +224,7 @@ def _why(connection: Connection, claims: Sequence[NewClaim], claim_ids: Collecti
     :param claim_ids: the new claims; the consumers that bear one have been written by this very transaction.
     """
     uuids = {new.consumer_uuid for new in claims}
-    gone = consumers.buried(connection, uuids)
+    gone = tombstones.buried(connection, uuids)
     found = consumers.holdings(connection, uuids)
     try:
         for new in claims:

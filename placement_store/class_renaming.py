@@ -1,9 +1,11 @@
 """A custom resource class under another name, with all inventories and allocations of it."""
 
+from collections.abc import Sequence
+
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from placement_store import bulk, feed, providers
+from placement_store import bulk, consumers, feed, providers
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import allocations, inventories
@@ -13,7 +15,8 @@ def rename(connection: Connection, old: str, new: str) -> None:
     """Give a custom resource class another custom name.
 
     A number stands for one name for ever (:mod:`placement_store.names`), so the new name gets a number of its own, and
-    what there is and what is held of the class moves to it. Generations do not move: only a word has changed.
+    what there is and what is held of the class moves to it. The generations of providers do not move: only a word has
+    changed. Those of the consumers that hold something of it do, so that nobody writes by the number that was read.
 
     :raises ResourceClassNotFound: there is no class of the old name.
     :raises AlreadyExists: there is one of the new name.
@@ -29,6 +32,7 @@ def rename(connection: Connection, old: str, new: str) -> None:
     if not ResourceClassNames.create(connection, {new}):
         raise errors.AlreadyExists(kind="resource class", name=new)
     number = ResourceClassNames.require(connection, {new}, lock=True)[new]
+    consumers.move_rows(connection, _holding(connection, former, having))
     for table in (inventories, allocations):
         for chunk in bulk.chunks(having):
             these = (table.c.resource_class_id == former, table.c.resource_provider_id.in_(chunk))
@@ -43,3 +47,10 @@ def rename(connection: Connection, old: str, new: str) -> None:
 def _having(connection: Connection, number: int) -> list[int]:
     query = select(inventories.c.resource_provider_id).where(inventories.c.resource_class_id == number)
     return sorted(connection.scalars(query))
+
+
+def _holding(connection: Connection, number: int, provider_ids: Sequence[int]) -> set[int]:
+    """Return the ids of the consumers that hold something of a class: all, where its providers are locked."""
+    query = select(allocations.c.consumer_id).distinct().where(allocations.c.resource_class_id == number)
+    rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, provider_ids)
+    return {row.consumer_id for row in rows}

@@ -1,20 +1,16 @@
-"""Consumers as rows: read with all they hold, moved by compare and swap, and buried for good."""
+"""Consumers as rows: read with all they hold, created, and moved by compare and swap."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, exc, func, or_, select, tuple_
+from sqlalchemy import Connection, bindparam, exc, select, tuple_
 
 from moorage import errors
 from moorage.columns import now
-from moorage.messages import AcceptClaim
-from moorage.model import Consumer, ProviderAmounts
 from placement_store import bulk
-from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
-from placement_store.schema import allocations, consumers, resource_providers, tombstones
+from placement_store.schema import allocations, consumers, tombstones
 
 #: Provider id and resource class id.
 Pair = tuple[int, int]
@@ -103,96 +99,6 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
     return found
 
 
-def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
-    """Refuse a consumer that has been deleted for good, to everybody but HTTP.
-
-    One that is there has been deleted before only if HTTP, which sees no tombstones, has brought it back.
-
-    :raises ConsumerDeleted: it has been.
-    """
-    if (holding is None or not holding.known_over_rpc) and buried(connection, [uuid]):
-        raise errors.ConsumerDeleted(consumer_uuid=uuid)
-
-
-def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
-    """Return those of these consumers that have been deleted for good."""
-    query = select(tombstones.c.consumer_uuid)
-    return {row.consumer_uuid for row in bulk.select_in(connection, query, tombstones.c.consumer_uuid, sorted(uuids))}
-
-
-_HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()
-# One statement, for the same reason.
-_SHOWN = (
-    select(
-        consumers,
-        _HOST.c.uuid.label("root_provider_uuid"),
-        _HELD_OF.c.uuid.label("provider_uuid"),
-        _HELD_OF.c.generation.label("provider_generation"),
-        allocations.c.resource_class_id,
-        allocations.c.used,
-    )
-    .select_from(
-        consumers.outerjoin(_HOST, _HOST.c.id == consumers.c.root_provider_id)
-        .outerjoin(allocations, allocations.c.consumer_id == consumers.c.id)
-        .outerjoin(_HELD_OF, _HELD_OF.c.id == allocations.c.resource_provider_id)
-    )
-    .where(consumers.c.uuid == bindparam("uuid"))
-    .order_by(_HELD_OF.c.id, allocations.c.resource_class_id)
-)
-
-
-def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consumer:
-    """Return one consumer with all that it holds; a consumer that holds nothing any more is shown as such.
-
-    :raises ConsumerNotFound: there is none of that uuid.
-    """
-    return get_stored(connection, uuid, names).consumer
-
-
-class Stored(NamedTuple):
-    """A consumer, with what only the store itself tells of it."""
-
-    consumer: Consumer
-    #: Null where it was written before types were known; then ``consumer`` has a name for that.
-    consumer_type: str | None
-    #: In seconds since 1970.
-    updated_at: float
-
-
-def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> Stored:
-    """Return one consumer; see :func:`get`.
-
-    :raises ConsumerNotFound: there is none of that uuid.
-    """
-    found = connection.execute(_SHOWN, {"uuid": uuid}).all()
-    if not found:
-        raise not_found(uuid)
-    held: dict[str, dict[str, int]] = {}
-    generations: dict[str, int] = {}
-    for row in found:
-        if row.provider_uuid is not None:
-            held.setdefault(row.provider_uuid, {})[names.name_of(row.resource_class_id, connection)] = row.used
-            generations[row.provider_uuid] = row.provider_generation
-    row = found[0]
-    consumer = Consumer(
-        uuid=uuid,
-        # Only a consumer from before types were known has none; Placement calls it unknown.
-        consumer_type=row.consumer_type or "UNKNOWN",
-        project_id=row.project_id,
-        user_id=row.user_id,
-        generation=row.generation,
-        allocations={
-            provider_uuid: ProviderAmounts(resources=resources, generation=generations[provider_uuid])
-            for provider_uuid, resources in held.items()
-        },
-        claim_id=row.claim_id,
-        accepted_by=row.accepted_by,
-        root_provider_uuid=row.root_provider_uuid,
-        owner=row.owner,
-    )
-    return Stored(consumer, row.consumer_type, row.updated_at)
-
-
 # --- Writing --------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +143,15 @@ def move_all(connection: Connection, holdings: Sequence[Holding]) -> None:
         statement = consumers.update().where(*these).values(generation=table.generation + 1, updated_at=now())
         if connection.execute(statement).rowcount != len(chunk):
             raise Moved
+
+
+def move_rows(connection: Connection, ids: Collection[int]) -> None:
+    """Raise the generations of consumers, whatever they are, in the order of their ids; who has read them is late."""
+    # UPDATE consumers SET generation = generation + 1, updated_at = :now WHERE id IN (...)
+    table = consumers.c
+    for chunk in bulk.chunks(sorted(ids)):
+        statement = consumers.update().where(table.id.in_(chunk))
+        connection.execute(statement.values(generation=table.generation + 1, updated_at=now()))
 
 
 def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
@@ -293,67 +208,6 @@ def forget(connection: Connection, holding: Holding, *, unaccepted: bool = False
     """
     if connection.execute(_as_read(consumers.delete(), holding, unaccepted=unaccepted)).rowcount != 1:
         raise Moved
-
-
-def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
-    """Write a consumer's tombstone and remove its row, if there was one.
-
-    :param unaccepted: whether it may go only as long as no host has accepted its claim.
-    :raises Moved: it is no longer as it was read, or has appeared since.
-    """
-    # The order is what keeps a claim made at this moment from winning as well: see `create`.
-    _write_tombstone(connection, uuid)
-    if holding is None:
-        if connection.execute(consumers.delete().where(consumers.c.uuid == uuid)).rowcount:
-            raise Moved
-    else:
-        forget(connection, holding, unaccepted=unaccepted)
-
-
-#: The columns of a consumer that is buried and still holds something: a member of no group, and nobody's over RPC.
-_LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
-
-
-def bury_around(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
-    """Write a consumer's tombstone, and leave its row to those whose allocations stay; it goes with the last of them.
-
-    Only HTTP, which sees no tombstones, can give it anything any more.
-
-    :param unaccepted: as in :func:`bury`.
-    :raises Moved: it is no longer as it was read.
-    """
-    _write_tombstone(connection, holding.uuid)
-    move(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)
-
-
-def _write_tombstone(connection: Connection, uuid: str) -> None:
-    with suppress(exc.IntegrityError):  # buried before
-        bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])
-
-
-def accept(connection: Connection, message: AcceptClaim) -> None:
-    """Let an attempt's host take a claim that still stands; the same attempt may do so again.
-
-    :raises ClaimReleased: the claim no longer stands, or another attempt has taken it.
-    """
-    # UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
-    #  WHERE uuid = :consumer AND claim_id = :claim
-    #    AND (accepted_by IS NULL OR (accepted_by = :attempt AND accepted_host = :host))
-    free_or_same = or_(
-        consumers.c.accepted_by.is_(None),
-        (consumers.c.accepted_by == message.attempt_id) & (consumers.c.accepted_host == message.host),
-    )
-    accepted = connection.execute(
-        consumers.update()
-        .where(consumers.c.uuid == message.consumer_uuid, consumers.c.claim_id == message.claim_id, free_or_same)
-        .values(
-            accepted_by=message.attempt_id,
-            accepted_host=message.host,
-            accepted_at=func.coalesce(consumers.c.accepted_at, now()),
-        )
-    )
-    if accepted.rowcount != 1:
-        raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
 
 
 def _as_read(statement: Any, holding: Holding, *, unaccepted: bool) -> Any:

@@ -7,7 +7,7 @@ from sqlalchemy import Connection, select
 
 from moorage import errors
 from moorage.messages import DeleteAllocations, Released
-from placement_store import claims, consumers, foreign, residues, shares
+from placement_store import claims, consumers, foreign, residues, shares, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -55,7 +55,7 @@ def _require_sense(message: DeleteAllocations) -> None:
 
 def _is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
     """Tell whether a consumer was deleted for good before, be it that others' allocations are still on it."""
-    return (holding is None or not holding.known_over_rpc) and bool(consumers.buried(connection, [uuid]))
+    return (holding is None or not holding.known_over_rpc) and bool(tombstones.buried(connection, [uuid]))
 
 
 def _release(
@@ -72,7 +72,7 @@ def _release(
     leaving = {uuid: one for uuid, one in migrations.items() if uuid not in staying}
     going |= leaving
     extras: dict[str, Counter[Pair]] = {}
-    if message.for_good:
+    if message.for_good or message.claimed_with:
         movers = [one for one in leaving.values() if one is not None]
         extras = foreign.among(connection, holding, movers, message.claimed_with, names)
     kept = extras if message.keep_extras else {}
@@ -114,7 +114,7 @@ def _stays(connection: Connection, message: DeleteAllocations, migration: Holdin
     """Tell whether a migration is a residue already, of a guest that is not known to be gone."""
     if not message.leave_residue or not residues.is_one(migration) or migration.accepted_by in message.guests_gone:
         return False
-    return not consumers.buried(connection, [str(migration.accepted_by)])
+    return not tombstones.buried(connection, [str(migration.accepted_by)])
 
 
 def _left(

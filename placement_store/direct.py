@@ -37,14 +37,7 @@ class Direct:
 
     def __init__(self, conf: cfg.ConfigOpts, url: str) -> None:
         # Claims and reports of running services may hold what is asked for: it is waited for as they would wait.
-        self._database = Database(
-            url,
-            MAIN.name,
-            pool_size=2,
-            lock_wait=conf.database.lock_wait_timeout,
-            tries=conf.database.max_transaction_tries,
-            idle_transaction=conf.database.idle_transaction_timeout,
-        )
+        self._database = Database.configured(conf, url, pool_size=2)
         try:
             MAIN.check(self._database)
             sync(self._database)

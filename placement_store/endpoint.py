@@ -1,4 +1,4 @@
-"""The methods of topic `placement` about who holds what: allocations and claims. Also, which cells there are."""
+"""The methods of topic `placement` about who holds what: allocations and claims. And about cells and hosts."""
 
 import logging
 
@@ -14,6 +14,7 @@ from moorage.messages import (
     EndMove,
     GetAllocations,
     ListCells,
+    ListHostsDeclaredDown,
     MoveEnded,
     PostAllocations,
     PutAllocations,
@@ -21,14 +22,14 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import Cell, Consumer
-from placement_store import cells, consumers, deletes, moves, puts, swaps
+from placement_store import cells, claims, consumer_list, declared_down, deletes, move_ends, puts, swaps
 from placement_store.endpoint_basis import StoreEndpoint
 
 LOG = logging.getLogger(__name__)
 
 
 class PlacementEndpoint(StoreEndpoint):
-    """The methods about cells, allocations and claims."""
+    """The methods about cells, allocations and claims, and about hosts that nobody need wait for."""
 
     # --- Cells ------------------------------------------------------------------------------------------------------
 
@@ -36,6 +37,11 @@ class PlacementEndpoint(StoreEndpoint):
     def list_cells(self, _message: ListCells) -> list[Cell]:
         """Return all cells by name."""
         return cells.list_cells(self._database)
+
+    @serves(ListHostsDeclaredDown)
+    def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
+        """Return those of some hosts that their operator has declared down, or deleted."""
+        return self._read(lambda connection: declared_down.among(connection, message.cell_uuid, message.service_hosts))
 
     # --- Allocations and claims -------------------------------------------------------------------------------------
 
@@ -45,7 +51,7 @@ class PlacementEndpoint(StoreEndpoint):
 
         :raises ConsumerNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: consumers.get(connection, message.consumer_uuid, self._names))
+        return self._read(lambda connection: consumer_list.get(connection, message.consumer_uuid, self._names))
 
     @serves(PutAllocations)
     def put_allocations(self, message: PutAllocations) -> ConsumerWritten:
@@ -79,8 +85,8 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(EndMove)
     def end_move(self, message: EndMove) -> MoveEnded:
-        """Confirm or revert a move; see :func:`placement_store.moves.end`."""
-        ended = self._once(message, lambda connection: moves.end(connection, message, self._names))
+        """Confirm or revert a move; see :func:`placement_store.move_ends.end`."""
+        ended = self._once(message, lambda connection: move_ends.end(connection, message, self._names))
         done = "confirmed" if message.outcome == "confirm" else "reverted"
         LOG.info(
             "Migration %s of consumer %s is %s%s",
@@ -93,13 +99,13 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:
-        """Take a claim for an attempt's host; see :func:`placement_store.consumers.accept`.
+        """Take a claim for an attempt's host; see :func:`placement_store.claims.accept`.
 
         It can be repeated as it is, and its answer is not stored: a stored yes would outlive the claim.
         """
 
         def work(connection: Connection) -> Done:
-            consumers.accept(connection, message)
+            claims.accept(connection, message)
             return Done()
 
         done = self._database.write(work)

@@ -36,13 +36,13 @@ class InspectionEndpoint:
 
     @serves(ListClaims)
     def list_claims(self, message: ListClaims) -> list[ClaimState]:
-        """Return the consumers that a claim places, and on request residues, the oldest first."""
+        """Return the consumers that a claim places, and on request residues, the oldest first; or a part of them."""
         return self._database.read(lambda connection: claim_list.claims(connection, message))
 
     @serves(AuditStore)
-    def audit_store(self, _message: AuditStore) -> StoreAudit:
-        """Return what the store says of itself."""
-        return self._database.read(audit.report)
+    def audit_store(self, message: AuditStore) -> StoreAudit:
+        """Return what the store says of itself, or a part of it."""
+        return self._database.read(lambda connection: audit.report(connection, message))
 
     @serves(ListReconciled)
     def list_reconciled(self, _message: ListReconciled) -> list[ReconcilerAction]:

@@ -1,20 +1,19 @@
 """Moves: an instance goes to a destination while a migration holds its source, until that is confirmed or reverted.
 
-Each step is one write of both consumers, netted, so that nothing of it can be seen halfway and what changes hands needs
-no room. See :mod:`placement_store.shares` for whose is what.
+How one ends is in :mod:`placement_store.move_ends`. Each step is one write of both consumers, netted, so that
+nothing of it can be seen halfway and what changes hands needs no room. See :mod:`placement_store.shares` for whose is
+what.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from moorage import errors, ids
-from moorage.messages import Claimed, EndMove, MoveEnded
+from moorage.messages import Claimed
 from moorage.model import Move
-from placement_store import allocations, claims, consumers, given_up, providers, residues, shares
+from placement_store import allocations, claims, consumers, given_up, providers, residues, shares, tombstones
 from placement_store.allocations import Change
 from placement_store.claims import NewClaim
 from placement_store.consumers import UNCLAIMED, Holding, Pair
@@ -80,7 +79,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             uuid=move.migration_uuid,
             before=None,
             after=others + leaving,
-            columns=_migration(instance, _row(connection, instance)),
+            columns=_migration(instance, columns_of(connection, instance)),
             inherited=True,
         ),
     ]
@@ -101,7 +100,7 @@ def movable(connection: Connection, uuid: str, generation: int | None, move: Mov
     """
     found = consumers.holdings(connection, [uuid, move.migration_uuid])
     instance = found.get(uuid)
-    consumers.require_unburied(connection, uuid, instance)
+    tombstones.require_unburied(connection, uuid, instance)
     if instance is None or instance.claim_id != move.claim_id:
         raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=move.claim_id)
     if instance.generation != generation:
@@ -126,7 +125,7 @@ def left(places: Places, source_tree: Collection[int]) -> set[int]:
 def _migration(instance: Holding, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a new migration: the claim on the source is its own from now on, as it stands."""
     return {
-        **_carried(row),
+        **claim_among(row),
         "project_id": row["project_id"],
         "user_id": row["user_id"],
         "consumer_type": MIGRATION,
@@ -165,125 +164,6 @@ def _why(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> er
     return errors.ClaimContention(tries=1)
 
 
-# --- Ending ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Ending:
-    """What an outcome makes of the two consumers."""
-
-    instance: Change
-    migration: Change
-    residue: Change | None
-    claim_id: str
-    extras: Mapping[Pair, int]
-
-
-def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> MoveEnded:
-    """End a move: the instance keeps the destination, or takes back what the migration holds.
-
-    Nothing grows: of every inventory the instance holds afterwards at most what the two held together.
-
-    :raises ClaimReleased: the claim on the destination is not the instance's, or no longer.
-    :raises ConsumerGenerationConflict: the instance is not at the generation that was named.
-    :raises ConsumerNotFound: the move has ended.
-    :raises InvalidRequest: the migration is none of this instance.
-    :raises InvalidState: a host has accepted what is given up, its guest is not known to be gone, and no residue may be
-        left; or there is nothing to go back to, because somebody else has released what the migration held.
-    :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises Moved: something has changed since it was read; a new transaction may succeed.
-    """
-    uuid = message.consumer_uuid
-    instance = consumers.holdings(connection, [uuid]).get(uuid)
-    if instance is None or instance.claim_id != message.claim_id:
-        raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
-    if message.consumer_generation not in (None, instance.generation):
-        raise errors.ConsumerGenerationConflict(
-            consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
-        )
-    migration = migration_of(connection, instance, message.migration_uuid)
-    leaver = migration if message.outcome == "confirm" else instance
-    if leaver.accepted_by is not None and not (message.guest_gone or message.leave_residue):
-        raise claims.accepted(leaver.uuid)
-    held, claimed = shares.amounts_of(message.held), shares.amounts_of(message.claimed)
-    keys = providers.keys_found(connection, {*held, *claimed})
-    places = Places.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
-    parts = shares.of_a_move(connection, instance, migration, held, claimed, places, names)
-    outcome = _confirmed if message.outcome == "confirm" else _reverted
-    ending = outcome(connection, message, instance, migration, places, parts)
-    changes = [ending.instance, ending.migration]
-    relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
-    residue_uuid = residues.write(
-        connection, changes, ending.residue, names, relied_on=relied_on, roots=dict(keys.values())
-    )
-    if not ending.migration.for_good:
-        residues.require_unreported(connection, migration)
-        residue_uuid = migration.uuid
-    return MoveEnded(
-        claim_id=ending.claim_id,
-        consumer_generation=instance.generation + 1,
-        residue_uuid=residue_uuid,
-        extras=shares.described(connection, ending.extras, names),
-    )
-
-
-def _confirmed(
-    connection: Connection,
-    message: EndMove,
-    instance: Holding,
-    migration: Holding,
-    _places: Places,
-    parts: shares.Parts,
-) -> _Ending:
-    """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue."""
-    may_be_used = message.leave_residue and not message.guest_gone
-    kept = residues.becoming(connection, migration) if may_be_used else None
-    return _Ending(
-        instance=Change(
-            uuid=instance.uuid,
-            before=instance,
-            after=Counter(instance.amounts) - parts.beyond_new,
-            inherited=True,
-        ),
-        migration=kept or _buried(migration),
-        residue=None,
-        claim_id=message.claim_id,
-        extras=parts.left_extras,
-    )
-
-
-def _reverted(
-    connection: Connection,
-    message: EndMove,
-    instance: Holding,
-    migration: Holding,
-    places: Places,
-    parts: shares.Parts,
-) -> _Ending:
-    """Give the instance all that the migration holds, and its claim; the destination's tree is given up."""
-    if migration.claim_id is None:
-        raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
-    tree = set() if places.on_source else given_up.on_host(connection, instance)
-    lost = shares.within(parts.extras, tree - places.pools)
-    kept = parts.kept_old + (parts.extras - lost)
-    may_be_used = message.leave_residue and not message.guest_gone
-    return _Ending(
-        instance=Change(
-            uuid=instance.uuid,
-            before=instance,
-            after=kept + Counter(migration.amounts),
-            columns=_carried(_row(connection, migration)),
-            # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
-            unaccepted=instance.accepted_by is None and not message.guest_gone,
-            inherited=True,
-        ),
-        migration=_buried(migration),
-        residue=residues.left(connection, instance, kept) if may_be_used else None,
-        claim_id=migration.claim_id,
-        extras=lost,
-    )
-
-
 # --- Parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -301,8 +181,11 @@ def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holdin
     return migration
 
 
-def _row(connection: Connection, holding: Holding) -> dict[str, Any]:
-    """Return the columns of a consumer; what they say is true at the generation that was read, or the write fails."""
+def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
+    """Return the columns of a consumer's claim, and whose it is: true at the generation read, or the write fails.
+
+    :raises Moved: there is no such consumer any more.
+    """
     table = consumer_table
     query = select(*(table.c[name] for name in UNCLAIMED), table.c.project_id, table.c.user_id)
     found = connection.execute(query.where(table.c.id == holding.id)).one_or_none()
@@ -311,10 +194,6 @@ def _row(connection: Connection, holding: Holding) -> dict[str, Any]:
     return found._asdict()
 
 
-def _carried(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a claim, which changes hands as it stands."""
-    return {name: row[name] for name in UNCLAIMED}
-
-
-def _buried(migration: Holding) -> Change:
-    return Change(uuid=migration.uuid, before=migration, after={}, columns=UNCLAIMED, for_good=True)
+def claim_among(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of them that are the claim's, which changes hands as it stands."""
+    return {name: columns[name] for name in UNCLAIMED}

@@ -28,10 +28,10 @@ from moorage.messages import (
 )
 from moorage.model import ProviderAllocations, ResourceProvider, Usage
 from moorage.wire import Mutation
-from placement_store import aggregates, feed, inventories, provider_list, providers, reports, traits, trees, usages
+from placement_store import aggregates, feed, inventories, new_providers, provider_list, reports, traits, trees, usages
 from placement_store.endpoint_basis import StoreEndpoint
 from placement_store.names import ResourceClassNames, TraitNames
-from placement_store.providers import NewProvider
+from placement_store.new_providers import NewProvider
 
 
 class ProviderEndpoint(StoreEndpoint):
@@ -67,7 +67,7 @@ class ProviderEndpoint(StoreEndpoint):
         new = NewProvider(message.uuid, message.name, message.parent_provider_uuid)
 
         def work(connection: Connection) -> None:
-            created = providers.create(connection, [new])
+            created = new_providers.create(connection, [new])
             feed.record(connection, provider_ids=created.values())
 
         return self._provider_after(message, message.uuid, work)

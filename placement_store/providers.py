@@ -1,15 +1,15 @@
-"""Resource providers as rows: reading, locking, moving and creating them."""
+"""Resource providers as rows that are there: read, locked and moved."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, bindparam, exc, or_, select, tuple_
+from sqlalchemy import Connection, Select, bindparam, or_, select, tuple_
 
 from moorage import errors
 from moorage.columns import now
 from moorage.model import Inventory
-from placement_store import bulk, host_aggregate_links
+from placement_store import bulk
 from placement_store.races import Moved
 from placement_store.schema import inventories, resource_providers
 
@@ -89,12 +89,6 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRo
         )
         for row in found
     ]
-
-
-def pairs(connection: Connection) -> dict[int, int]:
-    """Return the ``seq`` of every provider by id, as one statement sees them."""
-    query = select(resource_providers.c.id, resource_providers.c.seq)
-    return {row.id: row.seq for row in connection.execute(query)}
 
 
 def inventories_of(connection: Connection, ids: Collection[int] | None) -> dict[int, dict[int, InventoryRow]]:
@@ -238,99 +232,6 @@ def compare_generation(row: LockedRow, named: int | None) -> None:
     """
     if named is not None and row.generation != named:
         raise errors.ProviderGenerationConflict(provider_uuid=row.uuid, named=named, found=row.generation)
-
-
-# --- Creating -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NewProvider:
-    """A provider to be created; without a parent it is a root."""
-
-    uuid: str
-    name: str
-    parent_uuid: str | None = None
-
-
-def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:
-    """Create providers without inventory at generation 0; return their ids by uuid.
-
-    Nodes of hosts that are there already come into the aggregates of these.
-
-    A parent may be among them, or be there; then it is locked together with its root, so that neither goes nor moves to
-    another tree meanwhile. The feed is the caller's.
-
-    :raises AlreadyExists: one of the uuids or names is taken.
-    :raises ProviderNotFound: a parent is neither there nor among them.
-    :raises InvalidRequest: some of them are their own ancestors.
-    :raises Moved: somebody else creates one of them, or moves a parent; a new transaction may succeed.
-    """
-    _refuse_taken(connection, new)
-    places = _lock_parents(connection, {one.parent_uuid for one in new if one.parent_uuid} - {one.uuid for one in new})
-    pending = list(new)
-    while pending:
-        level = [one for one in pending if one.parent_uuid is None or one.parent_uuid in places]
-        if not level:
-            path = f"$.providers[{new.index(pending[0])}].parent_provider_uuid"
-            raise errors.InvalidRequest(path=path, reason="a provider would be its own ancestor")
-        places |= _insert(connection, level, places)
-        pending = [one for one in pending if one.uuid not in places]
-    created = {one.uuid: places[one.uuid].id for one in new}
-    host_aggregate_links.welcome(connection, created)
-    return created
-
-
-def _refuse_taken(connection: Connection, new: Sequence[NewProvider]) -> None:
-    uuids, names = [one.uuid for one in new], [one.name for one in new]
-    query = select(resource_providers.c.uuid, resource_providers.c.name)
-    for row in bulk.select_in(connection, query, resource_providers.c.uuid, uuids):
-        raise errors.AlreadyExists(kind="resource provider", name=row.uuid)
-    for row in bulk.select_in(connection, query, resource_providers.c.name, names):
-        raise errors.AlreadyExists(kind="resource provider", name=row.name)
-
-
-def _lock_parents(connection: Connection, uuids: Collection[str]) -> dict[str, ProviderKey]:
-    keys = keys_of(connection, uuids)
-    locked = lock(connection, {id_ for key in keys.values() for id_ in key})
-    if any(locked[key.id].root_id != key.root_id for key in keys.values()):
-        raise Moved
-    return keys
-
-
-def _insert(
-    connection: Connection, new: Sequence[NewProvider], parents: Mapping[str, ProviderKey]
-) -> dict[str, ProviderKey]:
-    """Insert providers whose parents are there."""
-    above = {one.uuid: parents[one.parent_uuid] for one in new if one.parent_uuid is not None}
-    rows_ = [
-        {
-            "uuid": one.uuid,
-            "name": one.name,
-            "generation": 0,
-            "seq": 0,
-            "parent_provider_id": above[one.uuid].id if one.uuid in above else None,
-            "root_provider_id": above[one.uuid].root_id if one.uuid in above else None,
-        }
-        for one in new
-    ]
-    try:
-        bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
-    except exc.IntegrityError as fault:
-        # Somebody has just created one of them: begin again and say which.
-        raise Moved from fault
-    query = select(resource_providers.c.uuid, resource_providers.c.id)
-    ids = {
-        row.uuid: row.id
-        for row in bulk.select_in(connection, query, resource_providers.c.uuid, [one.uuid for one in new])
-    }
-    _root_themselves(connection, [id_ for uuid, id_ in ids.items() if uuid not in above])
-    return {uuid: ProviderKey(id_, above[uuid].root_id if uuid in above else id_) for uuid, id_ in ids.items()}
-
-
-def _root_themselves(connection: Connection, ids: Sequence[int]) -> None:
-    table = resource_providers
-    for chunk in bulk.chunks(sorted(ids)):
-        connection.execute(table.update().where(table.c.id.in_(chunk)).values(root_provider_id=table.c.id))
 
 
 def provider_not_found(uuid: str) -> errors.ProviderNotFound:

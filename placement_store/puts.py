@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.messages import ConsumerWritten
 from moorage.model import ConsumerAllocations
-from placement_store import allocations, consumers, providers
+from placement_store import allocations, consumers, providers, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -116,7 +116,7 @@ def asked_for(connection: Connection, puts: Mapping[str, Put], names: ResourceCl
 def _compare_generation(connection: Connection, uuid: str, asked: Put, holding: Holding | None) -> None:
     # A new consumer of RPC is looked for among the deleted ones when it is created.
     if not asked.over_http and (holding is not None or asked.generation is not None):
-        consumers.require_unburied(connection, uuid, holding)
+        tombstones.require_unburied(connection, uuid, holding)
     if isinstance(asked.generation, AnyGeneration):
         return
     found = None if holding is None else holding.generation

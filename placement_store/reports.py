@@ -8,10 +8,20 @@ from sqlalchemy import Connection, select
 from moorage import errors
 from moorage.messages import ReportProviders
 from moorage.model import ProviderReport
-from placement_store import aggregates, bulk, feed, host_aggregate_links, inventories, providers, traits, trees
+from placement_store import (
+    aggregates,
+    bulk,
+    feed,
+    host_aggregate_links,
+    inventories,
+    new_providers,
+    providers,
+    traits,
+    trees,
+)
 from placement_store.inventories import Wanted
 from placement_store.names import ResourceClassNames
-from placement_store.providers import NewProvider
+from placement_store.new_providers import NewProvider
 from placement_store.races import Moved
 from placement_store.schema import resource_providers
 
@@ -160,7 +170,9 @@ def _has_anything(report_: ProviderReport) -> bool:
 def _create(connection: Connection, new: Sequence[ProviderReport]) -> dict[str, int]:
     """Create the providers that were not there a moment ago; whoever else reports them may have been faster since."""
     try:
-        return providers.create(connection, [NewProvider(one.uuid, one.name, one.parent_provider_uuid) for one in new])
+        return new_providers.create(
+            connection, [NewProvider(one.uuid, one.name, one.parent_provider_uuid) for one in new]
+        )
     except errors.AlreadyExists as fault:
         if _known(connection, {one.uuid for one in new}):
             raise Moved from fault

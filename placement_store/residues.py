@@ -11,13 +11,13 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from moorage import errors
-from placement_store import allocations, consumers, given_up
+from placement_store import allocations, consumers, given_up, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import Holding, Pair
 from placement_store.names import ResourceClassNames
 from placement_store.races import Moved
 from placement_store.schema import consumers as consumer_table
-from placement_store.schema import tombstones
+from placement_store.schema import tombstones as tombstone_table
 
 RESIDUE = "RESIDUE"
 
@@ -31,7 +31,7 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
 
     :param kept: what the consumer still holds of what it held.
     """
-    if holding.claim_id is None or holding.accepted_by is None or consumers.buried(connection, [holding.accepted_by]):
+    if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
         return None
     tree = given_up.on_host(connection, holding)
     leaving = {
@@ -98,7 +98,7 @@ def becoming(connection: Connection, migration: Holding) -> Change | None:
         return None
     tree = given_up.on_host(connection, migration)
     kept = {pair: amount for pair, amount in migration.amounts.items() if pair[0] in tree}
-    if not kept or consumers.buried(connection, [migration.accepted_by]):
+    if not kept or tombstones.buried(connection, [migration.accepted_by]):
         return None
     columns = {"claim_id": None, "owner": None, "claimed_at": None, "consumer_group_id": None, "consumer_type": RESIDUE}
     return Change(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
@@ -114,7 +114,7 @@ def require_unreported(connection: Connection, migration: Holding) -> None:
     :raises Moved: it was; a new transaction leaves no residue.
     """
     # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
-    query = select(tombstones.c.consumer_uuid).where(tombstones.c.consumer_uuid == migration.accepted_by)
+    query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == migration.accepted_by)
     if connection.execute(query.with_for_update(read=True)).first() is not None:
         raise Moved
 

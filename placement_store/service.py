@@ -81,15 +81,7 @@ class PlacementService:
     def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
         self._conf = conf
         self._name = name
-        self._database = Database(
-            conf.database.connection,
-            MAIN.name,
-            pool_size=conf.database.pool_size,
-            pool_timeout=conf.database.pool_timeout,
-            lock_wait=conf.database.lock_wait_timeout,
-            tries=conf.database.max_transaction_tries,
-            idle_transaction=conf.database.idle_transaction_timeout,
-        )
+        self._database = Database.configured(conf)
         self._bus = Bus(conf)
         self._presence = Presence(conf, self._bus, "placement", name)
         self._role: PlacementRole | None = None

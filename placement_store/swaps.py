@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import Claimed, SwapClaim
-from placement_store import allocations, claims, consumers, given_up, moves, providers, residues, shares
+from placement_store import allocations, claims, given_up, moves, providers, residues, shares
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -47,11 +47,8 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     :raises ConsumerNotFound: the migration has ended.
     :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
     """
-    holding = consumers.holdings(connection, [message.consumer_uuid]).get(message.consumer_uuid)
-    if holding is None or holding.claim_id != message.claim_id:
-        raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
-    if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
-        raise claims.accepted(message.consumer_uuid)
+    holding = claims.placed_by(connection, message.consumer_uuid, message.claim_id)
+    claims.require_given_up(holding, message)
     requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
     keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
     # What was claimed of may be gone, emptied by a reshape.

@@ -1,7 +1,7 @@
 """The shape of provider trees: providers renamed, moved under another parent with all below them, and deleted.
 
 Who changes the shape of a tree locks its root's row first, so that there is one at a time; see also
-:func:`placement_store.providers.create`.
+:func:`placement_store.new_providers.create`.
 """
 
 from collections.abc import Collection, Mapping

@@ -11,7 +11,7 @@ from moorage import ids
 from moorage.columns import now
 from moorage.messages import EndMove, GetServerGroup, MoveEnded, ServerGroupState
 from moorage.model import GroupPolicy, Move, ServerGroup
-from placement_store import groups, moves
+from placement_store import groups, move_ends, moves
 from placement_store.claims import NewClaim
 from placement_store.group_endpoint import GroupEndpoint
 from placement_store.groups import Occupancy
@@ -148,7 +148,7 @@ class Groups:
             claimed=request({member.host: ONE}),
             **more,
         )
-        ended = self.store.database.write(lambda connection: moves.end(connection, message, self.store.names))
+        ended = self.store.database.write(lambda connection: move_ends.end(connection, message, self.store.names))
         if outcome == "revert":
             member.host = str(member.source)
         member.claim_id, member.migration, member.source = ended.claim_id, None, None

@@ -8,6 +8,8 @@ from moorage.model import Uuid, Value
 
 #: The most instances that one request may name.
 MAX_INSTANCES = 1000
+#: The most entries of a part of a list: so that it is a few megabytes, of which a broker takes sixteen and fewer.
+MAX_LISTED = 10_000
 
 InstanceUuids = Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 

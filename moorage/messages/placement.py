@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from moorage.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
-from moorage.messages.basis import MAX_INSTANCES, Done
+from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -28,6 +28,16 @@ class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "list_cells"
+
+
+class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
+    """Those of these hosts of a cell that nobody need wait for: all of their nodes are forced down, or deleted."""
+
+    topic = "placement"
+    method = "list_hosts_declared_down"
+    version = "1.4"
+    cell_uuid: Uuid
+    service_hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
 class GetAllocations(Message[Consumer], frozen=True, kw_only=True):
@@ -68,7 +78,7 @@ class Released(Value, frozen=True, kw_only=True):
     residue_uuid: Uuid | None = None
     #: All residues that were left, where migrations went too.
     residue_uuids: tuple[Uuid, ...] = ()
-    #: What others had put on the consumers that were deleted for good: it has gone with them, or stays if it was to.
+    #: What others had put on the consumers: it has gone with what they held, or stays if it was to.
     extras: dict[Uuid, ProviderAmounts] = {}
 
 
@@ -81,7 +91,7 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
 
     Of a claim that ``claimed_with`` does not name nobody can say what others have put beside it: all of it goes, and
     nothing of it is called extras. A consumer that no claim places holds nothing but extras, except what the requests
-    named there account for.
+    named there account for. Where it is not for good, extras are told apart only if ``claimed_with`` names something.
     """
 
     topic = "placement"
@@ -252,17 +262,25 @@ class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ListClaims(Message[list[ClaimState]], frozen=True, kw_only=True):
-    """The consumers that a claim places, and on request residues, the oldest first."""
+    """The consumers that a claim places, and on request residues, the oldest first.
+
+    There may be more than a message takes: then part by part, by the uuids of the consumers, each part after the
+    greatest uuid of the one before it. A part that is shorter than its limit is the last one.
+    """
 
     topic = "placement"
     method = "list_claims"
     version = "1.1"
+    since: ClassVar = {"limit": "1.5", "after": "1.5"}
     #: Only those that no host has accepted.
     unaccepted: bool = False
     #: Only those made at least so many seconds ago.
     older_than: Annotated[float, Meta(ge=0)] = 0.0
     residues: bool = False
     consumer_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)] = ()
+    #: How many at most; all, where it is not said.
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] | None = None
+    after: Uuid | None = None
 
 
 class ListReconciled(Message[list[ReconcilerAction]], frozen=True, kw_only=True):
@@ -283,11 +301,19 @@ class AcknowledgeRequests(Mutation[Done], frozen=True, kw_only=True):
 
 
 class AuditStore(Message[StoreAudit], frozen=True, kw_only=True):
-    """What the store says of itself: read-only, safe on a live cloud."""
+    """What the store says of itself: read-only, safe on a live cloud.
+
+    A store may have more holders than a message takes: then part by part, each after the number that the one before it
+    names in ``more_after``. Each holder is told of whole and at one moment. The inventories come with the first part.
+    """
 
     topic = "placement"
     method = "audit_store"
     version = "1.1"
+    since: ClassVar = {"limit": "1.5", "after": "1.5"}
+    #: How many holders at most; all, where it is not said.
+    limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] | None = None
+    after: Annotated[int, Meta(ge=0)] = 0
 
 
 class ReportService(Mutation[Done], frozen=True, kw_only=True):

@@ -8,20 +8,13 @@ from cliff.lister import Lister
 from moorage import ids
 from moorage.messages import SetAggregates
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import find, uuid_of
+from placement_store.commands.named_providers import OfProvider, find, uuid_of
 
 Rows = list[tuple[Any, ...]]
 
 
-class ProviderAggregateList(Asking, Lister):
+class ProviderAggregateList(OfProvider, Lister):
     """List the aggregates that a resource provider belongs to."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
         """Return a row an aggregate.
@@ -31,7 +24,7 @@ class ProviderAggregateList(Asking, Lister):
         return ("uuid",), [(uuid,) for uuid in find(self.placement, parsed_args.provider).aggregates]
 
 
-class ProviderAggregateSet(Asking, Lister):
+class ProviderAggregateSet(OfProvider, Lister):
     """Replace all aggregates of a resource provider by those that are named; without any, it belongs to none.
 
     An aggregate comes to be by being named.
@@ -41,7 +34,6 @@ class ProviderAggregateSet(Asking, Lister):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("provider", help="the provider, by uuid or name")
         add("aggregate", nargs="*", type=typed.uuid, help="the uuid of an aggregate")
         add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
         return parser

@@ -23,7 +23,7 @@ from moorage.messages import (
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import typed
 from placement_store.commands.asking import Asking, until_unmoved
-from placement_store.commands.named_providers import as_uuid, find, uuid_of
+from placement_store.commands.named_providers import OfProvider, as_uuid, find, uuid_of
 from placement_store.commands.typed import INVENTORY_FIELDS, Setting
 
 LOG = logging.getLogger(__name__)
@@ -122,13 +122,12 @@ class InventorySet(Asking, Lister):
         return [shown(cells) for cells in _described(provider.inventories)]
 
 
-class InventoryClassSet(Asking, ShowOne):
+class InventoryClassSet(OfProvider, ShowOne):
     """Create or replace the inventory of one resource class; a field that is not named has its default."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
         parser.add_argument("resource_class", type=typed.resource_class, help="the class")
         for field in INVENTORY_FIELDS:
             parser.add_argument(
@@ -162,13 +161,12 @@ class InventoryClassSet(Asking, ShowOne):
         return INVENTORY_FIELDS, shown(_fields(provider.inventories[parsed_args.resource_class]))
 
 
-class InventoryShow(Asking, ShowOne):
+class InventoryShow(OfProvider, ShowOne):
     """Show the inventory of one resource class, and what is used of it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
         parser.add_argument("resource_class", type=typed.resource_class, help="the class")
         return parser
 
@@ -186,14 +184,8 @@ class InventoryShow(Asking, ShowOne):
         return (*INVENTORY_FIELDS, "used"), shown(cells)
 
 
-class InventoryList(Asking, Lister):
+class InventoryList(OfProvider, Lister):
     """List the inventories of a resource provider, and what is used of them."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
         """Return a row a class.
@@ -205,13 +197,12 @@ class InventoryList(Asking, Lister):
         return ("resource_class", *INVENTORY_FIELDS, "used"), rows
 
 
-class InventoryDelete(Asking, Command):
+class InventoryDelete(OfProvider, Command):
     """Take away the inventory of one resource class, or all, of a provider; nobody may hold anything of them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
         parser.add_argument(
             "--resource-class", type=typed.resource_class, metavar="CLASS", help="this one alone; default: all"
         )

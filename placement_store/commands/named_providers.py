@@ -1,13 +1,18 @@
 """Providers as an operator names them: by uuid or by name."""
 
+import argparse
 import uuid as uuids
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from moorage import errors
 from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.model import ResourceGroup, ResourceProvider
-from placement_store.direct import Placement
+from placement_store.commands.asking import Asking
+
+if TYPE_CHECKING:
+    from placement_store.direct import Placement
 
 
 def as_uuid(named: str) -> str | None:
@@ -18,7 +23,7 @@ def as_uuid(named: str) -> str | None:
         return None
 
 
-def find(placement: Placement, named: str) -> ResourceProvider:
+def find(placement: "Placement", named: str) -> ResourceProvider:
     """Return a provider by its uuid or its name.
 
     :raises ProviderNotFound: there is none of that uuid, or of that name.
@@ -31,7 +36,7 @@ def find(placement: Placement, named: str) -> ResourceProvider:
     raise errors.ProviderNotFound(name=named)
 
 
-def find_if_there(placement: Placement, named: str) -> ResourceProvider | None:
+def find_if_there(placement: "Placement", named: str) -> ResourceProvider | None:
     """Return a provider by its uuid or its name, or nothing where there is none.
 
     :raises MoorageError: nobody could say.
@@ -42,7 +47,7 @@ def find_if_there(placement: Placement, named: str) -> ResourceProvider | None:
         return None
 
 
-def uuid_of(placement: Placement, named: str) -> str:
+def uuid_of(placement: "Placement", named: str) -> str:
     """Return the uuid of a provider; of one that was named by it, without asking.
 
     :raises ProviderNotFound: there is none of that name.
@@ -50,9 +55,19 @@ def uuid_of(placement: Placement, named: str) -> str:
     return as_uuid(named) or find(placement, named).uuid
 
 
-def in_named_tree(placement: Placement, group: ResourceGroup) -> ResourceGroup:
+def in_named_tree(placement: "Placement", group: ResourceGroup) -> ResourceGroup:
     """Return a group whose tree was named by uuid or by name, with the uuid.
 
     :raises ProviderNotFound: there is no provider of that name.
     """
     return group if group.in_tree is None else replace(group, in_tree=uuid_of(placement, group.in_tree))
+
+
+class OfProvider(Asking):
+    """A command about one provider, which is its first argument."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Return the parser."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("provider", help="the provider, by uuid or name")
+        return parser

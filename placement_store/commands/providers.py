@@ -20,7 +20,7 @@ from moorage.messages import (
 from moorage.model import ResourceGroup, ResourceProvider
 from placement_store.commands import typed
 from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import find, in_named_tree, uuid_of
+from placement_store.commands.named_providers import OfProvider, find, in_named_tree, uuid_of
 
 COLUMNS = ("uuid", "name", "generation", "root_provider_uuid", "parent_provider_uuid")
 
@@ -91,13 +91,12 @@ class ProviderList(Asking, Lister):
         return COLUMNS, [row(provider) for provider in self.placement.call(message)]
 
 
-class ProviderShow(Asking, ShowOne):
+class ProviderShow(OfProvider, ShowOne):
     """Show a resource provider; with --allocations also who holds what of it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
         parser.add_argument("--allocations", action="store_true", help="who holds what of it")
         return parser
 
@@ -117,7 +116,7 @@ class ProviderShow(Asking, ShowOne):
         return (*COLUMNS, "allocations"), (*row(provider), ShownLines(allocations, lines))
 
 
-class ProviderSet(Asking, ShowOne):
+class ProviderSet(OfProvider, ShowOne):
     """Give a resource provider another name or another parent, or make it the root of a tree of its own.
 
     Its children stay its children. What is allocated of it stays where it is.
@@ -126,7 +125,6 @@ class ProviderSet(Asking, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
         parser.add_argument("--name", help="its new name")
         where = parser.add_mutually_exclusive_group()
         where.add_argument("--parent-provider", metavar="PROVIDER", help="its new parent, by uuid or name")
@@ -157,14 +155,8 @@ class ProviderSet(Asking, ShowOne):
         return UNSET if given.parent_provider is None else uuid_of(self.placement, given.parent_provider)
 
 
-class ProviderDelete(Asking, Command):
+class ProviderDelete(OfProvider, Command):
     """Delete a resource provider that has no children and that nobody holds anything of, with its inventories."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete the provider.

@@ -14,9 +14,9 @@ from moorage.commands import shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from placement_store.commands import reshape_file, reshape_fleet
 from placement_store.commands.asking import Asking
+from placement_store.commands.reshape_changes import Change, changes
 from placement_store.commands.reshape_file import Entry, MalformedFile
 from placement_store.commands.reshape_fleet import DONE, MOVED_BEFORE, NOT_BEGUN, PLANNED, REFUSED, UNKNOWN, Outcome
-from placement_store.reshapes.reshape_changes import Change, changes
 
 LOG = logging.getLogger(__name__)
 

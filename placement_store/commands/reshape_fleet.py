@@ -3,14 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import ReshapePlan, ResourceProvider
 from placement_store.commands.named_providers import find_if_there
 from placement_store.commands.reshape_file import Entry, HostReshape
-from placement_store.direct import Placement
+
+if TYPE_CHECKING:
+    from placement_store.direct import Placement
 
 #: What may become of an entry.
 PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
@@ -42,7 +44,7 @@ class Outcome:
 # --- Looking --------------------------------------------------------------------------------------------------------
 
 
-def look(placement: Placement, entry: Entry, search_steps: int, *, again: bool) -> Outcome:
+def look(placement: "Placement", entry: Entry, search_steps: int, *, again: bool) -> Outcome:
     """Return what would become of an entry now: planned, refused or moved before.
 
     :param again: plan it even where it looks as if it had been done before.

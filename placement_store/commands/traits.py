@@ -12,7 +12,7 @@ from moorage.commands import shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
 from placement_store.commands import typed
 from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import find, uuid_of
+from placement_store.commands.named_providers import OfProvider, find, uuid_of
 
 _STARTING_WITH, _ANY_OF = "startswith:", "in:"
 
@@ -23,14 +23,8 @@ def _rows(traits: list[str] | tuple[str, ...]) -> tuple[tuple[str, ...], Rows]:
     return ("name",), [(trait,) for trait in traits]
 
 
-class ProviderTraitList(Asking, Lister):
+class ProviderTraitList(OfProvider, Lister):
     """List the traits of a resource provider."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
         """Return a row a trait.
@@ -40,14 +34,13 @@ class ProviderTraitList(Asking, Lister):
         return _rows(find(self.placement, parsed_args.provider).traits)
 
 
-class ProviderTraitSet(Asking, Lister):
+class ProviderTraitSet(OfProvider, Lister):
     """Replace all traits of a resource provider by those that are named; without any, it has none."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("provider", help="the provider, by uuid or name")
         add("--trait", type=typed.trait, action="append", default=[], metavar="TRAIT", help="a trait; may be repeated")
         add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
         return parser
@@ -68,14 +61,8 @@ class ProviderTraitSet(Asking, Lister):
         return _rows(self.change(message).traits)
 
 
-class ProviderTraitDelete(Asking, Command):
+class ProviderTraitDelete(OfProvider, Command):
     """Take all traits away from a resource provider."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Take the traits away.

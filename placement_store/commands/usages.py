@@ -8,19 +8,13 @@ from cliff.lister import Lister
 from moorage.commands import shown
 from moorage.messages import ListUsages
 from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import find
+from placement_store.commands.named_providers import OfProvider, find
 
 Rows = list[tuple[Any, ...]]
 
 
-class ProviderUsageShow(Asking, Lister):
+class ProviderUsageShow(OfProvider, Lister):
     """Show how much is used of each inventory of a resource provider."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("provider", help="the provider, by uuid or name")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
         """Return a row a class.

@@ -26,15 +26,7 @@ def open_database(conf: cfg.ConfigOpts, pool_size: int) -> Database:
     :raises SchemaMismatch: its tables are older or newer than this version.
     :raises StoreUnavailable: it cannot be reached.
     """
-    database = Database(
-        conf.database.connection,
-        MAIN.name,
-        pool_size=pool_size,
-        pool_timeout=conf.database.pool_timeout,
-        lock_wait=conf.database.lock_wait_timeout,
-        tries=conf.database.max_transaction_tries,
-        idle_transaction=conf.database.idle_transaction_timeout,
-    )
+    database = Database.configured(conf, pool_size=pool_size)
     try:
         MAIN.check(database)
         names.sync(database)

@@ -9,11 +9,11 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Dealt, Inventory, ReshapePlan
-from placement_store import aggregates, consumers, providers, traits
+from placement_store import aggregates, consumers, new_providers, providers, traits
 from placement_store.allocations import Change
 from placement_store.consumers import Pair
 from placement_store.names import ResourceClassNames, TraitNames
-from placement_store.providers import NewProvider
+from placement_store.new_providers import NewProvider
 from placement_store.races import Moved
 from placement_store.reshapes import move_instructions, reshape, reshape_tree
 from placement_store.reshapes.described_children import NewChild
@@ -82,7 +82,7 @@ def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
     """Create the children with what they are described to have beside inventories; return their ids by uuid."""
     if not new:
         return {}
-    created = providers.create(
+    created = new_providers.create(
         connection, [NewProvider(child.uuid, child.described.name, child.parent_uuid) for child in new]
     )
     traits.replace(connection, {created[child.uuid]: child.described.traits for child in new})

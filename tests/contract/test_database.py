@@ -1,4 +1,4 @@
-"""What a transaction that writes nothing sees of those who write meanwhile, on SQLite and on MariaDB."""
+"""What a database does for every transaction: what one sees that writes nothing, and how many rows are locked."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,3 +56,18 @@ def test_who_reads_after_one_moment_sees_each_write_as_soon_as_it_is_committed(
 
     # A transaction of SQLite is of one moment whatever is asked for.
     assert (before, after) == ((0, 0) if reader.is_sqlite else (0, 1))
+
+
+def test_a_list_of_values_is_looked_up_by_key_however_long_it_is(mariadb_url: str) -> None:
+    database = Database(mariadb_url, "test")
+    listed = ", ".join(str(number) for number in range(5_000))
+    locking = text(f"EXPLAIN SELECT id FROM seen WHERE id IN ({listed}) ORDER BY id FOR UPDATE")
+
+    def work(connection: Connection) -> list[str]:
+        connection.execute(text("CREATE TABLE seen (id INT PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO seen VALUES (1), (2)"))
+        return [row.table for row in connection.execute(locking)]
+
+    # The table alone, and not the list as one more that may be joined in any order.
+    assert database.write(work) == ["seen"]
+    database.close()

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
-from placement_store import consumers, deletes, puts
-from placement_store.consumers import Stored
+from placement_store import consumer_list, consumers, deletes, puts
+from placement_store.consumer_list import Stored
 from placement_store.http.errors import Told
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.query import canonical_uuid
@@ -142,7 +142,7 @@ class AllocationsOfConsumer(Noun):
     def _found(self, connection: Connection, uuid: str) -> Stored | None:
         """Return a consumer that holds something."""
         try:
-            found = consumers.get_stored(connection, uuid, self.store.classes)
+            found = consumer_list.get_stored(connection, uuid, self.store.classes)
         except errors.ConsumerNotFound:
             return None
         return found if found.consumer.allocations else None

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import UpdateResourceProvider
 from moorage.model import ResourceGroup
-from placement_store import feed, provider_outlines, providers, trees
+from placement_store import feed, new_providers, provider_outlines, trees
 from placement_store.http import query
 from placement_store.http.errors import Told
 from placement_store.http.nouns.of_provider import OfProvider
@@ -18,8 +18,8 @@ from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.schemas import resource_providers as schemas
 from placement_store.http.versions import Version, v
+from placement_store.new_providers import NewProvider
 from placement_store.provider_outlines import Outline
-from placement_store.providers import NewProvider
 
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
 #: What a provider's document links to, by the version that brought it.
@@ -75,7 +75,7 @@ class ResourceProviders(Noun):
         new = NewProvider(str(uuid), call.body["name"], parent and query.canonical_uuid(parent))
 
         def work(connection: Connection) -> Outline:
-            feed.record(connection, provider_ids=providers.create(connection, [new]).values())
+            feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
             return provider_outlines.get(connection, new.uuid)
 
         created = self.store.write(work)

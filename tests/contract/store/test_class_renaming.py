@@ -4,8 +4,9 @@ import pytest
 from placement_builders import Store, at_once
 
 from moorage import errors, ids
-from placement_store import class_renaming
-from placement_store.races import until_settled
+from placement_store import allocations, class_renaming, consumers
+from placement_store.allocations import Change
+from placement_store.races import Moved, until_settled
 
 OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
 
@@ -51,6 +52,20 @@ def test_a_name_that_is_taken_or_standard_is_refused(store: Store) -> None:
         rename(store, "VCPU")
     with pytest.raises(errors.InvalidRequest):
         rename(store, new="VCPU")
+
+
+def test_what_was_read_of_a_consumer_before_is_not_written_after(store: Store) -> None:
+    provider, consumer = store.provider(**{OLD: 8}), ids.fresh()
+    store.put(consumer, {provider: {OLD: 3}})
+    before = store.database.read(lambda connection: consumers.holdings(connection, [consumer]))[consumer]
+
+    rename(store)
+
+    release = Change(uuid=consumer, before=before, after={})
+    with pytest.raises(Moved):
+        store.database.write(lambda connection: allocations.write(connection, [release], store.names))
+    assert store.used(provider) == {NEW: 3}
+    assert store.is_sound()
 
 
 @pytest.mark.parametrize("_round", range(10))

@@ -57,6 +57,71 @@ def test_an_audit_names_the_roots_that_each_consumer_holds_something_of(store: S
     assert (audit.overcommitted, audit.drifted) == ((), ())
 
 
+def test_an_audit_in_parts_tells_of_each_holder_once_and_whole(store: Store, host: str) -> None:
+    pool = store.provider("pool", DISK_GB=100)
+    uuids = [ids.fresh() for _ in range(5)]
+    for uuid in uuids:
+        store.claim(uuid, {host: {"VCPU": 1, "MEMORY_MB": 1}, pool: {"DISK_GB": 1}})
+    whole = store.inspection.audit_store(AuditStore())
+    for limit in (1, 2, 5, 6):
+        parts = [store.inspection.audit_store(AuditStore(limit=limit))]
+        while parts[-1].more_after is not None:
+            parts.append(store.inspection.audit_store(AuditStore(limit=limit, after=parts[-1].more_after)))
+        assert [holder for part in parts for holder in part.holders] == list(whole.holders)
+        assert all(len(part.holders) <= limit for part in parts)
+
+
+def test_inventories_are_told_of_with_the_first_part_of_an_audit_alone(store: Store, host: str) -> None:
+    store.claim(ids.fresh(), {host: {"VCPU": 2}})
+    store.claim(ids.fresh(), {host: {"VCPU": 2}})
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE inventories SET used = 1 WHERE used = 4")
+    first = store.inspection.audit_store(AuditStore(limit=1))
+    assert first.more_after is not None
+    second = store.inspection.audit_store(AuditStore(limit=1, after=first.more_after))
+    assert [finding.allocated for finding in first.drifted] == [4]
+    assert second.drifted == ()
+    assert len(second.holders) == 1
+
+
+def test_who_holds_something_throughout_is_in_one_part_while_others_come_and_go(store: Store, host: str) -> None:
+    def come() -> str:
+        uuid = ids.fresh()
+        store.claim(uuid, {host: {"VCPU": 1}})
+        return uuid
+
+    staying, going = [come() for _ in range(3)], [come() for _ in range(3)]
+    staying.append(come())
+    audited: list[str | None] = []
+    listed: list[str] = []
+    after: int | None = 0
+    claims = store.listed(limit=2)
+    while after is not None or len(claims) == 2:
+        if after is not None:
+            part = store.inspection.audit_store(AuditStore(limit=2, after=after))
+            audited += [holder.uuid for holder in part.holders]
+            after = part.more_after
+        listed += [claim.consumer_uuid for claim in claims]
+        if going:
+            store.delete(going.pop())
+            come()
+        if claims:
+            claims = store.listed(limit=2, after=max(claim.consumer_uuid for claim in claims))
+    listed += [claim.consumer_uuid for claim in claims]
+    assert [audited.count(uuid) for uuid in staying] == [1] * 4
+    assert [listed.count(uuid) for uuid in staying] == [1] * 4
+
+
+def test_claims_are_listed_in_parts_by_their_consumers(store: Store, host: str) -> None:
+    uuids = sorted(ids.fresh() for _ in range(5))
+    for uuid in uuids:
+        store.claim(uuid, {host: {"VCPU": 1}})
+    parts = [store.listed(limit=2), store.listed(limit=2, after=uuids[1]), store.listed(limit=2, after=uuids[3])]
+    assert [sorted(claim.consumer_uuid for claim in part) for part in parts] == [uuids[:2], uuids[2:4], uuids[4:]]
+    assert store.listed(limit=2, after=uuids[4]) == []
+    assert [claim.consumer_uuid for claim in store.listed(unaccepted=True, limit=1, after=uuids[0])] == [uuids[1]]
+
+
 def test_a_service_is_known_by_kind_name_and_cell_since_its_first_report(store: Store) -> None:
     cell = ids.fresh()
 

@@ -18,8 +18,8 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from moorage.model import ResourceProvider
-from placement_store import providers
-from placement_store.providers import NewProvider
+from placement_store import new_providers, providers
+from placement_store.new_providers import NewProvider
 from placement_store.schema import hosts
 
 
@@ -94,7 +94,7 @@ def test_new_providers_may_be_each_others_parents_in_any_order(store: Store) -> 
     host, numa, gpu = (ids.derived(name) for name in ("host", "numa", "gpu"))
     new = [NewProvider(gpu, "gpu", numa), NewProvider(numa, "numa", host), NewProvider(host, "host")]
 
-    created = store.database.write(lambda connection: providers.create(connection, new))
+    created = store.database.write(lambda connection: new_providers.create(connection, new))
 
     assert set(created) == {host, numa, gpu}
     assert shape(store, gpu) == [("host", None), ("numa", "host"), ("gpu", "numa")]
@@ -107,7 +107,7 @@ def test_new_providers_that_are_each_others_ancestors_are_refused(store: Store) 
     one, other = ids.fresh(), ids.fresh()
     new = [NewProvider(ids.fresh(), "root"), NewProvider(one, "one", other), NewProvider(other, "other", one)]
     with pytest.raises(errors.InvalidRequest) as caught:
-        store.database.write(lambda connection: providers.create(connection, new))
+        store.database.write(lambda connection: new_providers.create(connection, new))
     assert caught.value.path == "$.providers[1].parent_provider_uuid"
     assert store.endpoint.list_resource_providers(ListResourceProviders()) == []
 

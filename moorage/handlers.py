@@ -1,0 +1,133 @@
+"""How a message is answered: whose handler it is, the ids it is handled under, and errors as their own types."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
+
+# isort: split
+import oslo_messaging
+
+from moorage import context, errors, failpoints
+from moorage.wire import Message, Mutation, R, decode_strictly, encode
+
+LOG = logging.getLogger(__name__)
+
+_SERVES = "_moorage_serves"
+
+S = TypeVar("S")
+M = TypeVar("M")
+
+
+def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
+    """Mark a method, which takes one message and returns its answer, as the handler of ``message_type``."""
+
+    def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
+        setattr(handler, _SERVES, message_type)
+        return handler
+
+    return mark
+
+
+def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
+    """Find what the services have marked with :func:`serves`: each type of message with who handles it."""
+    for service in services:
+        for name in dir(type(service)):
+            # Looked up on the class: asking the object itself would run its properties.
+            message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)
+            if message_type is not None:
+                yield message_type, getattr(service, name)
+
+
+class Endpoint:
+    """One method as oslo.messaging sees it: a target with the method's version, and the method."""
+
+    def __init__(
+        self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
+    ) -> None:
+        self.target = oslo_messaging.Target(version=message_type.newest_version())
+        self._type = message_type
+        self._handler = handler
+        self._service_name = service_name
+        failpoints.declare("serve", message_type.topic, message_type.method)
+
+        # An attribute of its own under the method's name; of a message the library passes every field by keyword.
+        def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
+            return self._answer(ctxt, arguments)
+
+        if hasattr(self, message_type.method):
+            raise TypeError(f"{message_type.method!r} cannot be the name of a method on the bus")
+        setattr(self, message_type.method, oslo_messaging.expose(exposed))
+
+    def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
+        """Turn arguments into a message, and have it handled under its sender's ids."""
+        with context.bound(
+            service=self._service_name,
+            request_id=_short_text(ctxt.get("request_id")),
+            attempt_id=_short_text(ctxt.get("attempt_id")),
+        ):
+            try:
+                message = decode_strictly(self._type, arguments)
+            except errors.MoorageError as refusal:
+                raise _expected(refusal) from None
+            with context.bound(
+                request_id=None if context.current().request_id else request_id_of(message),
+                attempt_id=getattr(message, "attempt_id", None),
+            ):
+                return self._handle(message)
+
+    def _handle(self, message: Message[Any]) -> Any:
+        """Have the message handled, and tell refusals from crashes."""
+        with failpoints.within("serve", message.topic, message.method):
+            failpoints.reached("begin")
+            try:
+                return self._answered(message)
+            finally:
+                failpoints.reached("reply")
+
+    def _answered(self, message: Message[Any]) -> Any:
+        try:
+            return encode(self._handler(message))
+        except errors.MoorageError as refusal:
+            LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
+            raise _expected(refusal) from None
+        except Exception as fault:
+            LOG.exception("%s has failed", message.method)
+            raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
+
+
+# --- Errors ---------------------------------------------------------------------------------------------------------
+
+
+def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
+    """Wrap an error for the library, which then does not log it as a crash.
+
+    What is sent is built anew from the nearest class that every peer knows, and so carries neither the traceback nor
+    the causes that the library would otherwise write out for the caller.
+    """
+    plain = plain_type(type(refusal))(**refusal.data)
+    wrapped = oslo_messaging.ExpectedException()
+    wrapped.exc_info = (type(plain), plain, None)
+    return wrapped
+
+
+def plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
+    """Return the class itself if it stands in our tree, else the nearest of its parents that does."""
+    known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
+    found: type[errors.MoorageError] = next(known)
+    return found
+
+
+# --- Ids ------------------------------------------------------------------------------------------------------------
+
+
+def _short_text(value: object) -> str | None:
+    """Return a peer's word if it is fit to stand on a log line."""
+    return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
+
+
+def request_id_of(message: Message[Any]) -> str | None:
+    """Return the message's own request id, if it has one."""
+    return message.request_id if isinstance(message, Mutation) else None

@@ -1,0 +1,67 @@
+"""Tombstones: consumers that are deleted for good, so that nothing can be claimed for them any more."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, exc, select
+
+from moorage import errors
+from placement_store import bulk, consumers
+from placement_store.consumers import UNCLAIMED, Holding
+from placement_store.races import Moved
+from placement_store.schema import consumers as consumer_table
+from placement_store.schema import tombstones
+
+
+def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
+    """Refuse a consumer that has been deleted for good, to everybody but HTTP.
+
+    One that is there has been deleted before only if HTTP, which sees no tombstones, has brought it back.
+
+    :raises ConsumerDeleted: it has been.
+    """
+    if (holding is None or not holding.known_over_rpc) and buried(connection, [uuid]):
+        raise errors.ConsumerDeleted(consumer_uuid=uuid)
+
+
+def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
+    """Return those of these consumers that have been deleted for good."""
+    query = select(tombstones.c.consumer_uuid)
+    return {row.consumer_uuid for row in bulk.select_in(connection, query, tombstones.c.consumer_uuid, sorted(uuids))}
+
+
+def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
+    """Write a consumer's tombstone and remove its row, if there was one.
+
+    :param unaccepted: whether it may go only as long as no host has accepted its claim.
+    :raises Moved: it is no longer as it was read, or has appeared since.
+    """
+    # The order is what keeps a claim made at this moment from winning as well: see `consumers.create`.
+    _write_tombstone(connection, uuid)
+    if holding is None:
+        if connection.execute(consumer_table.delete().where(consumer_table.c.uuid == uuid)).rowcount:
+            raise Moved
+    else:
+        consumers.forget(connection, holding, unaccepted=unaccepted)
+
+
+#: The columns of a consumer that is buried and still holds something: a member of no group, and nobody's over RPC.
+_LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
+
+
+def bury_around(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
+    """Write a consumer's tombstone, and leave its row to those whose allocations stay; it goes with the last of them.
+
+    Only HTTP, which sees no tombstones, can give it anything any more.
+
+    :param unaccepted: as in :func:`bury`.
+    :raises Moved: it is no longer as it was read.
+    """
+    _write_tombstone(connection, holding.uuid)
+    consumers.move(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)
+
+
+def _write_tombstone(connection: Connection, uuid: str) -> None:
+    with suppress(exc.IntegrityError):  # buried before
+        bulk.insert(connection, tombstones, [{"consumer_uuid": uuid}], stamps=["created_at"])

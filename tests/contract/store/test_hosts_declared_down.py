@@ -1,0 +1,47 @@
+"""Which hosts nobody need wait for, as their operator has it."""
+
+from group_builders import Groups
+from placement_builders import Store
+
+from moorage import ids
+from moorage.messages import ListHostsDeclaredDown
+from placement_store.schema import hosts
+
+CELL = ids.derived("cell")
+
+
+def declared_down(store: Store, *names: str, cell: str = CELL) -> list[str]:
+    message = ListHostsDeclaredDown(cell_uuid=cell, service_hosts=names)
+    return store.endpoint.list_hosts_declared_down(message)
+
+
+def name_both(store: Store, nodes: tuple[str, str], name: str) -> None:
+    """Give two compute nodes to one service host."""
+    statement = hosts.update().where(hosts.c.compute_node_uuid.in_(nodes)).values(service_host=name)
+    store.database.write(lambda connection: connection.execute(statement))
+
+
+def test_hosts_that_are_forced_down_or_not_there_are_declared_down_in_the_order_asked_for(store: Store) -> None:
+    groups = Groups(store)
+    up, down = groups.host(), groups.host(down=True)
+
+    assert declared_down(store, "deleted", up, down) == ["deleted", down]
+    groups.force_down(down, down=False)
+    groups.force_down(up)
+    assert declared_down(store, "deleted", up, down) == ["deleted", up]
+
+
+def test_a_host_of_two_nodes_is_declared_down_when_both_are(store: Store) -> None:
+    groups = Groups(store)
+    nodes = groups.host(down=True), groups.host()
+    name_both(store, nodes, "h")
+
+    assert declared_down(store, "h") == []
+    groups.force_down(nodes[1])
+    assert declared_down(store, "h") == ["h"]
+
+
+def test_a_host_of_another_cell_is_another_host(store: Store) -> None:
+    up = Groups(store).host()
+    assert declared_down(store, up) == []
+    assert declared_down(store, up, cell=ids.derived("another cell")) == [up]
