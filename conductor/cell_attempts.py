@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
 from conductor.schema import cell_attempts
 from moorage.columns import now
-from moorage.model import Attempt, Selection
+from moorage.model import AllocationRequest, Attempt, Selection
 
 STARTING = "starting"
 BUILDING = "building"
@@ -51,6 +51,13 @@ class AttemptRecord:
         if self.encoded_selection is None:
             raise ValueError(f"what attempt {self.attempt_id} was claimed with is not on record")
         return msgspec.json.decode(self.encoded_selection, type=Selection)
+
+    @property
+    def claimed_with(self) -> dict[str, AllocationRequest]:
+        """By the attempt's claim, what was claimed with it, as far as that is on record."""
+        if self.claim_id is None or self.encoded_selection is None:
+            return {}
+        return {self.claim_id: self.selection.allocation_request}
 
     @property
     def may_have_a_guest(self) -> bool:

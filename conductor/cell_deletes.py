@@ -12,7 +12,7 @@ from conductor.cell_agents import CellAgents
 from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
 from conductor.cell_migrations import MigrationRecords
-from conductor.cell_payloads import Deleting, Writing
+from conductor.cell_payloads import Deleting, Destroying, GivingBack, Releasing, Starting, Swapping, Writing
 from conductor.cell_records import DELETED, DELETING, CellInstance, CellRecords
 from conductor.cell_resources import record_claim
 from conductor.operations import Operations
@@ -31,7 +31,6 @@ from conductor.steps import (
     Ended,
     NewOperation,
     Next,
-    Nothing,
     Operation,
     Outcome,
     Record,
@@ -84,22 +83,24 @@ class CellDeletes:
         uuid = message.instance_uuid
         request_id = context.current().request_id or message.request_id
         instance = self._records.lock(connection, uuid)
+        destroying = Destroying()
         if instance is None:
             self._records.add_deleting(connection, uuid, request_id)
         elif instance.state in (DELETING, DELETED):
             return []
         else:
-            self._end_all(connection, instance)
+            destroying = self._end_all(connection, instance)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete", uuid),
             kind=DELETE,
             subject=uuid,
             step="destroy",
-            payload=Nothing(),
+            payload=destroying,
         )
         return self._operations.begin(connection, [new], request_id)
 
-    def _end_all(self, connection: Connection, instance: CellInstance) -> None:
+    def _end_all(self, connection: Connection, instance: CellInstance) -> Destroying:
+        left: list[str] = []
         self._records.change(connection, instance.uuid, state=DELETING, reason=None)
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
@@ -114,7 +115,10 @@ class CellDeletes:
                 if operation.kind == ATTACH and operation.step != "choose":
                     # It may be held already, and is the instance's own.
                     record_claim(self._records, connection, instance, operation.read(Writing))
+                if (number := _leaving(operation)) is not None:
+                    left.append(self._records.numbered(connection, instance.uuid, number).attempt_id)
                 self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
+        return Destroying(left=tuple(left))
 
     def destroy(self, operation: Operation) -> Record:
         """Destroy the guest on each host that may have one; repeated until every one of them has answered, for a time.
@@ -139,7 +143,8 @@ class CellDeletes:
             if faults and self._operations.age(connection, operation) < self._patience:
                 return Again("; ".join(faults))
             gone_here = self._held_for_nothing(connection, operation.subject)
-            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=gone_here))
+            left = operation.read(Destroying).left
+            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=gone_here, left=left))
 
         return record
 
@@ -165,9 +170,9 @@ class CellDeletes:
         if instance.claim_id is None:
             return {}
         return {
-            each.claim: each.selection.allocation_request
+            claim: request
             for each in self._current(connection, instance)
-            if each.claim_id is not None and each.encoded_selection is not None
+            for claim, request in each.claimed_with.items()
         }
 
     def _to_destroy(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
@@ -185,8 +190,8 @@ class CellDeletes:
         """
         uuid = operation.subject
         released = self._placement.call(self._database.read(lambda connection: self._release_of(connection, operation)))
-        residues = {released.residue_uuid, *released.residue_uuids}
-        reason = foreign_amounts.told(released, stay=self._keeps_extras)
+        residues = {released.residue_uuid, *released.residue_uuids, *operation.read(Deleting).left}
+        reason = foreign_amounts.told(released.extras, stay=self._keeps_extras)
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
@@ -216,3 +221,20 @@ class CellDeletes:
             claimed_with={} if instance is None else self._claimed_with(connection, instance),
             keep_extras=self._keeps_extras,
         )
+
+
+def _leaving(operation: Operation) -> int | None:
+    """Return the number of the attempt of which a step, cut short by a deletion, may have left a residue unrecorded."""
+    match operation.kind, operation.step:
+        case _, "swap":
+            swapping = operation.read(Swapping)
+            return swapping.failed if swapping.fate == "unknown" else None
+        case _, "give_back":
+            giving = operation.read(GivingBack)
+            return giving.failed if giving.fate == "unknown" else None
+        case _, "release" if operation.kind in (BUILD, UNSHELVE):
+            releasing = operation.read(Releasing)
+            return releasing.failed if releasing.fate == "unknown" else None
+        case _, "leave":
+            return operation.read(Starting).number
+    return None

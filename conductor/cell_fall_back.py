@@ -5,6 +5,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from conductor import foreign_amounts
 from conductor.acknowledging import Peer
 from conductor.cell_attempts import FAILED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
@@ -15,7 +16,7 @@ from conductor.cell_records import CellInstance, CellRecords
 from conductor.steps import BUILD, MOVE, UNSHELVE, Ended, Next, Operation, Outcome, Record, Step, Wait
 from moorage import errors
 from moorage.database import Database
-from moorage.messages import Claimed, DeleteAllocations, SwapClaim
+from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 
 LOG = logging.getLogger(__name__)
 
@@ -119,8 +120,11 @@ class FallBack:
     def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
         instance, course = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, swapping.failed)
+        lost = foreign_amounts.told(claimed.extras, stay=False)
+        if lost is not None:
+            LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, lost)
         # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
-        self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None)
+        self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, lost=lost)
         self.clean(connection, operation, claimed.residue_uuid)
         number, selection = swapping.candidate, course.selection(swapping.candidate)
         attempt_id = operation.derived("attempt", number)
@@ -141,13 +145,18 @@ class FallBack:
         self._courses.heading(connection, instance, course, selection)
         return Next("start", Starting(number=number))
 
-    def end(self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool) -> None:
-        """Record that an attempt has failed, for the reason that is on record first, and whether anything is left."""
+    def end(
+        self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool, lost: str | None = None
+    ) -> None:
+        """Record that an attempt has failed, for the reason that is on record first, and whether anything is left.
+
+        :param lost: what has gone with it that others had put there.
+        """
         self._records.change_attempt(
             connection,
             failed.attempt_id,
             state=FAILED,
-            reason=failed.reason or reason,
+            reason="; ".join(filter(None, [failed.reason or reason, lost])),
             guest_gone=failed.guest_gone or gone,
         )
 
@@ -162,32 +171,35 @@ class FallBack:
     def release(self, operation: Operation) -> Record:
         """Release what the instance holds, then record that it is in error with every attempt named."""
         releasing = operation.read(Releasing)
-        claim_id = None
+        claim_id, claimed_with = None, {}
         if releasing.failed is not None:
-            claim_id = self._read(operation, releasing.failed)[2].claim
+            failed = self._read(operation, releasing.failed)[2]
+            claim_id, claimed_with = failed.claim, failed.claimed_with
         message = DeleteAllocations(
-            request_id=operation.derived("release", releasing.failed, releasing.fate),
+            # Before what others have put there was named it was another request.
+            request_id=operation.derived("release", releasing.failed, releasing.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,
             # Of a build that has lost its claim nothing can be claimed any more. What was shelved can be placed again.
             for_good=claim_id is None and operation.kind == BUILD,
             unaccepted=releasing.fate == "unstarted",
             leave_residue=releasing.fate == "unknown",
+            claimed_with=claimed_with,
         )
-        gone, residue = releasing.fate == "gone", None
+        released, gone = Released(), releasing.fate == "gone"
         try:
-            residue = self._placement.call(message).residue_uuid
-            gone = residue is None
+            released = self._placement.call(message)
+            gone = released.residue_uuid is None
         except errors.InvalidState:
             if releasing.failed is None or releasing.fate != "unstarted":
                 raise
             return partial(self.accepted, operation, releasing.failed, releasing.reason)
         except LOST as fault:
             LOG.info("Nothing is left to release for %s: %s", operation.subject, fault)
-        return partial(self._failed, operation, releasing, gone, residue)
+        return partial(self._failed, operation, releasing, gone, released)
 
     def _failed(
-        self, operation: Operation, releasing: Releasing, gone: bool, residue: str | None, connection: Connection
+        self, operation: Operation, releasing: Releasing, gone: bool, released: Released, connection: Connection
     ) -> Outcome:
         instance, course = self._lock(connection, operation)
         if releasing.failed is not None:
@@ -196,17 +208,18 @@ class FallBack:
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=releasing.reason)
-        self.clean(connection, operation, residue)
+        self.clean(connection, operation, released.residue_uuid)
         attempts = [
             attempt
             for attempt in self._records.attempts(connection, instance.uuid)
             if attempt.number >= course.first_number
         ]
         why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
-        state = course.fruitless_state
-        self._records.change(connection, instance.uuid, state=state, reason=why, host=None, claim_id=None)
-        LOG.info("Instance %s is %s: %s", instance.uuid, state, why)
-        return Ended(why)
+        lost = foreign_amounts.told(released.extras, stay=False)
+        state, reason = course.fruitless_state, "; ".join(filter(None, [why, lost]))
+        self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
+        LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
+        return Ended(reason)
 
     # ------------------------------------------------------------------------------------------------------------------
 

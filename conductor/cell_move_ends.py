@@ -15,6 +15,7 @@ from conductor.cell_end_move import MoveEnder
 from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell_payloads import Ending, Fate, GivingBack, Restarting
 from conductor.cell_records import ACTIVE, MOVED, CellInstance, CellRecords
+from conductor.declared_down import DeclaredDown, awaited
 from conductor.operations import Operations
 from conductor.steps import (
     CONFIRM,
@@ -48,6 +49,7 @@ class CellMoveEnds:
         migrations: MigrationRecords,
         operations: Operations,
         agents: CellAgents,
+        declared: DeclaredDown,
         cleanings: CellCleanings,
         ender: MoveEnder,
     ) -> None:
@@ -57,6 +59,7 @@ class CellMoveEnds:
         self._migrations = migrations
         self._operations = operations
         self._agents = agents
+        self._declared = declared
         self._cleanings = cleanings
         self._ender = ender
 
@@ -116,7 +119,8 @@ class CellMoveEnds:
     def destroy_source(self, operation: Operation) -> Record:
         """Destroy the guest that was left behind, until its host has answered; of a live migration for a time.
 
-        The host of an evacuation has been declared down: it is not asked, and what it has stays held as a residue.
+        The host of an evacuation has been declared down: it is not asked, and what it has stays held as a residue. So
+        it does where a host that does not answer is declared down by then, or later.
         """
         instance, migration = self._database.read(lambda connection: self._read(connection, operation))
         if migration.kind == "evacuation":
@@ -136,7 +140,10 @@ class CellMoveEnds:
                 self._agents.destroy(operation, instance.uuid, attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", instance.uuid, attempt.host, fault)
-                return partial(self._not_destroyed, operation, number, patience, f"{attempt.host}: {fault}")
+                if self._declared.has(attempt.host):
+                    return partial(self._destroyed, operation, number, "unknown")
+                why = awaited(attempt.host, fault) if patience is None else f"{attempt.host}: {fault}"
+                return partial(self._not_destroyed, operation, number, patience, why)
         return partial(self._destroyed, operation, number, "gone")
 
     def _not_destroyed(

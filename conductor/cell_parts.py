@@ -27,8 +27,10 @@ from conductor.cell_requests import CellRequests
 from conductor.cell_resource_orders import ResourceOrders
 from conductor.cell_resources import CellResources
 from conductor.cell_returns import CellReturns
-from conductor.cell_shelves import CellShelves, ShelfOrders
+from conductor.cell_shelf_orders import ShelfOrders
+from conductor.cell_shelves import CellShelves
 from conductor.cell_stops import CellStops
+from conductor.declared_down import DeclaredDown
 from conductor.disowned import DisownedClaims
 from conductor.operation_states import OperationStates
 from conductor.operations import Operations
@@ -47,6 +49,7 @@ class CellParts:
     needs it.
 
     :param peer: the placement role, as steps send to it.
+    :param declared: what its operator says of the cell's hosts.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class CellParts:
         operations: Operations,
         bus: Bus,
         peer: Peer,
+        declared: DeclaredDown,
     ) -> None:
         self._conf = conf
         self._database = database
@@ -70,13 +74,22 @@ class CellParts:
         self._agents = CellAgents(cell_uuid, bus, self.hosts)
         self._guests = CellGuests(conf, self._agents)
         self._peer = peer
+        self._declared = declared
         self._cleanings = CellCleanings(database, self._records, operations, self._agents, peer)
         self._deletes = CellDeletes(
             conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, peer
         )
         self._ender = MoveEnder(conf, peer)
         self._ends = CellMoveEnds(
-            conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, self._ender
+            conf,
+            database,
+            self._records,
+            self._migrations,
+            operations,
+            self._agents,
+            declared,
+            self._cleanings,
+            self._ender,
         )
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -97,7 +110,7 @@ class CellParts:
         return (
             builds.steps()
             | stops.steps()
-            | CellShelves(database, records, self._agents, self._peer).steps()
+            | CellShelves(database, records, self._agents, self._declared, self._cleanings, self._peer).steps()
             | CellRebuilds(database, records, self._guests).steps()
             | CellResources(conf, database, records, self._peer).steps()
             | fall_back.steps()
@@ -114,7 +127,7 @@ class CellParts:
         return [
             CellOrders(database, requests, records, operations, self._deletes, self.disowned),
             CellMoves(requests, records, self._migrations, operations, self.disowned, self._ends),
-            ShelfOrders(requests, records, operations, self.disowned),
+            ShelfOrders(database, requests, records, operations, self.disowned, self._declared),
             RebuildOrders(requests, records, operations),
             ResourceOrders(requests, records, operations),
             CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),

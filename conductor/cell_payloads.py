@@ -96,6 +96,14 @@ class Writing(Value, frozen=True, kw_only=True):
     after: Allocations
 
 
+class Destroying(Value, frozen=True, kw_only=True):
+    """Step `destroy` of a deletion."""
+
+    #: The attempts of which a residue may have been left by a step that the deletion has cut short, which nobody has
+    #: recorded: whatever their hosts say, they are cleaned up.
+    left: tuple[Uuid, ...] = ()
+
+
 class Deleting(Value, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
@@ -103,6 +111,8 @@ class Deleting(Value, frozen=True, kw_only=True):
     leave_residue: bool
     #: The attempts of which something is held, and whose hosts have said that nothing is left.
     guests_gone: tuple[str, ...] = ()
+    #: As in :class:`Destroying`.
+    left: tuple[Uuid, ...] = ()
 
 
 class Cleaning(Value, frozen=True, kw_only=True):

@@ -1,44 +1,22 @@
-"""How a cell shelves, the guest first and then all that the instance holds; and how it takes it off the shelf again."""
+"""How a cell shelves: the guest goes first, and then all that the instance holds."""
 
 import logging
+from functools import partial
 
-import msgspec
 from sqlalchemy import Connection
 
+from conductor import foreign_amounts
 from conductor.acknowledging import Peer
 from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import ENDED, AttemptRecord
-from conductor.cell_orders import first_step
+from conductor.cell_attempts import AttemptRecord
+from conductor.cell_cleanings import CellCleanings
 from conductor.cell_payloads import Starting
-from conductor.cell_records import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.cell_resource_orders import require_settled
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import (
-    SHELVE,
-    UNSHELVE,
-    Ended,
-    NewOperation,
-    Next,
-    Operation,
-    Outcome,
-    Record,
-    Step,
-    Superseded,
-)
-from moorage import errors, ids
-from moorage.bus import serves
+from conductor.cell_records import SHELVED, SHELVING, CellInstance, CellRecords
+from conductor.declared_down import DeclaredDown, awaited
+from conductor.steps import SHELVE, Again, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from moorage import errors
 from moorage.database import Database
-from moorage.messages import (
-    CancelUnshelveInCell,
-    DeleteAllocations,
-    Done,
-    PrepareUnshelveInCell,
-    ShelveInCell,
-    UnshelveInCell,
-)
-from moorage.model import RequestSpec
+from moorage.messages import DeleteAllocations, Released
 
 LOG = logging.getLogger(__name__)
 
@@ -46,22 +24,40 @@ LOG = logging.getLogger(__name__)
 class CellShelves:
     """The steps of shelving; those of unshelving are those of every build."""
 
-    def __init__(self, database: Database, records: CellRecords, agents: CellAgents, placement: Peer) -> None:
+    def __init__(
+        self,
+        database: Database,
+        records: CellRecords,
+        agents: CellAgents,
+        declared: DeclaredDown,
+        cleanings: CellCleanings,
+        placement: Peer,
+    ) -> None:
         self._database = database
         self._records = records
         self._agents = agents
+        self._declared = declared
+        self._cleanings = cleanings
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
-        return {(SHELVE, "destroy"): self.destroy, (SHELVE, "release"): self.release}
+        return {(SHELVE, "destroy"): self.destroy, (SHELVE, "release"): self.release, (SHELVE, "leave"): self.leave}
 
     def destroy(self, operation: Operation) -> Record:
-        """Destroy the guest, until its host has answered: nobody else may have its place before."""
+        """Destroy the guest, until its host has answered: nobody else may have its place before.
+
+        A host that was declared down meanwhile is not waited for. Going back to what the instance was is no way out:
+        an order to destroy may be on its way, or carried out already.
+        """
         starting = operation.read(Starting)
         attempt = self._attempt(operation, starting)
         if not attempt.guest_gone:
-            self._agents.destroy(operation, operation.subject, attempt)
+            try:
+                self._agents.destroy(operation, operation.subject, attempt)
+            except errors.MoorageError as fault:
+                LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
+                return partial(self._not_destroyed, operation, attempt, fault, self._declared.has(attempt.host))
 
         def record(connection: Connection) -> Outcome:
             self._shelving(connection, operation)
@@ -70,25 +66,64 @@ class CellShelves:
 
         return record
 
+    def _not_destroyed(
+        self,
+        operation: Operation,
+        attempt: AttemptRecord,
+        fault: errors.MoorageError,
+        is_declared_down: bool,
+        connection: Connection,
+    ) -> Outcome:
+        self._shelving(connection, operation)
+        if self._records.numbered(connection, operation.subject, attempt.number).guest_gone:
+            return Next("release", Starting(number=attempt.number))  # its host's word has come meanwhile
+        if is_declared_down:
+            return Next("leave", Starting(number=attempt.number))
+        return Again(awaited(attempt.host, fault))
+
     def release(self, operation: Operation) -> Record:
         """Release all that the instance holds."""
+        return self._released(operation, leave_residue=False)
+
+    def leave(self, operation: Operation) -> Record:
+        """Release what the instance holds elsewhere; on its host, which was declared down, it stays as a residue.
+
+        A step of its own: a conductor that does not know it leaves it to one that does.
+        """
+        return self._released(operation, leave_residue=True)
+
+    def _released(self, operation: Operation, *, leave_residue: bool) -> Record:
         attempt = self._attempt(operation, operation.read(Starting))
         message = DeleteAllocations(
-            request_id=operation.derived("release"), consumer_uuid=operation.subject, claim_id=attempt.claim
+            # What others have put there is named since there is a step `leave`: before, it was another request.
+            request_id=operation.derived(operation.step, "name extras"),
+            consumer_uuid=operation.subject,
+            claim_id=attempt.claim,
+            leave_residue=leave_residue,
+            claimed_with=attempt.claimed_with,
         )
         try:
-            self._placement.call(message)
+            released = self._placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
             # Whoever has taken the claim away has said what the instance is to hold instead.
             LOG.warning("Nothing is left to release for %s: %s", operation.subject, fault)
+            released = Released()
+        return partial(self._shelved, operation, attempt, released)
 
-        def record(connection: Connection) -> Outcome:
-            instance = self._shelving(connection, operation)
-            self._records.change(connection, instance.uuid, state=SHELVED, host=None, claim_id=None)
-            LOG.info("Instance %s is shelved, and holds nothing", instance.uuid)
-            return Ended()
-
-        return record
+    def _shelved(
+        self, operation: Operation, attempt: AttemptRecord, released: Released, connection: Connection
+    ) -> Outcome:
+        instance = self._shelving(connection, operation)
+        parts = [foreign_amounts.told(released.extras, stay=False)]
+        may_be_left = self._records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
+        # Its host's word may have come between the two: the residue is there all the same.
+        if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
+            parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
+            self._cleanings.begin(connection, instance.uuid, [attempt], operation.request_id)
+        reason = "; ".join(part for part in parts if part is not None) or None
+        self._records.change(connection, instance.uuid, state=SHELVED, host=None, claim_id=None, reason=reason)
+        LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")
+        return Ended()
 
     def _attempt(self, operation: Operation, starting: Starting) -> AttemptRecord:
         return self._database.read(
@@ -100,146 +135,3 @@ class CellShelves:
         if instance is None or instance.state != SHELVING:
             raise Superseded
         return instance
-
-
-class ShelfOrders:
-    """What a cell is ordered to do about shelving: written down, then done by the worker."""
-
-    def __init__(
-        self,
-        requests: CellRequests,
-        records: CellRecords,
-        operations: Operations,
-        disowned: DisownedClaims,
-    ) -> None:
-        self._requests = requests
-        self._records = records
-        self._operations = operations
-        self._disowned = disowned
-
-    @serves(ShelveInCell)
-    def shelve_instance(self, message: ShelveInCell) -> Done:
-        """Begin to take an instance off its host; ordered before, it is tried again at once.
-
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: it is not active.
-        """
-
-        def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
-            pending = self._operations.pending(connection, instance.uuid, SHELVE)
-            if pending is not None:
-                again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(Starting)))
-                begun += [] if again is None else [again]
-                return Done()
-            _require(instance, ACTIVE)
-            require_settled(connection, self._operations, instance.uuid)
-            attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
-            # From now on it passes no gate, and a host that returns destroys it.
-            self._records.change_attempt(connection, attempt.attempt_id, state=ENDED, reason="it was shelved")
-            self._records.change(connection, instance.uuid, state=SHELVING, reason=None)
-            new = NewOperation(
-                uuid=ids.derived(message.request_id, SHELVE, instance.uuid),
-                kind=SHELVE,
-                subject=instance.uuid,
-                step="destroy",
-                payload=Starting(number=attempt.number),
-            )
-            begun += self._operations.begin(connection, [new], origin(message))
-            return Done()
-
-        return self._requests.once(message, work)
-
-    @serves(PrepareUnshelveInCell)
-    def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
-        """Take a shelved instance to be placed again, and answer what is to be asked for.
-
-        One that was taken before, and for which nothing came of it, is taken again.
-
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: it is not shelved.
-        """
-
-        def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
-            instance = self._lock(connection, message.instance_uuid)
-            if instance.state != UNSHELVING or self._is_starting(connection, instance):
-                _require(instance, SHELVED)
-            require_settled(connection, self._operations, instance.uuid)
-            self._records.change(connection, instance.uuid, state=UNSHELVING)
-            return instance.spec
-
-        return self._requests.once(message, work)
-
-    @serves(CancelUnshelveInCell)
-    def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
-        """Leave an instance shelved for which nothing has been claimed.
-
-        :raises InstanceNotFound: this cell has no record of it.
-        """
-
-        def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
-            if instance.state == UNSHELVING and not self._is_starting(connection, instance):
-                self._records.change(connection, instance.uuid, state=SHELVED, reason=message.reason)
-            return Done()
-
-        return self._requests.once(message, work)
-
-    @serves(UnshelveInCell)
-    def unshelve_instance(self, message: UnshelveInCell) -> Done:
-        """Begin to start an instance on what is claimed for it.
-
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidRequest: the first selection is not claimed.
-        :raises InvalidState: it is not taken to be placed again, for instance because it is being deleted.
-        """
-        first = message.selections[0]
-        claim_id = first.claim_id
-        if claim_id is None:
-            raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
-
-        def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
-            if self._is_starting(connection, instance):
-                raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
-            _require(instance, UNSHELVING)
-            number = self._records.next_number(connection, instance.uuid)
-            step, payload = first_step(number, claim_id in self._disowned.among(connection, [claim_id]))
-            uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
-            self._records.add_attempt(
-                connection,
-                instance.uuid,
-                first,
-                attempt_id=ids.derived(uuid, "attempt", number),
-                number=number,
-                claim_id=claim_id,
-            )
-            self._records.change(
-                connection,
-                instance.uuid,
-                selections=msgspec.json.encode(message.selections),
-                first_number=number,
-                attempt_number=number,
-                host=first.service_host,
-                claim_id=claim_id,
-                reason=None,
-            )
-            new = NewOperation(uuid, UNSHELVE, instance.uuid, step, payload)
-            begun += self._operations.begin(connection, [new], origin(message))
-            return Done()
-
-        return self._requests.once(message, work)
-
-    def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
-        return self._operations.pending(connection, instance.uuid, UNSHELVE) is not None
-
-    def _lock(self, connection: Connection, uuid: str) -> CellInstance:
-        instance = self._records.lock(connection, uuid)
-        if instance is None:
-            raise errors.InstanceNotFound(name=uuid)
-        return instance
-
-
-def _require(instance: CellInstance, state: str) -> None:
-    if instance.state != state:
-        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {state}")

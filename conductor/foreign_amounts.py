@@ -1,15 +1,15 @@
-"""What becomes of what others have put on an instance that is deleted: as it is recorded, logged and shown."""
+"""What becomes of what others have put on an instance that gives up what it holds: as it is recorded and shown."""
 
 from moorage.amounts import amounts_of, in_words
-from moorage.messages import Released
+from moorage.model import Allocations
 
 
-def told(released: Released, *, stay: bool) -> str | None:
+def told(extras: Allocations, *, stay: bool) -> str | None:
     """Return in words what others had put there, and that it has gone or stays; nothing if there was nothing.
 
     :param stay: whether it was to stay.
     """
-    if not released.extras:
+    if not extras:
         return None
     outcome = "what others had put there stays" if stay else "with it went what others had put there"
-    return f"{outcome}: {in_words(amounts_of(released.extras))}"
+    return f"{outcome}: {in_words(amounts_of(extras))}"

@@ -1,14 +1,14 @@
 """What an operator does with servers that run: move, resize, evacuate, shelve and rebuild them."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from conductor.migration_commands import MIGRATION_COLUMNS, migration_row
 from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait
-from moorage import errors, ids
+from moorage import errors, ids, request_words
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -117,7 +117,7 @@ class InstanceEvacuate(_Moving):
 class InstanceResize(_Moving):
     """Give servers another size, on their own or other hosts; then each waits to be confirmed or reverted.
 
-    What is not given stays as it is.
+    What is not given stays as it is, each extra spec for itself.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -129,22 +129,38 @@ class InstanceResize(_Moving):
         add("--root-gb", type=int, metavar="GIB", help="the root disk")
         add("--ephemeral-gb", type=int, metavar="GIB", help="the ephemeral disk")
         add("--swap-mb", type=int, metavar="MIB", help="the swap")
+        request_words.add_pairs(parser, "--extra-spec", "an extra spec of the flavor")
+        unset = "an extra spec that the flavor has no longer; may be given more than once"
+        add("--unset-extra-spec", action="append", default=[], metavar="KEY", help=unset)
         return parser
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
         """Return the order."""
         names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
-        if not sizes:
+        if not (sizes or given.extra_spec or given.unset_extra_spec):
             raise errors.InvalidRequest(path="--vcpus", reason="no part of the new size is given")
         current: Flavor = self.client("conductor").call(ShowInstance(instance_uuid=uuid)).flavor
+        extra_specs = _changed(current.extra_specs, given.extra_spec, given.unset_extra_spec)
         return ResizeInstance(
             request_id=request_id,
             instance_uuid=uuid,
-            flavor=msgspec.structs.replace(current, **sizes),
+            flavor=msgspec.structs.replace(current, **sizes, extra_specs=extra_specs),
             host=given.host,
             drop_extras=given.drop_extras,
         )
+
+
+def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str]) -> dict[str, str]:
+    """Return extra specs with those that are given, without those that are to go.
+
+    :raises InvalidRequest: one that is to go is not there, or is given too.
+    """
+    for key in unset:
+        if key not in extra_specs or key in dict(given):
+            why = "given, too" if key in dict(given) else "not there"
+            raise errors.InvalidRequest(path="--unset-extra-spec", reason=f"extra spec {key} is {why}")
+    return {key: value for key, value in extra_specs.items() if key not in unset} | dict(given)
 
 
 class _Changing(Ordering):
@@ -179,7 +195,8 @@ class InstanceConfirm(_Changing):
     """Let moved servers be where they are: what they have left is destroyed and released.
 
     Where that waits for a host, or others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`,
-    it stays pending, and the same order tries it again at once.
+    it stays pending, and the same order tries it again at once. A host that is forced down is not waited for: what is
+    held there stays held until it is back and has cleaned up, or is deleted.
     """
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
@@ -208,7 +225,10 @@ class InstanceAbort(_Changing):
 
 
 class InstanceShelve(_Changing):
-    """Take servers off their hosts: they keep their records and hold nothing."""
+    """Take servers off their hosts: they keep their records and hold nothing.
+
+    Servers on hosts that are forced down are to be evacuated instead.
+    """
 
     comes_to = "shelved"
 

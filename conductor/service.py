@@ -8,6 +8,7 @@ from conductor.acknowledging import Acknowledgements, Peer
 from conductor.cell_loads import CellLoads
 from conductor.cell_parts import CellParts
 from conductor.cells import Cells
+from conductor.declared_down import DeclaredDown
 from conductor.disowned import DisownedClaims
 from conductor.ended_records import CellEndedRecords, SuperEndedRecords
 from conductor.host_forwarder import HostForwarder
@@ -79,16 +80,7 @@ class _Conductor:
         raise NotImplementedError
 
     def _database(self, opened: contextlib.ExitStack, url: str, schema: str) -> Database:
-        conf = self._conf.database
-        database = Database(
-            url,
-            schema,
-            pool_size=conf.pool_size,
-            pool_timeout=conf.pool_timeout,
-            lock_wait=conf.lock_wait_timeout,
-            tries=conf.max_transaction_tries,
-            idle_transaction=conf.idle_transaction_timeout,
-        )
+        database = Database.configured(self._conf, url, schema)
         opened.callback(database.close)
         return database
 
@@ -192,7 +184,9 @@ class CellConductor(_Conductor):
 
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
         operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
-        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement)
+        # The super conductor, which asks meanwhile, waits for a third of it.
+        declared = DeclaredDown(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
+        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, declared)
         worker = Worker(operations, parts.steps(), conf.conductor.workers, service, acknowledgements)
         requests = StoredRequests(database, cell_requests)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))

@@ -47,7 +47,7 @@ class SuperDeletes:
                 keep_extras=keeps,
             )
         )
-        reason = foreign_amounts.told(released, stay=keeps)
+        reason = foreign_amounts.told(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
         def record(connection: Connection) -> Outcome:

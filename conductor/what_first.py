@@ -16,7 +16,7 @@ _FIRST: Mapping[str, str] = {
     cell_records.SHELVED: "unshelve it: it is on no host",
     cell_records.UNSHELVING: "wait until it is active, or shelved again",
     cell_records.REBUILDING: "wait: it becomes active, or error if its host does not answer",
-    cell_records.SHELVING: "wait until its host has answered; if the host is gone for good, delete the instance",
+    cell_records.SHELVING: "wait until its host has answered or is forced down; then unshelve it",
     cell_records.ERROR: "rebuild it, or evacuate it if its host is dead",
 }
 

@@ -19,18 +19,20 @@ def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
     add("--ephemeral-gb", type=int, default=0, metavar="GIB", help="its ephemeral disk; default: 0")
     add("--swap-mb", type=int, default=0, metavar="MIB", help="its swap; default: 0")
     add("--count", type=int, default=1, metavar="N", help="how many; default: 1")
-    for name, what in (
-        ("--extra-spec", "an extra spec of its flavor"),
-        ("--image-property", "a property of its image"),
-        ("--hint", "a hint for the scheduler"),
-    ):
-        more = f"{what}; may be given more than once"
-        add(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
+    add_pairs(parser, "--extra-spec", "an extra spec of its flavor")
+    add_pairs(parser, "--image-property", "a property of its image")
+    add_pairs(parser, "--hint", "a hint for the scheduler")
     add("--availability-zone", metavar="NAME", help="where; default: in any zone")
     add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
     add("--project", default="default", metavar="NAME", help="whose; default: default")
     add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
     group_options.add_request_words(parser)
+
+
+def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
+    """Add an option that gives a key a value, once or for several keys."""
+    more = f"{what}; may be given more than once"
+    parser.add_argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:

@@ -18,6 +18,7 @@ from moorage.messages import (
     GetAllocations,
     ListCells,
     ListClaims,
+    ListHostsDeclaredDown,
     MoveEnded,
     Released,
     ReportService,
@@ -58,6 +59,8 @@ class FakePlacement:
         self.acknowledged: list[str] = []
         #: What others have put on consumers beyond their claims.
         self.foreign: dict[str, dict[str, ProviderAmounts]] = {}
+        #: Hosts that their operator has declared down.
+        self.declared_down: set[str] = set()
         #: How many more writes find that somebody else has written the consumer since its generation was read.
         self.conflicts = 0
 
@@ -148,6 +151,10 @@ class FakePlacement:
     def list_cells(self, message: ListCells) -> list[Cell]:
         return self.cells
 
+    @serves(ListHostsDeclaredDown)
+    def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
+        return [host for host in message.service_hosts if host in self.declared_down]
+
     @serves(GetAllocations)
     def get_allocations(self, message: GetAllocations) -> Consumer:
         with self.lock:
@@ -235,7 +242,7 @@ class FakePlacement:
         return Released(
             residue_uuid=residues[0] if gone is not None else None,
             residue_uuids=tuple(residue for residue in residues if residue is not None),
-            extras=self.others(message, gone) if message.for_good else {},
+            extras=self.others(message, gone) if message.for_good or message.claimed_with else {},
         )
 
     def others(self, message: DeleteAllocations, gone: Held | None) -> dict[str, ProviderAmounts]:

@@ -20,6 +20,9 @@ ANSWERS = "nothing; it ends when the host answers"
 ANOTHER = "delete it, and build another"
 DELETE = "delete it"
 
+#: A trouble that two operations have: it does not answer to the order, and is forced down after that.
+FORCED_DOWN = "the source's host does not answer, and is forced down then"
+
 
 @dataclass(frozen=True)
 class Stand:

@@ -14,6 +14,7 @@ from operation_basis import (
     DELETE,
     DROPPING,
     ELSEWHERE,
+    FORCED_DOWN,
     KEEPING,
     REBUILD,
     ROOM,
@@ -176,6 +177,8 @@ class Play:
             # A host that has no room for it is not tried.
             tried = [role for role in roles if role != "source" or self.row.operation == "resize"]
             self.room.until(lambda: self.room.given_up(self.uuid, *tried), "the hosts to be given up")
+        elif self.row.trouble == FORCED_DOWN:
+            self.room.force_down("source")
         elif self.row.trouble.endswith("others write to the residue"):
             self.room.until(lambda: "residue" in self.room.seen(self.uuid).holds, "a residue to be left")
             self.room.attach_licence(self.room.migration_of(self.uuid))

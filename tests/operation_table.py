@@ -22,6 +22,7 @@ from operation_basis import (
     CONFIRM,
     DROPPING,
     ELSEWHERE,
+    FORCED_DOWN,
     KEEPING,
     MOVES,
     REBUILD,
@@ -146,6 +147,8 @@ def _ends_of_moves() -> Iterator[Row]:
         yield ends_well(operation, trouble, ("retry", "combine"), well)
     waiting = Stand("moved on the destination", "confirming", both)
     yield Row("confirm", "the source's host does not answer", ANY, waiting, ANSWERS, WELL["confirm"], pending="confirm")
+    left = replace(WELL["confirm"], holds="instance: destination; residue: source")
+    yield Row("confirm", FORCED_DOWN, ANY, left, ANSWERS, WELL["confirm"])
     left = replace(WELL["revert"], holds="instance: source; residue: destination")
     yield Row("revert", "the destination's host does not answer", ANY, left, ANSWERS, WELL["revert"])
     stuck = replace(WELL["revert"], server="error on the source")
@@ -172,6 +175,7 @@ def _shelving() -> Iterator[Row]:
     yield ends_well("shelve", "others write before the release", ALL)
     waiting = Stand("shelving on the source", "", "instance: source")
     yield Row("shelve", "the source's host does not answer", ANY, waiting, ANSWERS, SHELVED, pending="shelve")
+    yield Row("shelve", FORCED_DOWN, ANY, replace(SHELVED, holds="residue: source"), ANSWERS, SHELVED)
     operation, well = "unshelve", WELL["unshelve"]
     for trouble in ("others have put something on it", "others write before the claim"):
         yield Row(operation, trouble, ("fail", "retry"), with_licence(SHELVED), TAKEN_AWAY, well)

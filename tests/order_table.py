@@ -65,7 +65,7 @@ FIRST = {
     "moving": "abort it if it is a live migration",
     "moved": "Confirm or revert migration",
     "confirming": "Confirm or revert migration",
-    "shelving": "delete the instance",
+    "shelving": "is forced down; then unshelve it",
     "shelved": "Unshelve it",
     "unshelving": "Wait",
     "error": "forced-down",

@@ -15,7 +15,7 @@ UUID, MIGRATION = ids.derived("instance"), ids.derived("migration")
         (cell_records.BUILDING, "Wait"),
         (cell_records.MOVING, f"Wait for migration {MIGRATION} to end, or abort it if it is a live migration"),
         (cell_records.MOVED, f"Confirm or revert migration {MIGRATION} first"),
-        (cell_records.SHELVING, "delete the instance"),
+        (cell_records.SHELVING, "is forced down; then unshelve it"),
         (cell_records.SHELVED, "Unshelve it"),
         (cell_records.UNSHELVING, "Wait"),
         (cell_records.REBUILDING, "error if its host does not answer"),

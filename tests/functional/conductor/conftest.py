@@ -3,22 +3,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import migrated
 import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
 
 from conductor.schema import CELL, CONDUCTOR
 from moorage import ids, options
 from moorage.bus import Bus
-from moorage.database import Database
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    url = f"sqlite:///{tmp_path}/records.sqlite"
-    database = Database(url, "test")
-    for schema in (CONDUCTOR, CELL):
-        schema.upgrade(database)
-    database.close()
+    url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
     transport = {"transport_url": f"inproc://{ids.fresh()}/"}
     conf = options.new(
         {

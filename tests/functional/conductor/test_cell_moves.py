@@ -6,7 +6,8 @@ from moving_instances import BIGGER, Mover, becomes, built, shown
 from msgspec import structs
 
 from moorage import errors, ids
-from moorage.messages import EndMove, SwapClaim
+from moorage.bus import serves
+from moorage.messages import EndMove, ListHostsDeclaredDown, SwapClaim
 
 # --- Straight ---------------------------------------------------------------------------------------------------------
 
@@ -303,6 +304,85 @@ def test_a_confirm_waits_for_the_host_of_the_source_and_can_be_ordered_again(wor
     assert world.placement.hosts_held() == {node("b")}
     with pytest.raises(errors.InvalidState):
         move.end("confirm")
+
+
+@pytest.mark.parametrize("kind", ["cold-migration", "resize"])
+def test_a_confirm_is_completed_once_the_dead_source_is_declared_down(world: World, kind: str) -> None:
+    uuid = built(world)
+    move = Mover(world, uuid, kind)  # type: ignore[arg-type]
+    move.move("b", spec=BIGGER)
+    becomes(world, uuid, "moved")
+    world.agent.deaf = {"a"}
+    move.end("confirm")
+    wait_until(lambda: "moorage host set a --forced-down" in str(move.shown().reason))
+    assert world.placement.hosts_held() == {node("a"), node("b")}
+    assert not world.placement.residues
+
+    world.placement.declared_down = {"a"}
+
+    after = becomes(world, uuid, "active")
+    assert (after.host, after.migration_uuid, after.flavor) == ("b", None, BIGGER.flavor)
+    assert (move.shown().state, move.shown().reason) == ("confirmed", None)
+    assert world.placement.residues == {move.migration: node("a")}
+    assert (after.attempts[0].state, after.attempts[0].guest_left) == ("ended", True)
+    world.agent.deaf = set()
+    wait_until(lambda: not world.placement.residues)
+    wait_until(lambda: world.pending("cell") == 0)
+    assert {guest.host for guest in world.agent.guests.values()} == {"b"}
+    assert world.placement.hosts_held() == {node("b")}
+
+
+def test_a_confirm_of_a_declared_down_source_that_answers_leaves_nothing(world: World) -> None:
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    becomes(world, uuid, "moved")
+    world.placement.declared_down = {"a"}
+
+    move.end("confirm")
+
+    becomes(world, uuid, "active")
+    assert not world.placement.residues
+    assert world.placement.hosts_held() == {node("b")}
+    assert {guest.host for guest in world.agent.guests.values()} == {"b"}
+
+
+def test_an_ending_move_does_not_wait_for_a_host_that_is_declared_down(world: World) -> None:
+    world.restart("cell", delete_patience=3600.0)
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    arrived = becomes(world, uuid, "moved").attempts[1]
+    world.agent.deaf = world.placement.declared_down = {"b"}
+
+    move.end("revert")
+
+    assert becomes(world, uuid, "active").host == "a"
+    assert world.placement.residues == {arrived.attempt_id: node("b")}
+
+
+def test_a_confirm_waits_on_where_nobody_says_whether_the_source_is_declared_down(world: World) -> None:
+    class Ignorant(type(world.placement)):  # type: ignore[misc]
+        @serves(ListHostsDeclaredDown)
+        def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
+            raise errors.StoreUnavailable(reason="it is away")
+
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    becomes(world, uuid, "moved")
+    knowing = world.placement
+    ignorant = Ignorant()
+    ignorant.__dict__.update(knowing.__dict__)
+    world.agent.deaf = knowing.declared_down = {"a"}
+    world.serve("placement", ignorant)
+
+    move.end("confirm")
+
+    wait_until(lambda: "It is waited for" in str(move.shown().reason))
+    assert (move.shown().state, shown(world, uuid).state) == ("confirming", "moved")
+    world.serve("placement", knowing)
+    assert becomes(world, uuid, "active").host == "b"
 
 
 def test_a_live_migration_leaves_a_residue_where_its_source_does_not_answer(world: World) -> None:

@@ -1,16 +1,21 @@
 """Shelving, unshelving and rebuilding in a cell."""
 
 import pytest
-from conductor_builders import World, node, wait_until
+from conductor_builders import FakePlacement, World, node, wait_until
 from moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, ids
+from moorage.bus import serves
 from moorage.messages import (
     CancelUnshelveInCell,
     DeleteAllocations,
     PrepareUnshelveInCell,
     RebuildOnHost,
+    Released,
 )
+from moorage.model import ProviderAmounts
+
+GPU = ids.derived("gpu")
 
 
 def shelved(world: World) -> str:
@@ -42,6 +47,111 @@ def test_shelving_waits_for_a_host_that_does_not_answer_and_can_be_ordered_again
     assert (shown(world, uuid).state, world.placement.hosts_held()) == ("shelving", {node("a")})
     world.agent.deaf = set()
     becomes(world, uuid, "shelved")
+
+
+def test_shelving_is_refused_at_once_on_a_host_that_is_declared_down(world: World) -> None:
+    # However busy the machine is, the cell waits for the answer.
+    world.conf.set_override("call_timeout", 60.0, group="rpc")
+    world.restart("cell")
+    uuid = built(world)
+    before = shown(world, uuid)
+    world.placement.declared_down = {"a"}
+
+    with pytest.raises(errors.InvalidState, match=r"on host a, which is forced down.*: evacuate it"):
+        shelve(world, uuid)
+
+    assert shown(world, uuid) == before
+    world.placement.declared_down = set()
+    shelve(world, uuid)
+    becomes(world, uuid, "shelved")
+
+
+def test_shelving_that_waits_for_a_dead_host_is_completed_with_a_residue_once_it_is_declared_down(world: World) -> None:
+    uuid = built(world)
+    world.agent.deaf = {"a"}
+    shelve(world, uuid)
+    told = "AND CAST(reason AS TEXT) LIKE '%moorage host set a --forced-down%'"
+    wait_until(lambda: world.pending("cell", told) == 1)
+    assert world.placement.hosts_held() == {node("a")}
+
+    world.placement.declared_down = {"a"}
+
+    instance = becomes(world, uuid, "shelved")
+    [attempt] = instance.attempts
+    assert "host a is forced down" in str(instance.reason)
+    assert (instance.host, instance.claim_id, world.placement.held) == (None, None, {})
+    assert world.placement.residues == {attempt.attempt_id: node("a")}
+    unshelve(world, uuid, "b")
+    assert becomes(world, uuid, "active").reason is None
+    assert world.placement.residues == {attempt.attempt_id: node("a")}
+    world.agent.deaf = set()
+    wait_until(lambda: not world.placement.residues)
+    wait_until(lambda: world.pending("cell") == 0)
+    assert {guest.host for guest in world.agent.guests.values()} == {"b"}
+    assert world.placement.hosts_held() == {node("b")}
+
+
+def test_a_residue_that_nobody_has_recorded_goes_with_the_cleaning_that_a_deletion_begins(world: World) -> None:
+    class LosesAnswers(FakePlacement):
+        """Carries out what leaves a residue, and answers nothing until it is told to."""
+
+        losing = True
+
+        @serves(DeleteAllocations)
+        def delete_allocations(self, message: DeleteAllocations) -> Released:
+            answer = super().delete_allocations(message)
+            if self.losing and self.residues:
+                raise errors.NoReply(topic="placement", method="delete_allocations", seconds=0.0)
+            return answer
+
+    placement = world.placement = world.scheduler.placement = LosesAnswers()
+    world.serve("placement", placement)
+    uuid = built(world)
+    world.agent.deaf = {"a"}
+    shelve(world, uuid)
+    placement.declared_down = {"a"}
+    wait_until(lambda: bool(placement.residues))
+    world.agent.deaf = set()
+
+    world.delete(uuid)
+    wait_until(lambda: world.pending("cell", "AND kind = 'delete'") == 1)
+    placement.losing = False
+
+    becomes(world, uuid, "deleted")
+    wait_until(lambda: not placement.residues)
+    wait_until(lambda: world.pending("cell") == 0)
+
+
+def test_what_others_had_put_on_a_shelved_instance_is_named_in_its_record(world: World) -> None:
+    uuid = built(world)
+    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+
+    shelve(world, uuid)
+
+    reason = becomes(world, uuid, "shelved").reason
+    assert reason == f"with it went what others had put there: 2 VGPU of provider {GPU}"
+    assert uuid not in world.placement.foreign
+    unshelve(world, uuid, "b")
+    assert becomes(world, uuid, "active").reason is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_others_had_put_on_an_instance_that_starts_nowhere_is_named_in_its_record(
+    world: World, again: bool
+) -> None:
+    uuid = shelved(world) if again else ids.fresh()
+    world.agent.failing = {"a", "b", "c"}
+    world.placement.foreign[uuid] = {GPU: ProviderAmounts(resources={"VGPU": 2})}
+
+    if again:
+        unshelve(world, uuid, "b", "c")
+        wait_until(lambda: uuid not in world.placement.foreign)
+    else:
+        world.build(uuid)
+
+    reason = str(becomes(world, uuid, "shelved" if again else "error").reason)
+    assert "c: c is broken" in reason
+    assert reason.endswith(f"; with it went what others had put there: 2 VGPU of provider {GPU}")
 
 
 def test_an_unshelved_instance_runs_where_it_was_claimed_and_its_attempts_go_on(world: World) -> None:

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
+from msgspec import structs
 
 from moorage import errors, ids
 from moorage.bus import serves
@@ -18,6 +19,7 @@ from moorage.messages import (
 )
 from moorage.model import (
     HostReport,
+    ProviderAmounts,
 )
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
@@ -54,6 +56,24 @@ def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_a
     ]
     assert instance.attempts[0].reason == "a is broken"
     assert world.placement.hosts_held() == {node("c")}
+
+
+def test_what_others_had_put_on_a_host_that_is_given_up_is_named_with_its_attempt(world: World) -> None:
+    class Foreign(FakePlacement):
+        @serves(SwapClaim)
+        def swap_claim(self, message: SwapClaim) -> Claimed:
+            lost = {node("a"): ProviderAmounts(resources={"VGPU": 2})}
+            return structs.replace(super().swap_claim(message), extras=lost)
+
+    world.placement = world.scheduler.placement = Foreign()
+    world.serve("placement", world.placement)
+    world.agent.failing = {"a"}
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+
+    lost = f"with it went what others had put there: 2 VGPU of provider {node('a')}"
+    assert [attempt.reason for attempt in instance.attempts] == [f"a is broken; {lost}", None]
 
 
 def test_when_every_host_fails_the_error_names_each_attempt_and_nothing_is_held(world: World) -> None:

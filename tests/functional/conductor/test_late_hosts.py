@@ -164,4 +164,5 @@ def test_an_instance_deleted_while_its_late_host_is_given_up_leaves_nothing(worl
     world.becomes(uuid, "deleted")
     assert world.placement.hosts_held() == set()
     assert world.agent.guests == {}
-    assert world.pending("cell") == 0
+    # The swap might have been carried out without an answer: its attempt is cleaned up in any case.
+    wait_until(lambda: world.pending("cell") == 0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import migrated
 import pytest
 from conductor_builders import CELL_1, FakeAgent, FakeScheduler
 from moving_world import MovingPlacement, MovingWorld
@@ -13,16 +14,12 @@ from moving_world import MovingPlacement, MovingWorld
 from conductor.schema import CONDUCTOR
 from moorage import ids, options
 from moorage.bus import Bus
-from moorage.database import Database
 from moorage.shell import main
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[MovingWorld]:
-    url = f"sqlite:///{tmp_path}/records.sqlite"
-    database = Database(url, "test")
-    CONDUCTOR.upgrade(database)
-    database.close()
+    url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR)
     transport = {"transport_url": f"inproc://{ids.fresh()}/"}
     conf = options.new(
         {

@@ -30,6 +30,27 @@ def test_a_server_is_migrated_and_confirmed_resized_and_reverted_by_command(worl
     assert moorage("instance", "revert", uuid, "--wait")[0] == 0
 
 
+def test_a_resize_gives_and_takes_extra_specs_and_leaves_the_others(world: MovingWorld, moorage: Any) -> None:
+    uuid = world.active()
+
+    def resized(*words: str) -> tuple[int, dict[str, str]]:
+        assert moorage("instance", "resize", uuid, *words, "--wait")[0] == 0
+        assert moorage("instance", "confirm", uuid, "--wait")[0] == 0
+        flavor = world.show(uuid).flavor
+        return flavor.vcpus, dict(flavor.extra_specs)
+
+    given = ("--extra-spec", "hw:cpu_policy=dedicated", "--extra-spec", "resources:VGPU=1")
+    assert resized(*given) == (1, {"hw:cpu_policy": "dedicated", "resources:VGPU": "1"})
+    given = ("--vcpus", "2", "--extra-spec", "resources:VGPU=2", "--unset-extra-spec", "hw:cpu_policy")
+    assert resized(*given) == (2, {"resources:VGPU": "2"})
+    for words in (
+        ("--unset-extra-spec", "hw:cpu_policy"),
+        ("--unset-extra-spec", "resources:VGPU", "--extra-spec", "resources:VGPU=3"),
+    ):
+        assert moorage("instance", "resize", uuid, *words)[0] == 1, words
+    assert world.show(uuid).state == "active"
+
+
 def test_several_servers_are_evacuated_by_command_and_one_order_repeated_orders_nothing_more(
     world: MovingWorld, moorage: Any
 ) -> None:

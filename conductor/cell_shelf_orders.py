@@ -1,0 +1,186 @@
+"""The orders to take an instance off its host and to start it again: written down, then done by the worker."""
+
+import msgspec
+from sqlalchemy import Connection
+
+from conductor.cell_attempts import ENDED
+from conductor.cell_orders import first_step
+from conductor.cell_payloads import Starting
+from conductor.cell_records import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
+from conductor.cell_requests import CellRequests, origin
+from conductor.cell_resource_orders import require_settled
+from conductor.declared_down import DeclaredDown
+from conductor.disowned import DisownedClaims
+from conductor.operations import Operations
+from conductor.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
+from moorage.model import RequestSpec
+
+
+class ShelfOrders:
+    """What a cell is ordered to do about shelving: written down, then done by the worker."""
+
+    def __init__(
+        self,
+        database: Database,
+        requests: CellRequests,
+        records: CellRecords,
+        operations: Operations,
+        disowned: DisownedClaims,
+        declared: DeclaredDown,
+    ) -> None:
+        self._database = database
+        self._requests = requests
+        self._records = records
+        self._operations = operations
+        self._disowned = disowned
+        self._declared = declared
+
+    @serves(ShelveInCell)
+    def shelve_instance(self, message: ShelveInCell) -> Done:
+        """Begin to take an instance off its host; ordered before, it is tried again at once.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidState: it is not active, or its host was declared down.
+        """
+        # Asked before the transaction, which nobody is to wait in for an answer.
+        dead = self._declared_down(message.instance_uuid)
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            pending = self._operations.pending(connection, instance.uuid, SHELVE)
+            if pending is not None:
+                again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(Starting)))
+                begun += [] if again is None else [again]
+                return Done()
+            _require(instance, ACTIVE)
+            require_settled(connection, self._operations, instance.uuid)
+            attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            if attempt.host == dead:
+                raise errors.InvalidState(
+                    reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
+                    "can be put on the shelf: evacuate it"
+                )
+            # From now on it passes no gate, and a host that returns destroys it.
+            self._records.change_attempt(connection, attempt.attempt_id, state=ENDED, reason="it was shelved")
+            self._records.change(connection, instance.uuid, state=SHELVING, reason=None)
+            new = NewOperation(
+                uuid=ids.derived(message.request_id, SHELVE, instance.uuid),
+                kind=SHELVE,
+                subject=instance.uuid,
+                step="destroy",
+                payload=Starting(number=attempt.number),
+            )
+            begun += self._operations.begin(connection, [new], origin(message))
+            return Done()
+
+        return self._requests.once(message, work)
+
+    def _declared_down(self, instance_uuid: str) -> str | None:
+        """Return the host of an active instance if it was declared down."""
+
+        def work(connection: Connection) -> str | None:
+            instance = self._records.read(connection, instance_uuid)
+            if instance is None or instance.state != ACTIVE:
+                return None
+            return self._records.numbered(connection, instance.uuid, instance.attempt_number).host
+
+        host = self._database.read(work)
+        return host if host is not None and self._declared.has(host) else None
+
+    @serves(PrepareUnshelveInCell)
+    def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
+        """Take a shelved instance to be placed again, and answer what is to be asked for.
+
+        One that was taken before, and for which nothing came of it, is taken again.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidState: it is not shelved.
+        """
+
+        def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
+            instance = self._lock(connection, message.instance_uuid)
+            if instance.state != UNSHELVING or self._is_starting(connection, instance):
+                _require(instance, SHELVED)
+            require_settled(connection, self._operations, instance.uuid)
+            self._records.change(connection, instance.uuid, state=UNSHELVING)
+            return instance.spec
+
+        return self._requests.once(message, work)
+
+    @serves(CancelUnshelveInCell)
+    def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
+        """Leave an instance shelved for which nothing has been claimed.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        """
+
+        def work(connection: Connection, _begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            if instance.state == UNSHELVING and not self._is_starting(connection, instance):
+                self._records.change(connection, instance.uuid, state=SHELVED, reason=message.reason)
+            return Done()
+
+        return self._requests.once(message, work)
+
+    @serves(UnshelveInCell)
+    def unshelve_instance(self, message: UnshelveInCell) -> Done:
+        """Begin to start an instance on what is claimed for it.
+
+        :raises InstanceNotFound: this cell has no record of it.
+        :raises InvalidRequest: the first selection is not claimed.
+        :raises InvalidState: it is not taken to be placed again, for instance because it is being deleted.
+        """
+        first = message.selections[0]
+        claim_id = first.claim_id
+        if claim_id is None:
+            raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
+
+        def work(connection: Connection, begun: list[Operation]) -> Done:
+            instance = self._lock(connection, message.instance_uuid)
+            if self._is_starting(connection, instance):
+                raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
+            _require(instance, UNSHELVING)
+            number = self._records.next_number(connection, instance.uuid)
+            step, payload = first_step(number, claim_id in self._disowned.among(connection, [claim_id]))
+            uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
+            self._records.add_attempt(
+                connection,
+                instance.uuid,
+                first,
+                attempt_id=ids.derived(uuid, "attempt", number),
+                number=number,
+                claim_id=claim_id,
+            )
+            self._records.change(
+                connection,
+                instance.uuid,
+                selections=msgspec.json.encode(message.selections),
+                first_number=number,
+                attempt_number=number,
+                host=first.service_host,
+                claim_id=claim_id,
+                reason=None,
+            )
+            new = NewOperation(uuid, UNSHELVE, instance.uuid, step, payload)
+            begun += self._operations.begin(connection, [new], origin(message))
+            return Done()
+
+        return self._requests.once(message, work)
+
+    def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
+        return self._operations.pending(connection, instance.uuid, UNSHELVE) is not None
+
+    def _lock(self, connection: Connection, uuid: str) -> CellInstance:
+        instance = self._records.lock(connection, uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        return instance
+
+
+def _require(instance: CellInstance, state: str) -> None:
+    if instance.state != state:
+        raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {state}")
