@@ -30,6 +30,7 @@ from urllib.parse import quote
 from oslo_config import cfg
 
 from compute.driver import Driver, GuestOrder, GuestSpec
+from compute.fake_attributes import FakeAttributes
 from compute.fake_behaviour import Behaviour, chosen, chosen_for_order
 from compute.fake_layout import FakeLayout
 from compute.fake_time import Timeline, Work
@@ -42,13 +43,17 @@ LOG = logging.getLogger(__name__)
 
 
 class FakeDriver(Driver):
-    """Plays as many hosts as ``[fake_driver] hosts`` says, all alike."""
+    """Plays as many hosts as ``[fake_driver] hosts`` says, all alike but for what they report of themselves.
+
+    :raises ConfigurationError: an option is not what it should be.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str) -> None:
         super().__init__(conf, agent, cell_name)
         options = conf.fake_driver
         prefix = options.host_prefix or agent
         self._layout = FakeLayout(options)
+        self._attributes = FakeAttributes(options)
         self._time = Timeline()
         self._hosts = {
             name: self._describe(name) for name in (f"{prefix}-{n:04d}" for n in range(1, options.hosts + 1))
@@ -238,6 +243,7 @@ class FakeDriver(Driver):
             compute_node_uuid=ids.derived("fake-node", self.cell_name, host),
             agent=self.agent,
             availability_zone=self.conf.fake_driver.availability_zone,
+            attributes=self._attributes.of(host),
         )
 
 

@@ -1,6 +1,6 @@
 """A host must belong where the request wants to be: to aggregates, or to the tree of a provider that it names."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -14,7 +14,18 @@ class AggregatesFilter(ConditionsFilter):
     Aggregates that are asked of the root are asked of the host's own, and of no pool that shares with it.
     """
 
-    reason = "is in none of the aggregates, or not in the tree, that were asked for"
+    reason = "is outside of the aggregates, or the tree, that may serve the request"
+
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return in which aggregates ``host`` is not, or must not be: by uuid, which `moorage aggregate show` takes."""
+        said = [_outside(one) for one in request.root_member_of if not any(map(host.root_in_aggregate, one))]
+        said += [_inside(one) for one in request.root_not_member_of if host.root_in_aggregate(one)]
+        for group in request.groups.values():
+            said += [_outside(one) for one in group.member_of if not any(map(host.in_aggregate, one))]
+            said += [_inside(one) for one in group.not_member_of if host.flat and host.in_aggregate(one)]
+            if group.in_tree is not None and not host.has_provider(group.in_tree):
+                said.append(f"has no provider {group.in_tree}")
+        return "; ".join(dict.fromkeys(said)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the root belongs where it must, and each group's aggregates and tree are on some provider."""
@@ -24,6 +35,15 @@ class AggregatesFilter(ConditionsFilter):
             yield np.logical_not(asked.root_in_aggregate(aggregate))
         for group in request.groups.values():
             yield from _of_group(asked, group)
+
+
+def _outside(aggregates: Collection[str]) -> str:
+    named = ", ".join(aggregates)
+    return f"is not in aggregate {named}" if len(aggregates) == 1 else f"is in none of the aggregates {named}"
+
+
+def _inside(aggregate: str) -> str:
+    return f"is in aggregate {aggregate}, where it must not be"
 
 
 def _of_group(asked: Host | HostView, group: ResourceGroup) -> Iterator[Answer]:

@@ -37,9 +37,18 @@ class CapabilitiesFilter(ConditionsFilter):
             yield asked.where_attribute(path, required)
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return which extra specs ``host`` does not meet."""
-        unmet = [key for key, path, required in _required(request) if not host.where_attribute(path, required)]
-        return f"does not meet the flavor's {', '.join(unmet)}"
+        """Return which extra specs ``host`` does not meet, and what its driver says in place of that."""
+        specs = request.flavor.extra_specs
+        unmet = [
+            f"{key}={specs[key]}, but says {_said(host.attribute(path))}"
+            for key, path, required in _required(request)
+            if not host.where_attribute(path, required)
+        ]
+        return f"does not meet the flavor's {'; '.join(unmet)}"
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else f"{value!r:.60}"
 
 
 def _is_read(key: str) -> bool:

@@ -16,6 +16,21 @@ class DestinationFilter(ConditionsFilter):
 
     reason = "is not where the request wants to go"
 
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return which of the request's words does not leave ``host``."""
+        wanted = request.requested_destination or Destination()
+        if request.ignore_hosts and host.named(request.ignore_hosts):
+            return "is one that the request leaves out"
+        if request.force_hosts and not host.named(request.force_hosts):
+            return "is none of the hosts that the request insists on"
+        if request.force_nodes and not host.nodes_named(request.force_nodes):
+            return "has none of the nodes that the request insists on"
+        if wanted.host is not None and not host.named((wanted.host,)):
+            return f"is not the host {wanted.host} that the request wants to go to"
+        if wanted.node is not None and not host.nodes_named((wanted.node,)):
+            return f"has not the node {wanted.node} that the request wants to go to"
+        return "is in another cell than the request may go to"
+
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether each of the request's own words leaves the host."""
         if request.ignore_hosts:

@@ -1,7 +1,7 @@
 """An image may need a host of an architecture, a hypervisor and a kind of virtual machine."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -54,6 +54,17 @@ class ImagePropertiesFilter(ConditionsFilter):
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether one of the combinations that the host supports will do, and its versions."""
+        for path, will_do in self._needs(request):
+            yield asked.where_attribute(path, will_do)
+
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return what the driver of ``host`` says where that is not what the image needs."""
+        unmet = [path for path, will_do in self._needs(request) if not host.where_attribute(path, will_do)]
+        said = [f"{path} is {host.attribute(path)!r:.60}" for path in unmet]
+        return f"{self.reason}: its {', its '.join(said)}" if said else self.reason
+
+    def _needs(self, request: RequestSpec) -> Iterator[tuple[str, Callable[[Any], bool]]]:
+        """Yield the attributes that matter to the image, each with a question that tells whether its value will do."""
         image = request.image
         wanted = (
             _canonical(_property(image, _ARCHITECTURE) or self.settings.get(_DEFAULT_ARCHITECTURE), _ARCHITECTURES),
@@ -61,11 +72,11 @@ class ImagePropertiesFilter(ConditionsFilter):
             _canonical(_property(image, _VM_MODE), _VM_MODES),
         )
         if any(wanted):
-            yield asked.where_attribute(_SUPPORTED, partial(_supports, wanted))
+            yield _SUPPORTED, partial(_supports, wanted)
         if (versions := _versions(image)) is not None:
-            yield asked.where_attribute(_HOST_VERSION, partial(_is_among, versions))
+            yield _HOST_VERSION, partial(_is_among, versions)
         if (bits := _address_bits(image)) is not None:
-            yield asked.where_attribute(_HOST_ADDRESS_BITS, partial(_has_bits, bits))
+            yield _HOST_ADDRESS_BITS, partial(_has_bits, bits)
 
 
 def _property(image: Image, names: Sequence[str]) -> str | None:

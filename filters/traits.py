@@ -16,6 +16,22 @@ class TraitsFilter(ConditionsFilter):
 
     reason = "has not the required traits"
 
+    def why(self, host: Host, request: RequestSpec) -> str:
+        """Return which traits ``host`` has not, or has and may not have."""
+        said = [f"has not {trait} on its root" for trait in request.root_required if not host.root_has_trait(trait)]
+        said += [
+            f"has {trait} on its root, which it must not"
+            for trait in request.root_forbidden
+            if host.root_has_trait(trait)
+        ]
+        for group in request.groups.values():
+            said += [f"has not {trait}" for trait in group.required if not host.has_trait(trait)]
+            said += [f"has none of {', '.join(one)}" for one in group.any_of if not any(map(host.has_trait, one))]
+            said += [
+                f"has {trait}, which it must not" for trait in group.forbidden if host.flat and host.has_trait(trait)
+            ]
+        return "; ".join(dict.fromkeys(said)) or self.reason
+
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
         """Yield whether the root is as it must be, and each group's traits are found on some provider."""
         for trait in request.root_required:

@@ -26,6 +26,19 @@ class Configured(Command):
         parser.allow_abbrev = False
         return parser
 
+    def get_epilog(self) -> str:
+        """Return what the help ends with: for a command of somebody else's package, which one that is.
+
+        cliff looks through every file of every package that is installed for that, before each command is run: half of
+        what a command costs until it begins.
+        """
+        commands = cast("Shell", self.app).command_manager.commands
+        distribution = getattr(commands.get(self.cmd_name or ""), "dist", None)
+        parts = [self._epilog or "", *(hook.obj.get_epilog() or "" for hook in self._hooks if hook.obj is not None)]
+        if distribution is not None and distribution.name != "moorage":
+            parts.append(f"This command is provided by the {distribution.name} plugin.")
+        return "\n\n".join(filter(None, parts))
+
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
         """The configuration, read once.

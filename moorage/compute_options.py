@@ -40,6 +40,20 @@ FAKE_DRIVER = [
         "which a storage pool shares its own.",
     ),
     cfg.ListOpt("traits", default=[], help="Traits of each host."),
+    cfg.MultiStrOpt(
+        "attributes",
+        default=[],
+        help="What each host says of itself, for filters and weighers to read, as a JSON object such as "
+        '{"hypervisor_version": 6002000, "cpu_info": {"features": ["avx2"]}}; behind the name of a host and a colon '
+        'what that host alone says, as in host-0002: {"gpu": "a100"}. May be given more than once; what comes later '
+        "counts.",
+    ),
+    cfg.ListOpt(
+        "metrics",
+        default=[],
+        help="Metrics that each host reports, in the attribute `metrics`: cpu.percent=20 the same of all hosts, "
+        "cpu.percent=0..100 of each host another number between those, the same at every start.",
+    ),
     cfg.StrOpt(
         "layout",
         default="nested",

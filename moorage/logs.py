@@ -34,6 +34,26 @@ class _ContextFilter(logging.Filter):
         return True
 
 
+class _SaidOnce(logging.Formatter):
+    """Writes lines as another formatter does, but what has gone wrong only once.
+
+    oslo.log puts the fault that is being handled behind each warning and error, also where the message has named it.
+    """
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, with its traceback behind it."""
+        line = self._lines.format(record)
+        summary: str = getattr(record, "error_summary", "")
+        fault = summary.partition(": ")[2]
+        if fault and fault in record.message:
+            line = line.replace(f"{record.message}: {summary}", record.message, 1)
+        return line
+
+
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register the options of oslo.log, with our own line as the default."""
     log.register_options(conf)
@@ -60,6 +80,8 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
         handler.close()  # oslo.log takes the former handlers off and leaves their files open
     for handler in root.handlers:
         handler.addFilter(_ContextFilter(service_name(conf) or service))
+        if handler.formatter:
+            handler.setFormatter(_SaidOnce(handler.formatter))
 
 
 def service_name(conf: cfg.ConfigOpts) -> str | None:

@@ -22,6 +22,8 @@ _COLUMNS = (
     *("scheduler", "policy", "since", "filters", "weighers", "request_filters", "host_subset_size", "broken_plugin"),
     *("broken", "needs_restart", "refused_reload"),
 )
+#: What a table shows once for all schedulers that have the same.
+_LONG = frozenset({"filters", "weighers", "request_filters"})
 #: What two policies may differ in.
 _PARTS = ("filters", "weighers", "request_filters", "host_subset_size", "broken_plugin")
 
@@ -30,7 +32,8 @@ class SchedulerConfigShow(Configured, Lister):
     """Say by what each running scheduler decides: its policy, since when, and whether the last reload was refused.
 
     Two schedulers with the same word under `policy` decide by the same. The exit status is 1 if they differ, or if one
-    of them does not answer.
+    of them does not answer. In a table each has a column; other formats, and a table of columns that are named by -c,
+    have a row for each.
     """
 
     _wrong: Sequence[str] = ()
@@ -40,7 +43,11 @@ class SchedulerConfigShow(Configured, Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument("--scheduler", metavar="NAME", help="only this one")
         parser.add_argument(
-            "--timeout", type=positive, default=5.0, metavar="SECONDS", help="how long each of them may take to answer"
+            "--timeout",
+            type=positive,
+            default=5.0,
+            metavar="SECONDS",
+            help="how long each may take; default: %(default)g",
         )
         return parser
 
@@ -65,6 +72,16 @@ class SchedulerConfigShow(Configured, Lister):
         for sentence in self._wrong:
             LOG.error(sentence)
         return status or int(bool(self._wrong))
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
+    ) -> int:
+        """Show the table with a column for each scheduler: with a row for each no terminal would be wide enough."""
+        rows: list[Sequence[Any]] = list(data)
+        if rows and parsed_args.formatter == "table" and not (parsed_args.columns or parsed_args.sort_columns):
+            column_names, rows = _side_by_side(column_names, rows)
+        status: int = super().produce_output(parsed_args, column_names, rows)
+        return status
 
     def _running(self, reach: Reach) -> list[str | None]:
         """Return the names of the schedulers that are heard of; none has reported itself yet: any one that serves."""
@@ -91,6 +108,23 @@ def differences(policies: Mapping[str, PolicyState]) -> list[str]:
         parts = [part for part in _PARTS if getattr(policy, part) != getattr(usual, part)]
         said.append(f"Scheduler {name} differs from {usual_name} in {', '.join(parts) or 'a value that is secret'}")
     return said
+
+
+def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list[Sequence[Any]]]:
+    """Return a table of rows, each of which begins with a name, as one of a column for each of these names."""
+    columns = [row[0] for row in rows]
+    turned: list[Sequence[Any]] = []
+    for name, *values in list(zip(names, *rows, strict=True))[1:]:
+        first: dict[str, str] = {}
+        if name in _LONG:
+            for column, value in zip(columns, values, strict=True):
+                first.setdefault(value.human_readable(), column)
+            values = [
+                value if first[value.human_readable()] == column else ShownValue(f"as {first[value.human_readable()]}")
+                for column, value in zip(columns, values, strict=True)
+            ]
+        turned.append((name, *values))
+    return ("Field", *columns), turned
 
 
 def _ask(reach: Reach, name: str | None) -> PolicyState | errors.MoorageError:
@@ -123,9 +157,17 @@ def _plugins(plugins: Iterable[PluginUse]) -> ShownLines:
 
 
 def _plugin(plugin: PluginUse) -> str:
-    """Return a plug-in with its multiplier and its options in one line."""
-    said = [plugin.name]
-    if plugin.multiplier is not None:
-        said.append(f"x {plugin.multiplier:g}")
-    said += [f"{name}={value}" for name, value in plugin.settings.items()]
-    return " ".join(said)
+    """Return a plug-in with its multiplier, and its options below it as a configuration file has them."""
+    multiplier = "" if plugin.multiplier is None else f" x {plugin.multiplier:,.10g}"
+    return "\n".join(
+        [f"{plugin.name}{multiplier}", *(f"  {name} = {_written(value)}" for name, value in plugin.settings.items())]
+    )
+
+
+def _written(value: Any) -> str:
+    """Return the value of an option as it is written in a file; what is a list of texts without their quotes."""
+    if isinstance(value, bool | None):
+        return "" if value is None else str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(_written(each) for each in value)
+    return str(value)

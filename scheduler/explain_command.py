@@ -11,7 +11,7 @@ import msgspec
 from cliff.show import ShowOne
 
 from moorage import errors, request_words
-from moorage.commands import Configured, positive
+from moorage.commands import Configured, ShownValue, positive
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,
@@ -23,6 +23,7 @@ from moorage.messages import (
 )
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
 from moorage.wire import decode_strictly
+from scheduler import explain_words
 from scheduler.explained import fields
 
 _IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -34,9 +35,9 @@ class Explain(Configured, ShowOne):
     """Say where a request would go now, and why, or why there is no valid host. Nothing is claimed.
 
     The request is typed as for `moorage instance build`, or is that of an instance. For an instance that was refused,
-    or a request id, what is on record is shown, unless --now, --host or --what-if asks anew. For one that is placed it
-    is as if it were to be placed now, with what it holds free; with --moving, as if it were to leave its host for
-    another one of its cell. A size that is typed as well counts instead of its own.
+    or a request id, what is on record is shown, unless --now, --host, --what-if or a size asks anew. For one that is
+    placed it is as if it were to be placed now, with what it holds free; with --moving, as if it were to leave its host
+    for another one of its cell. A size that is typed as well counts instead of its own.
 
     Exit status: 0 there is a host, 1 there is none, 2 bad input, 3 it could not be found out.
     """
@@ -71,16 +72,34 @@ class Explain(Configured, ShowOne):
             sys.stderr.write(f"{fault}\n")
             return BAD_INPUT
         except errors.MoorageError as fault:
-            sys.stderr.write(f"It could not be found out: {fault}\n")
+            advice = f" {fault.advice}" if isinstance(fault, errors.BrokenPlugin) else ""
+            sys.stderr.write(f"It could not be found out: {fault}{advice}\n")
+            return NOT_KNOWN
+        except Exception as fault:  # anything else would end with 1, which says that there is no host
+            if self.app.options.debug:
+                raise
+            sys.stderr.write(f"It could not be found out: {type(fault).__name__}: {fault}\n")
             return NOT_KNOWN
         return self._status
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[Any]) -> int:
+        """Show the fields.
+
+        :raises InvalidRequest: none is called as the ones that were named.
+        """
+        try:
+            status: int = super().produce_output(parsed_args, column_names, data)
+        except ValueError as fault:
+            raise errors.InvalidRequest(path="--column", reason=str(fault).rstrip(".")) from fault
+        return status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Ask, or look up, and return what is to be said field by field."""
         about: dict[str, Any] = {}
+        explain_words.check(parsed_args)
         explanation = self._explanation(parsed_args, about)
         self._status = A_HOST if explanation.chosen is not None else NO_HOST
-        told = about | fields(explanation, self._cells())
+        told = {name: ShownValue(value) for name, value in about.items()} | fields(explanation, self._cells())
         return tuple(told), tuple(told.values())
 
     # --- What is asked ------------------------------------------------------------------------------------------------
@@ -97,11 +116,6 @@ class Explain(Configured, ShowOne):
     def _spec(self, given: argparse.Namespace) -> RequestSpec:
         if given.spec is not None:
             return _read(given.spec)
-        if given.vcpus is None or given.memory_mb is None:
-            raise errors.InvalidRequest(
-                path="--vcpus, --memory-mb",
-                reason="both must be given, or else one of --spec, --instance and --request-id",
-            )
         group = None
         if given.server_group is not None:
             group = self.client("placement").call(GetServerGroup(uuid=given.server_group)).group
@@ -130,8 +144,7 @@ class Explain(Configured, ShowOne):
     def _of_instance(self, given: argparse.Namespace, uuid: str, about: dict[str, Any]) -> Explanation:
         instance = self.client("conductor").call(ShowInstance(instance_uuid=_uuid(uuid), with_request=True))
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
-        anew = given.now or given.host or given.what_if or given.moving
-        if instance.explanation is not None and not anew:
+        if instance.explanation is not None and not (_asks_anew(given) or given.moving):
             about["asked"] = "when it was refused; --now asks anew"
             return instance.explanation
         if instance.state in ("deleting", "deleted"):
@@ -151,7 +164,7 @@ class Explain(Configured, ShowOne):
             return self._of_instance(given, (refused or instances)[0].uuid, about)
         for migration in conductor.call(ListMigrations(request_id=request_id, ended=True)):
             about |= {"migration": migration.uuid, "state": migration.state}
-            if migration.explanation is None or given.now or given.host or given.what_if:
+            if migration.explanation is None or _asks_anew(given):
                 given.moving = given.moving or migration.kind
                 return self._of_instance(given, migration.instance_uuid, about)
             about["asked"] = "when it was refused; --now asks anew"
@@ -166,9 +179,14 @@ class Explain(Configured, ShowOne):
             return {}
 
 
+def _asks_anew(given: argparse.Namespace) -> bool:
+    """Tell whether something was typed that what is on record has no answer to."""
+    return bool(given.now or given.host or given.what_if or explain_words.has_size(given))
+
+
 def _as_it_would_be_asked(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
     """Return what an instance asks for: in another size, if one was typed, and within its cell where it stays there."""
-    if given.vcpus is not None and given.memory_mb is not None:
+    if explain_words.has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_words.request_spec(given).flavor)
     if given.moving is None and instance.state not in ("shelved", "unshelving"):
         return spec

@@ -99,10 +99,17 @@ def _ranked(host: RankedHost, cells: Mapping[str, str], telling: Collection[str]
     :param telling: the weighers that have given anything to any of the hosts that are shown.
     """
     scores = " ".join(
-        f"{score.weigher} {score.counts:+.3f} ({score.score:,.6g})" for score in host.scores if score.weigher in telling
+        f"{score.weigher} {score.counts:+.3f} ({_number(score.score)})"
+        for score in host.scores
+        if score.weigher in telling
     )
     cell = cells.get(host.cell_uuid, host.cell_uuid)
     return f"{host.rank:,}. {host.host} ({cell})  {host.weight:.3f}" + (f" = {scores}" if scores else "")
+
+
+def _number(score: float) -> str:
+    """Return a score on its own scale: whole numbers in full, as of versions, others with as many digits as matter."""
+    return f"{score:,.0f}" if score.is_integer() and abs(score) < 1e15 else f"{score:,.6g}"
 
 
 def _what_if(counted: WhatIf, cells: Mapping[str, str]) -> Iterable[str]:

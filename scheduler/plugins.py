@@ -9,6 +9,7 @@ from oslo_config import cfg
 from stevedore.named import NamedExtensionManager
 
 from moorage import errors
+from moorage.options import in_words
 from moorage.plugin import Filter, RequestFilter, Weigher
 
 LOG = logging.getLogger(__name__)
@@ -184,4 +185,4 @@ def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg
         conf.register_opts(options, group=group)
         return {option.dest: conf[group][option.dest] for option in options}
     except (cfg.Error, ValueError) as fault:
-        raise errors.ConfigurationError(reason=f"the options of {name} in [{group}]: {fault}") from fault
+        raise errors.ConfigurationError(reason=f"the options of {name} in [{group}]: {in_words(fault)}") from fault

@@ -34,6 +34,8 @@ _GROUPS = frozenset({"filters", "weighers", "request_filters"})
 _OPTIONS = frozenset(
     {"enabled_filters", "enabled_weighers", "enabled_request_filters", "host_subset_size", "broken_plugin"}
 )
+#: What a service sets for itself is no change of the file.
+_OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name"})
 _HIDDEN = "***"
 _FINGERPRINT_LENGTH = 12
 
@@ -210,11 +212,11 @@ def _values(conf: cfg.ConfigOpts) -> dict[str, Any]:
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the options, beside those of the policy, that both have with different values."""
-    policy = {f"[scheduler] {name}" for name in _OPTIONS}
+    others = _OF_EACH_SERVICE | {f"[scheduler] {name}" for name in _OPTIONS}
     return tuple(
         sorted(
             name
-            for name in before.keys() & after.keys() - policy
+            for name in before.keys() & after.keys() - others
             if not name.startswith(tuple(_in_groups())) and before[name] != after[name]
         )
     )

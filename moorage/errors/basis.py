@@ -52,6 +52,12 @@ class MoorageError(Exception):
         first_paragraph = inspect.cleandoc(self.__doc__ or "").split("\n\n")[0]
         return " ".join(first_paragraph.split()).format_map(_Blank(self.data))
 
+    @property
+    def advice(self) -> str:
+        """What it means and who must act: the docstring's other paragraphs, if it has any."""
+        _, _, rest = inspect.cleandoc(self.__doc__ or "").partition("\n\n")
+        return " ".join(rest.split())
+
     def __reduce__(self) -> tuple[Callable[..., "MoorageError"], tuple[type["MoorageError"], dict[str, Json]]]:
         return _rebuild, (type(self), self.data)
 

@@ -16,6 +16,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Filter, HostView, RequestFilter, RequestRefused, Weigher
 from moorage.testing.builders import cloud, settings_of
 from moorage.testing.samples import Sample, Words, samples
+from moorage.testing.told import faultless, of_host, of_request
 
 P = TypeVar("P", Filter, Weigher, RequestFilter)
 T = TypeVar("T")
@@ -109,7 +110,7 @@ def check_request_filter(
     with _whole(kind, settings) as (plugin, fresh):
         for number, sample in enumerate(samples(words, count)):
             here = clouds[number % len(clouds)]
-            with unchanged(sample.view, sample.request, kind.__name__):
+            with unchanged(sample.view, sample.request, kind.__name__), faultless(kind.__name__, sample.request):
                 narrowed = _narrowed(plugin, sample.request, here)
             _require(_narrowed(fresh, sample.request, here) == narrowed, f"{kind.__name__} does not repeat its answer")
             changed = changed or narrowed != sample.request
@@ -153,19 +154,25 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
     )
     for row, (host, answer) in enumerate(zip(hosts, alone, strict=True)):
         _require(
-            isinstance(answer, bool | np.bool_), f"{name} says {answer!r} of {host}, which is neither true nor false"
+            isinstance(answer, bool | np.bool_),
+            f"{name} says {answer!r} of {host.service_host}, which is neither true nor false",
         )
         _require(
             bool(answer) == bool(mask[row]),
-            f"{name} says {answer} of {host.service_host} alone, and {mask[row]} in its mask: {host}; {request}",
+            f"{name} says {answer} of {host.service_host} alone, and {mask[row]} in its mask: "
+            f"{of_host(host)}; {of_request(request)}",
         )
         if not answer:
             why = plugin.why(host, request)
             _require(
-                isinstance(why, str) and bool(why.strip()), f"{name} does not say why it refuses {host}, but {why!r}"
+                isinstance(why, str) and bool(why.strip()),
+                f"{name} does not say why it refuses {of_host(host)}, but {why!r}",
             )
     answers = [bool(answer) for answer in alone]
-    _require(_concerned(plugin, request) or all(answers), f"{name} is not concerned, and refuses hosts: {request}")
+    _require(
+        _concerned(plugin, request) or all(answers),
+        f"{name} is not concerned, and refuses hosts: {of_request(request)}",
+    )
     return answers
 
 
@@ -191,19 +198,21 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
     for host, weight, said in zip(hosts, alone, scores, strict=True):
         _require(
             isinstance(weight, int | float | np.number) and not isinstance(weight, bool),
-            f"{name} gives {host} the weight {weight!r}, which is no number",
+            f"{name} gives {host.service_host} the weight {weight!r}, which is no number",
         )
         _require(
             not finite or bool(np.isfinite(weight)),
-            f"{name} gives {host.service_host} the weight {weight}, which cannot be compared: {host}; {request}",
+            f"{name} gives {host.service_host} the weight {weight}, which cannot be compared: "
+            f"{of_host(host)}; {of_request(request)}",
         )
         _require(
             bool(weight == said or (np.isnan(weight) and np.isnan(said))),
-            f"{name} gives {host.service_host} {weight} alone, and {said} among all: {host}; {request}",
+            f"{name} gives {host.service_host} {weight} alone, and {said} among all: "
+            f"{of_host(host)}; {of_request(request)}",
         )
     _require(
         _concerned(plugin, request) or len({repr(each) for each in scores.tolist()}) <= 1,
-        f"{name} is not concerned, and prefers hosts: {request}",
+        f"{name} is not concerned, and prefers hosts: {of_request(request)}",
     )
     return [float(score) for score in scores]
 
@@ -217,9 +226,13 @@ def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]
     before = copy.deepcopy(([view.host(row) for row in range(len(view))], request))
     yield
     hosts, asked = before
-    _require(request == asked, f"{name} has changed a request: {asked} has become {request}")
+    _require(
+        request == asked, f"{name} has changed a request: it was {of_request(asked)}, and is {of_request(request)}"
+    )
     for row, host in enumerate(hosts):
-        _require(view.host(row) == host, f"{name} has changed a host: {host} has become {view.host(row)}")
+        _require(
+            view.host(row) == host, f"{name} has changed a host: {of_host(host)} has become {of_host(view.host(row))}"
+        )
 
 
 # --- Small things ---------------------------------------------------------------------------------------------------
@@ -249,7 +262,7 @@ def _check_reason(kind: type[Filter]) -> None:
 def _asked(words: Words | None, count: int, ask: Callable[[Sample], T], name: str) -> list[tuple[Sample, T]]:
     said = []
     for sample in samples(words or Words(), count):
-        with unchanged(sample.view, sample.request, name):
+        with unchanged(sample.view, sample.request, name), faultless(name, sample.request):
             said.append((sample, ask(sample)))
     return said
 
@@ -266,7 +279,7 @@ def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> Request
     try:
         narrowed = plugin.narrow(request, here)
     except RequestRefused as refused:
-        _require(bool(refused.reason), f"{name} refuses a request and does not say why: {request}")
+        _require(bool(refused.reason), f"{name} refuses a request and does not say why: {of_request(request)}")
         return f"refused: {refused.reason}"
     except errors.InvalidRequest as fault:
         _require(fault.path.startswith("$."), f"{name} refuses a request by the path {fault.path!r}: begin with '$.'")

@@ -61,7 +61,10 @@ def test_a_refusal_says_of_each_named_host_why_not_that_one(rig: Rig) -> None:
     scheduler = rig.scheduler()
     wanted = Destination(host="Host1", node="nothing")
     named = explanation(refusal(scheduler, select("r1", requested_destination=wanted))).named_hosts
-    assert named == {"Host1": "is not where the request wants to go", "nothing": "is not known"}
+    assert named == {
+        "Host1": "has not the node nothing that the request wants to go to",
+        "nothing": "is not known",
+    }
 
 
 def test_a_refusal_names_the_hosts_that_refused_the_claim_itself(rig: Rig) -> None:

@@ -93,13 +93,16 @@ def test_what_is_sound_passes_the_checks() -> None:
 def test_what_the_guide_tells_operators_to_write_passes_as_it_stands_there() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "writing-a-plugin.md").read_text()
     blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
-    [plugin] = [block for block in blocks if "from moorage.plugin import Filter\n" in block]
+    plugins = [block for block in blocks if re.match(r"from moorage.plugin import (Filter|Weigher)\n", block.lstrip())]
     [tests] = [block for block in blocks if "def test_the_filter_is_sound" in block]
     names: dict[str, Any] = {}
-    exec(plugin, names)
-    exec(tests.replace("from moorage_racks.rack_filter import RackFilter\n", ""), names)
-    names["test_the_filter_is_sound"]()
-    names["test_a_hint_names_a_rack"]()
+    for plugin in plugins:
+        exec(plugin, names)
+    exec(re.sub(r"from moorage_racks.*\n", "", tests), names)
+    checks = [name for name in names if name.startswith("test_")]
+    assert (len(plugins), len(checks)) == (2, 3)
+    for check in checks:
+        names[check]()
 
 
 def test_hosts_and_requests_can_be_built_with_what_a_test_cares_about() -> None:
@@ -180,6 +183,23 @@ class Vague(Sound):
         return host.instances % 2 == 0 or None
 
 
+class Worded(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> Any:
+        return "yes"
+
+
+class Raising(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        return bool(host.attributes["rack"])
+
+
+class Assigning(Sound):
+    def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
+        found = view.up
+        found[:] = True
+        return found
+
+
 class AllPass(Sound):
     def passes(self, host: Host, request: RequestSpec) -> bool:
         return True
@@ -206,7 +226,10 @@ class NoHelp(Sound):
         (Scribbling, "has changed a request"),
         (Writing, "has changed a host"),
         (Speechless, "it follows a host's name"),
-        (Vague, "None of Host.*neither true nor false"),
+        (Vague, "None of host., which is neither true nor false"),
+        (Worded, "'yes' of host., which is neither true nor false"),
+        (Raising, "Raising raises KeyError: 'rack'; asked by a request with "),
+        (Assigning, "Assigning raises ValueError: assignment destination is read-only"),
         (AllPass, "let all hosts pass in 200 samples"),
         (BadOption, "the options of BadOption"),
         (NoHelp, "the option most of NoHelp has no help"),
@@ -217,6 +240,19 @@ def test_what_is_wrong_with_a_filter_is_named(kind: type[Filter], sentence: str)
     check_filter(Sound)
     with pytest.raises(AssertionError, match=sentence):
         check_filter(kind)
+
+
+def test_a_finding_tells_what_is_unusual_about_the_host_and_the_request_and_no_more() -> None:
+    words = Words(hints={"rack": ["r1"]}, attributes={"rack": ["r1"]})
+    with pytest.raises(AssertionError) as found:
+        check_filter(AnotherMask, words=words)
+    sentence = str(found.value)
+
+    assert "VCPU " in sentence
+    assert "flavor.vcpus=" in sentence
+    assert "'rack': 'r1'" in sentence
+    assert "max_unit" not in sentence
+    assert "root_member_of" not in sentence
 
 
 class Weighing(Weigher):
@@ -242,6 +278,11 @@ class NotANumber(Weighing):
         return math.nan if host.instances > 1 else 0.0
 
 
+class Dividing(Weighing):
+    def weigh(self, host: Host, request: RequestSpec) -> float:
+        return 1 / host.instances
+
+
 class Biased(Weighing):
     def concerns(self, request: RequestSpec) -> bool:
         return request.server_group is not None
@@ -257,6 +298,7 @@ class Unmultiplied(Weighing):
         (OtherScores, "3.0 alone, and 2.0 among all"),
         (WholeNumbers, "scores are no array of . floats"),
         (NotANumber, "the weight nan, which cannot be compared"),
+        (Dividing, "Dividing raises ZeroDivisionError"),
         (Biased, "is not concerned, and prefers hosts"),
         (Unmultiplied, "default multiplier inf"),
     ],
@@ -285,9 +327,18 @@ class Forgetting(Narrowing):
         return None
 
 
+class Failing(Narrowing):
+    def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
+        raise LookupError("no such rack")
+
+
 @pytest.mark.parametrize(
     ("kind", "sentence"),
-    [(Growing, "of what it has made already"), (Forgetting, "has made None of a request")],
+    [
+        (Growing, "of what it has made already"),
+        (Forgetting, "has made None of a request"),
+        (Failing, "Failing raises LookupError: no such rack"),
+    ],
     ids=lambda given: given.__name__ if isinstance(given, type) else "",
 )
 def test_what_is_wrong_with_a_request_filter_is_named(kind: type[RequestFilter], sentence: str) -> None:

@@ -1,9 +1,10 @@
 """`moorage explain` on a cloud of fakes: for people, for scripts by its exit status, for machines by its JSON."""
 
+import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -12,8 +13,9 @@ from harness.cloud import Cloud, Plan
 from moorage import ids
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
-from moorage.shell import main
+from moorage.shell import Shell, main
 from moorage.wire import encode
+from scheduler.explain_command import Explain
 
 SIZE = ("--vcpus", "2", "--memory-mb", "4096", "--root-gb", "20")
 HUGE = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=17, memory_mb=4096))
@@ -37,8 +39,12 @@ Types = Callable[..., Typed]
 
 @pytest.fixture(scope="module")
 def cloud() -> Iterator[Cloud]:
-    """Four hosts of 16 VCPU and 32 GiB in two cells; three instances of 2 VCPU on them."""
-    with Cloud(Plan(hosts=4, cells=2, settings={"scheduler": {"view_max_age": 0.0}})) as running:
+    """Four hosts of 16 VCPU and 32 GiB in two cells, one of them with a GPU; three instances of 2 VCPU on them."""
+    settings = {
+        "scheduler": {"view_max_age": 0.0},
+        "fake_driver": {"attributes": ['{"gpu": "t4"}', 'cell2-host-0002: {"gpu": "a100"}']},
+    }
+    with Cloud(Plan(hosts=4, cells=2, settings=settings)) as running:
         assert all(instance.state == "active" for instance in demo.build_all(running, 3))
         yield running
 
@@ -101,6 +107,14 @@ def test_a_host_that_is_not_the_best_is_told_of_beside_the_one_that_is(types: Ty
     assert f"behind {chosen[0]['host']}: " in typed.out
 
 
+def test_what_drivers_say_of_their_hosts_is_gone_by_and_told(types: Types) -> None:
+    typed = types(*SIZE, "--extra-spec", "capabilities:gpu=a100", "--host", "cell1-host-0001", "-f", "json")
+    assert (typed.told["feasible"], typed.told["chosen"]) == (1, "cell2-host-0002")
+    assert typed.told["named_hosts"]["cell1-host-0001"] == (
+        "does not meet the flavor's capabilities:gpu=a100, but says 't4'"
+    )
+
+
 def test_a_request_spec_in_a_file_is_asked_for(types: Types, tmp_path: Path) -> None:
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(encode(HUGE)))
@@ -119,6 +133,17 @@ def test_a_refused_instance_is_told_of_as_it_was_refused_and_anew_if_wanted(type
     assert types("--instance", refused.uuid, "--now", "-f", "json").told["asked"] == "now"
     by_request = types("--request-id", "too-large", "-f", "json")
     assert (by_request.status, by_request.told["instance"]) == (1, refused.uuid)
+
+
+def test_a_refused_instance_is_asked_for_anew_in_another_size(types: Types, refused: Instance) -> None:
+    for source in (("--instance", refused.uuid), ("--request-id", "too-large")):
+        typed = types(*source, *SIZE, "-f", "json")
+        assert (typed.status, typed.told["asked"]) == (0, "now")
+
+
+def test_nothing_is_shown_as_nothing_to_people_and_as_null_to_machines(types: Types, refused: Instance) -> None:
+    assert "None" not in types("--instance", refused.uuid).out
+    assert types("--instance", refused.uuid, "-f", "json").told["on_host"] is None
 
 
 def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: Cloud, types: Types) -> None:
@@ -161,6 +186,12 @@ def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
         ((*SIZE, "--resource", "CUSTOM_NOTHING=1"), "There is no resource class CUSTOM_NOTHING"),
         ((*SIZE, "--server-group", ids.derived("tests", "nothing")), "There is no server group"),
         (("--instance", "a", "--spec", "b"), "not allowed with"),
+        ((*SIZE, "-c", "colour"), "--column: No recognized column names in ['colour']"),
+        (("--spec", "b", *SIZE), "--memory-mb: it would count for nothing, as --spec says"),
+        (("--instance", "a", "--availability-zone", "z"), "--availability-zone: it would count for nothing, as --inst"),
+        (("--request-id", "a", "--required", "HW_A"), "--resource, --required, --group and their like: it would count"),
+        (("--instance", "a", "--vcpus", "2"), "--vcpus, --memory-mb: a size is typed whole"),
+        (("--request-id", "a", "--root-gb", "2"), "--vcpus, --memory-mb: a size is typed whole"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -190,6 +221,19 @@ def test_a_malformed_spec_is_refused_with_the_path_of_its_fault(
     assert typed.status == 2
     assert named in typed.err
     assert "Traceback" not in typed.err
+
+
+class OutOfInk(Explain):
+    def take_action(self, parsed_args: argparse.Namespace) -> NoReturn:
+        raise RuntimeError("out of ink")
+
+
+def test_a_fault_of_the_command_itself_is_neither_yes_nor_no(capsys: pytest.CaptureFixture[str]) -> None:
+    shell = Shell()
+    shell.options = argparse.Namespace(debug=False)
+    command = OutOfInk(shell, None, "explain")
+    assert command.run(command.get_parser("moorage explain").parse_args(SIZE)) == 3
+    assert capsys.readouterr().err == "It could not be found out: RuntimeError: out of ink\n"
 
 
 def test_a_scheduler_that_does_not_answer_is_neither_yes_nor_no(

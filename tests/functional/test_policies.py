@@ -16,6 +16,7 @@ from moorage.bus import Bus
 from moorage.inspection import ServiceReport
 from moorage.messages import ExplainRequest, ReportService, ShowPolicy
 from moorage.model import Explanation
+from moorage.shell import main
 from scheduler.service import SchedulerService
 
 #: Two policies of which no part is the same.
@@ -181,6 +182,58 @@ def test_what_needs_a_restart_is_named(configured: Configured, caplog: pytest.Lo
     assert by_what(configured.explains()) == BY_OTHER
     assert "not taken before a restart: [conductor] connection, [rpc] threads" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_the_name_that_a_service_gives_its_log_needs_no_restart(configured: Configured) -> None:
+    conf = options.new(files=[configured.file("one")])
+    # As setting up the log of a process does.
+    conf.set_default("log_service_name", "scheduler.one")
+    service = SchedulerService(conf, "one")
+    configured.services.append(service)
+    service.start()
+    service.reload()
+
+    assert configured.policy().needs_restart == ()
+
+
+def test_whoever_asks_why_is_told_that_a_plugin_is_broken_and_who_must_act(
+    configured: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = {"scheduler": {"enabled_weighers": "metrics"}, "weighers": {"metrics_weight_setting": "load=-1.0"}}
+    configured.write("one", metrics)
+    configured.start()
+    operator = Operator(configured.file("one"), capsys, configured.rig)
+    status, shown, said = operator.runs("explain", "--vcpus", "1", "--memory-mb", "1")
+
+    assert (status, shown) == (3, None)
+    assert "The weigher metrics cannot go by what it was given: its score of host" in said
+    assert "mend it there" in said
+
+
+def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_several_have(
+    configured: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator = Operator(configured.file("one"), capsys, configured.rig)
+    more = {**ONE, "scheduler": {**ONE["scheduler"], "enabled_filters": "compute,io_ops,metrics,image_properties"}}
+    configured.write("one", more)
+    configured.write("two", {**more, "scheduler": {**more["scheduler"], "enabled_weighers": "build_failure"}})
+    for name in ("one", "two"):
+        configured.start(name)
+        report = ServiceReport(name=name, kind="scheduler", machine="m", version="1")
+        configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    assert main(["--config-file", str(operator.config_file), "scheduler", "config", "show"]) == 1
+    rows = [
+        [cell.strip() for cell in line.strip("|\n").split("|")]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("|")
+    ]
+
+    assert rows[0] == ["Field", "one", "two"]
+    assert ["filters", "compute", "as one"] in rows
+    assert [row[1] for row in rows if row[1].startswith(("io_ops", "max_io", "required", "image_properties_d"))] == [
+        *("io_ops", "max_io_ops_per_host = 8", "required_metrics =", "image_properties_default_architecture ="),
+    ]
+    assert ["weighers", "ram x 2", "build_failure x 1,000,000"] in rows
 
 
 def test_the_policies_of_all_schedulers_are_shown_and_differences_pointed_out(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage import context, logs, options
+from moorage import context, errors, logs, options
 
 LOG = logging.getLogger("moorage.test_logs")
 
@@ -74,6 +74,21 @@ def test_each_line_shows_service_request_and_attempt(tmp_path: Path) -> None:
     assert idle.endswith("[scheduler - -] idle")
     assert asked.endswith("[scheduler r-1 -] asked")
     assert tried.endswith("[scheduler r-1 a-1] tried")
+
+
+def test_a_fault_that_the_message_names_is_not_said_again(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    for message in ("Refused: %s", "Refused"):
+        try:
+            raise errors.ConfigurationError(reason="it rains")
+        except errors.MoorageError as fault:
+            LOG.error(message, *([fault] if "%s" in message else []))
+    named, unnamed = file.read_text().splitlines()
+
+    assert named.endswith("[scheduler - -] Refused: The configuration is wrong: it rains.")
+    assert unnamed.endswith(
+        "[scheduler - -] Refused: moorage.errors.ConfigurationError: The configuration is wrong: it rains."
+    )
 
 
 def test_lines_of_a_traceback_show_them_too(tmp_path: Path) -> None:

@@ -43,10 +43,12 @@ def test_a_host_passes_with_all_that_the_flavor_asks_for(
     assert passing(PLUGIN, attributes(found), flavored(**extra_specs)) == ([0] if passes else [])
 
 
-def test_a_host_that_is_refused_is_told_which_extra_specs_it_does_not_meet() -> None:
+def test_a_host_that_is_refused_is_told_which_extra_specs_it_does_not_meet_and_what_it_says_instead() -> None:
     view = attributes({"gpu": "t4", "cores": 4})
     request = flavored(capabilities__gpu="a100", capabilities__cores=">= 4", capabilities__ssd="true")
-    assert PLUGIN.why(view.host(0), request) == "does not meet the flavor's capabilities:gpu, capabilities:ssd"
+    assert PLUGIN.why(view.host(0), request) == (
+        "does not meet the flavor's capabilities:gpu=a100, but says 't4'; capabilities:ssd=true, but says nothing"
+    )
 
 
 def test_only_flavors_that_ask_for_capabilities_concern_it() -> None:

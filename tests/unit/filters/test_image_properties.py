@@ -79,3 +79,12 @@ def test_a_property_that_cannot_be_read_is_refused(properties: dict[str, str], p
     found, why = refusal(PLUGIN, imaged(**properties))
     assert found == f"$.image.properties.{path}"
     assert why.startswith(reason)
+
+
+def test_a_host_that_is_refused_is_told_what_its_driver_says_in_place_of_what_the_image_needs() -> None:
+    view = attributes({**KVM, "hypervisor_version": 6001002})
+    needed = imaged(hw_architecture="x86_64", img_hv_requested_version=">=7.0", hw_maxphysaddr_bits="46")
+    assert PLUGIN.why(view.host(0), needed) == (
+        "does not support what the image needs: its hypervisor_version is 6001002, "
+        "its cpu_info.maxphysaddr.bits is None"
+    )

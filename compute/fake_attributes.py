@@ -1,0 +1,72 @@
+"""What fake hosts say of themselves beside their resources, for filters and weighers to read: chosen by options."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from oslo_config import cfg
+
+from compute.fake_behaviour import chance
+from moorage import errors
+from moorage.model import Name
+
+_TO = ".."
+
+
+class FakeAttributes:
+    """The attributes of every host of a fake driver.
+
+    :param options: the group ``[fake_driver]``.
+    :raises ConfigurationError: one of them is not what it should be; the text names it.
+    """
+
+    def __init__(self, options: cfg.ConfigOpts.GroupAttr) -> None:
+        self._seed = options.seed
+        self._metrics = dict(_metrics(options.metrics))
+        self._said = list(_said(options.attributes))
+
+    def of(self, host: str) -> dict[str, Any]:
+        """Return what the driver says of a host: the same at every start."""
+        found: dict[str, Any] = {}
+        if self._metrics:
+            found["metrics"] = {name: self._measured(name, host) for name in self._metrics}
+        for of_host, attributes in self._said:
+            if of_host in (None, host):
+                found |= attributes
+        return found
+
+    def _measured(self, name: str, host: str) -> float:
+        low, high = self._metrics[name]
+        # The sum may be rounded beyond its bound.
+        return min(low + (high - low) * chance(self._seed, name, host), high)
+
+
+def _said(texts: Iterable[str]) -> Iterator[tuple[str | None, dict[str, Any]]]:
+    """Yield what is said by each text, and of which host alone it is, if it is not of all."""
+    for text in texts:
+        before, brace, behind = text.partition("{")
+        host, colon, rest = before.rpartition(":")
+        try:
+            if rest.strip() or bool(colon) != bool(host.strip()):
+                raise ValueError("before the object may stand a host's name with a colon, and nothing else")
+            attributes = msgspec.json.decode(brace + behind, type=dict[Name, Any])
+        except ValueError as fault:
+            raise errors.ConfigurationError(reason=f"[fake_driver] attributes {text!r:.200}: {fault}") from fault
+        yield host.strip() or None, attributes
+
+
+def _metrics(texts: Iterable[str]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield each metric with the smallest and the largest number that a host may have of it."""
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        low, to, high = value.partition(_TO)
+        try:
+            bounds = float(low), float(high if to else low)
+        except ValueError:
+            bounds = math.nan, math.nan
+        if not (name and equals and math.isfinite(bounds[1] - bounds[0]) and bounds[0] <= bounds[1]):
+            raise errors.ConfigurationError(
+                reason=f"[fake_driver] metrics {text!r:.200}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST"
+            )
+        yield name, bounds

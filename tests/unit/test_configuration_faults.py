@@ -1,0 +1,30 @@
+"""A value that an option cannot have is told with the option and the file, in words for people."""
+
+from pathlib import Path
+
+import pytest
+
+from moorage import errors, options
+from scheduler.plugins import load_weighers
+
+
+def test_a_wrong_value_is_told_with_its_option_and_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[scheduler]\nbroken_plugin = maybe\n")
+    with pytest.raises(errors.ConfigurationError) as refused:
+        options.new(files=[file])
+
+    assert str(refused.value) == (
+        f"The configuration is wrong: Value for option broken_plugin in {file} is not valid: "
+        "Valid values are [fail, skip], but found 'maybe'."
+    )
+
+
+def test_so_is_one_of_an_option_of_a_plugin(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[weighers]\nram_weight_multiplier = much\n")
+    with pytest.raises(errors.ConfigurationError) as refused:
+        load_weighers(options.new(files=[file]), ["ram"])
+
+    assert "ram_weight_multiplier" in str(refused.value)
+    assert "LocationInfo" not in str(refused.value)

@@ -1,0 +1,104 @@
+"""What fake hosts say of themselves is chosen by options, so that filters and weighers can be tried on them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compute_builders import settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute.fake import FakeDriver
+from compute.fake_attributes import FakeAttributes
+from moorage import errors, options
+
+
+def attributes_of(folder: Path, **chosen: Any) -> dict[str, dict[str, Any]]:
+    driver = FakeDriver(settings(folder, fake_driver=chosen), "agent1", "cell1")
+    return {host.service_host: host.attributes for host in driver.hosts()}
+
+
+def test_fake_hosts_say_nothing_of_themselves_unless_told_to(tmp_path: Path) -> None:
+    assert attributes_of(tmp_path) == {"host-0001": {}, "host-0002": {}, "host-0003": {}}
+
+
+def test_what_all_hosts_say_and_what_one_says_alone_are_put_together(tmp_path: Path) -> None:
+    said = attributes_of(
+        tmp_path, attributes=['{"rack": "a", "cpu_info": {"bits": 46}}', 'host-0002: {"rack": "b", "gpu": "a100"}']
+    )
+
+    assert said["host-0001"] == said["host-0003"] == {"rack": "a", "cpu_info": {"bits": 46}}
+    assert said["host-0002"] == {"rack": "b", "cpu_info": {"bits": 46}, "gpu": "a100"}
+
+
+def test_what_is_said_later_counts(tmp_path: Path) -> None:
+    assert attributes_of(tmp_path, attributes=['{"rack": 1}', '{"rack": 2}'])["host-0001"] == {"rack": 2}
+
+
+def test_a_value_may_hold_colons_and_braces(tmp_path: Path) -> None:
+    said = attributes_of(tmp_path, attributes=['{"host_ip": "fd00::1", "odd": "{:"}'])
+
+    assert said["host-0003"] == {"host_ip": "fd00::1", "odd": "{:"}
+
+
+def test_a_metric_is_the_same_of_all_hosts_or_drawn_for_each_within_its_bounds(tmp_path: Path) -> None:
+    chosen = ["io.pressure=0.5", "cpu.percent = -20..80"]
+    said = [host["metrics"] for host in attributes_of(tmp_path, hosts=50, metrics=chosen).values()]
+
+    assert {metrics["io.pressure"] for metrics in said} == {0.5}
+    assert all(-20 <= metrics["cpu.percent"] <= 80 for metrics in said)
+    assert len({metrics["cpu.percent"] for metrics in said}) > 10
+
+
+def test_drawn_metrics_are_the_same_at_every_start_and_others_for_another_seed(tmp_path: Path) -> None:
+    first, again, other = (attributes_of(tmp_path, metrics=["cpu.percent=0..100"], seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first != other
+
+
+def test_a_host_may_have_metrics_of_its_own_or_none(tmp_path: Path) -> None:
+    own = ['host-0001: {"metrics": {"cpu.percent": 99}}', 'host-0002: {"metrics": null}']
+    said = attributes_of(tmp_path, metrics=["cpu.percent=10"], attributes=own)
+
+    assert [host["metrics"] for host in said.values()] == [{"cpu.percent": 99}, None, {"cpu.percent": 10.0}]
+
+
+@given(seed=st.integers(), host=st.text(max_size=20), low=st.floats(-1e6, 1e6), width=st.floats(0, 1e6))
+def test_no_drawn_metric_is_outside_of_its_bounds(seed: int, host: str, low: float, width: float) -> None:
+    high = low + width
+    conf = options.new({"fake_driver": {"metrics": [f"m={low}..{high}"], "seed": seed}})
+
+    assert low <= FakeAttributes(conf.fake_driver).of(host)["metrics"]["m"] <= high
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rack=a",
+        "[1]",
+        "{",
+        '{"rack": NaN}',
+        '{"": 1}',
+        'host-0001 {"rack": 1}',
+        ': {"rack": 1}',
+        'host-0001: a {"rack": 1}',
+        "host-0001:",
+        '{"rack": 1} and more',
+    ],
+)
+def test_attributes_that_are_no_object_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as refused:
+        attributes_of(tmp_path, attributes=['{"fine": true}', text])
+
+    assert f"[fake_driver] attributes {text!r}: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["cpu", "cpu=", "=1", "cpu=much", "cpu=nan", "cpu=inf", "cpu=5..1", "cpu=1..", "cpu=..1"]
+)
+def test_metrics_that_are_no_numbers_are_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as refused:
+        attributes_of(tmp_path, metrics=[text])
+
+    assert f"[fake_driver] metrics {text!r}: it is NAME=NUMBER or NAME=SMALLEST..LARGEST" in str(refused.value)
