@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from oslo_config import cfg
-from sqlalchemy import ColumnElement, Connection, Update, case, exc, func, select, true, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, func, select, true, tuple_, update
 
 from conductor.schema import cell_hosts
 from moorage import errors
@@ -19,6 +19,23 @@ from moorage.model import HostReport
 T = TypeVar("T")
 
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
+_DESCRIPTION = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description_number)
+
+# UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
+#  WHERE cell_uuid = … AND service_host = … AND nodename = …
+_REDESCRIBE = (
+    update(cell_hosts)
+    .where(
+        cell_hosts.c.cell_uuid == bindparam("of_cell"),
+        cell_hosts.c.service_host == bindparam("of_host"),
+        cell_hosts.c.nodename == bindparam("of_node"),
+    )
+    .values(
+        agent=bindparam("new_agent"),
+        description=bindparam("new_description"),
+        description_number=cell_hosts.c.description_number + 1,
+    )
+)
 
 #: Rows of one statement, and descriptions of one report. Arbitrary: below every limit of the databases.
 BATCH = 1000
@@ -116,17 +133,15 @@ class CellHosts:
 
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
         """Record that a scheduler has these descriptions; one that has changed again meanwhile stays to be sent."""
-        by_number: dict[int, list[tuple[str, str]]] = {}
-        for report, number in reports:
-            by_number.setdefault(number, []).append((report.service_host, report.nodename))
-
-        def work(connection: Connection) -> None:
-            for number, nodes in by_number.items():
-                connection.execute(
-                    cell_hosts.update().where(self._here(), _NODE.in_(nodes)).values(acknowledged_number=number)
-                )
-
-        self._database.write(work)
+        had = [(report.service_host, report.nodename, number) for report, number in reports]
+        # UPDATE cell_hosts SET acknowledged_number = description_number
+        #  WHERE … AND (service_host, nodename, description_number) IN (…)
+        statement = (
+            cell_hosts.update()
+            .where(self._here(), _DESCRIPTION.in_(had))
+            .values(acknowledged_number=cell_hosts.c.description_number)
+        )
+        self._database.write(lambda connection: connection.execute(statement))
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
         """Return the hosts that are up and seen since a moment of the database's clock, and its time now.
@@ -163,7 +178,7 @@ class CellHosts:
         )
         known: dict[tuple[str, str], bytes] = {(row.service_host, row.nodename): row.description for row in found}
         new: list[dict[str, Any]] = []
-        changed = 0
+        changed: list[dict[str, Any]] = []
         for host, node in zip(hosts, nodes, strict=True):
             row: dict[str, Any] = {
                 "service_host": host.service_host,
@@ -174,9 +189,18 @@ class CellHosts:
             if node not in known:
                 new.append(row)
             elif known[node] != row["description"]:
-                changed += 1
-                row["description_number"] = cell_hosts.c.description_number + 1
-                connection.execute(cell_hosts.update().where(self._here(), _NODE.in_([node])).values(**row))
+                changed.append(
+                    {
+                        "of_cell": self._cell_uuid,
+                        "of_host": host.service_host,
+                        "of_node": host.nodename,
+                        "new_agent": host.agent,
+                        "new_description": row["description"],
+                    }
+                )
+        if changed:
+            # Put together once: drivers that measure their hosts change thousands of descriptions every few seconds.
+            connection.execute(_REDESCRIBE, changed)
         connection.execute(self._seen(self._here(), _NODE.in_(nodes)))
         if new:
             statement = cell_hosts.insert().values(

@@ -7,6 +7,7 @@ import os_resource_classes
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from moorage.inspection import Holder, InventoryFinding, StoreAudit
+from moorage.messages import AuditStore
 from placement_store import bulk
 from placement_store.schema import (
     allocations,
@@ -18,19 +19,24 @@ from placement_store.schema import (
 )
 
 
-def report(connection: Connection) -> StoreAudit:
-    """Read everything once; nothing is locked or changed.
+def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit:
+    """Read everything once, or a part of it; nothing is locked or changed.
 
     Each of the two, inventories and holders, is of one moment, also while others write. ``overcommitted`` is what
     holds more than its capacity, be it that the inventory has shrunk since; ``drifted`` is where ``used`` is not the
     sum of the allocations.
+
+    :param part: of which part of the holders; the inventories belong to the first.
     """
+    part = part or AuditStore()
     names = {row.id: row.name for row in connection.execute(select(resource_classes))}
-    found = [_finding(row, names) for row in connection.execute(_suspects())]
+    found = [_finding(row, names) for row in connection.execute(_suspects())] if part.after == 0 else []
+    last = _last_of(connection, part)
     return StoreAudit(
         overcommitted=tuple(finding for finding in found if finding.allocated > finding.capacity),
         drifted=tuple(finding for finding in found if finding.allocated != finding.used),
-        holders=tuple(_holders(connection, names)),
+        holders=tuple(_holders(connection, names, part.after, last)),
+        more_after=last,
     )
 
 
@@ -90,11 +96,24 @@ def _class_name(number: int, names: Mapping[int, str]) -> str:
     return names.get(number) or f"#{number}"
 
 
-def _holders(connection: Connection, names: Mapping[int, str]) -> list[Holder]:
-    """Return who holds something, by the number of the consumer."""
+def _last_of(connection: Connection, part: AuditStore) -> int | None:
+    """Return the number of the last consumer of a part, or nothing where no other part may come after it."""
+    if part.limit is None:
+        return None
+    # SELECT DISTINCT consumer_id FROM allocations WHERE consumer_id > :after ORDER BY consumer_id LIMIT 1 OFFSET :limit
+    query = select(allocations.c.consumer_id).distinct().where(allocations.c.consumer_id > part.after)
+    number: int | None = connection.scalar(query.order_by(allocations.c.consumer_id).offset(part.limit - 1).limit(1))
+    return number
+
+
+def _holders(connection: Connection, names: Mapping[int, str], after: int, last: int | None) -> list[Holder]:
+    """Return who holds something, by the number of the consumer: those after one number, and up to another."""
     host = resource_providers.alias()
+    within = allocations.c.consumer_id > after
+    if last is not None:
+        within = and_(within, allocations.c.consumer_id <= last)
     # SELECT ..., root.uuid, COUNT(*) FROM allocations LEFT JOIN consumers ... LEFT JOIN resource_providers ...
-    #  GROUP BY consumer, root
+    #  WHERE consumer > :after AND consumer <= :last GROUP BY consumer, root
     query = (
         select(
             allocations.c.consumer_id,
@@ -113,6 +132,7 @@ def _holders(connection: Connection, names: Mapping[int, str]) -> list[Holder]:
             .outerjoin(resource_providers, resource_providers.c.id == allocations.c.resource_provider_id)
             .outerjoin(host, host.c.id == resource_providers.c.root_provider_id)
         )
+        .where(within)
         .group_by(
             allocations.c.consumer_id,
             consumers.c.uuid,

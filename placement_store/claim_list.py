@@ -29,7 +29,7 @@ _CLAIMS = select(
 
 
 def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
-    """Return the consumers that are asked for, the oldest claim first."""
+    """Return the consumers that are asked for, or a part of them, the oldest claim first."""
     wanted: ColumnElement[bool] = consumers.c.claim_id.is_not(None)
     if message.unaccepted:
         wanted = and_(wanted, consumers.c.accepted_by.is_(None))
@@ -38,6 +38,10 @@ def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
     query = _CLAIMS.where(wanted)
     if message.older_than:
         query = query.where(message.older_than <= _AGE)
+    if message.after is not None:
+        query = query.where(consumers.c.uuid > message.after)
+    if message.limit is not None:
+        query = query.order_by(consumers.c.uuid).limit(message.limit)
     rows = _named(connection, query, message.consumer_uuids)
     return [_state(row) for row in sorted(rows, key=lambda row: (-row.age, row.uuid))]
 

@@ -125,7 +125,9 @@ def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregat
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     if before.hosts and not message.force:
-        raise errors.InvalidState(reason=f"aggregate {before.name} has {len(before.hosts)} host(s)")
+        raise errors.InvalidState(
+            reason=f"aggregate {before.name} has {len(before.hosts)} host(s), which only force takes out of it"
+        )
     _carry_over(connection, number, before, structs.replace(before, metadata={}, hosts=()))
     connection.execute(aggregate_table.delete().where(aggregate_table.c.aggregate_id == number))
     return before

@@ -11,7 +11,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids, logs, service
-from moorage.commands import Configured, positive
+from moorage.commands import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
 from scheduler import view_waiting
@@ -212,7 +212,7 @@ def _row(host: HostState, cell_names: Mapping[str, str]) -> tuple[Any, ...]:
         host.availability_zone,
         host.up,
         host.disabled,
-        host.disabled_reason,
+        ShownValue(host.disabled_reason),
         host.forced_down,
         round(host.heartbeat_age, 1),
         host.instances,

@@ -4,6 +4,7 @@ Between two decisions the view is left as it is; a decision first has it follow 
 comparison. What then still differs is what the feed has not told, which the next comparison of everything mends.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,10 +14,12 @@ from moorage.bus import serves
 from moorage.database import Database
 from moorage.inspection import ViewDrift
 from moorage.messages import CompareView
-from placement_store import providers
+from placement_store import providers, seqs
+from placement_store.schema import hosts as hosts_table
+from placement_store.schema import resource_providers
 from scheduler import hosts
 from scheduler.follow import Follower
-from scheduler.picture import UNSURE, Picture
+from scheduler.picture import Picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class ViewComparison:
         # First the store, then the feed, which tells all that was seen there: a writer at work is not taken for drift.
         before = self._database.read(_in_store)
         self._follower.follow(self._follower.now())
-        in_view = _Seqs(self._picture.provider_seqs(), self._picture.host_seqs())
+        # What was claimed here and not read again yet is ahead of the store's `seq`, whatever that is.
+        ahead = dict.fromkeys(self._picture.unsure(), sys.maxsize)
+        in_view = _Seqs(self._picture.provider_seqs() | ahead, self._picture.host_seqs())
         names: set[str] = set()
         if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):
             names = self._database.read(lambda connection: self._drifted(connection, before, in_view))
@@ -71,13 +76,12 @@ class ViewComparison:
 
 
 def _in_store(connection: Connection) -> _Seqs:
-    return _Seqs(providers.pairs(connection), hosts.pairs(connection))
+    return _Seqs(seqs.pairs(connection, resource_providers), seqs.pairs(connection, hosts_table))
 
 
 def _behind(store: Mapping[int, int], view: Mapping[int, int]) -> set[int]:
-    """Return the ids of which the view has less than the store had; a claim made here since is no less."""
-    older = {id_ for id_, seq in store.items() if view.get(id_) != UNSURE and view.get(id_, UNSURE) < seq}
-    return older | (view.keys() - store.keys())
+    """Return the ids of which the view has an older ``seq`` than the store had, or that only one of the two has."""
+    return {id_ for id_, seq in store.items() if view.get(id_, -1) < seq} | (view.keys() - store.keys())
 
 
 def _unmoved(ids: set[int], before: Mapping[int, int], after: Mapping[int, int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing everything.
+"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing all of it.
 
 Threads that want the same reading share it: whoever asked before a reading began is served by it.
 """
@@ -11,8 +11,10 @@ from sqlalchemy import Connection
 
 from moorage.database import Database
 from moorage.plugin import HostInventory
-from placement_store import aggregates, feed, placed, providers, traits
+from placement_store import aggregates, feed, placed, providers, seqs, traits
 from placement_store.names import ResourceClassNames
+from placement_store.schema import hosts as hosts_table
+from placement_store.schema import resource_providers
 from scheduler import hosts
 from scheduler.picture import Picture, Provider
 
@@ -89,12 +91,15 @@ class Follower:
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
+        if self._last_change:
+            # What it tells need not be looked for.
+            self._read_feed(connection)
         # Before all else: what changes from now on is told by the feed after this number.
-        newest = feed.newest(connection)
+        newest = self._last_change or feed.newest(connection)
         self._take_over(
             connection,
-            _differing(self._picture.provider_seqs(), providers.pairs(connection)),
-            _differing(self._picture.host_seqs(), hosts.pairs(connection)),
+            seqs.differing(connection, resource_providers, self._picture.provider_seqs()) | self._picture.unsure(),
+            seqs.differing(connection, hosts_table, self._picture.host_seqs()),
         )
         self._last_change = newest
 
@@ -132,8 +137,3 @@ class Follower:
             )
             for row in rows
         ]
-
-
-def _differing(known: dict[int, int], found: dict[int, int]) -> set[int]:
-    """Return the ids whose ``seq`` is another here and there, or which only one side has."""
-    return {id_ for id_, _ in known.items() ^ found.items()}

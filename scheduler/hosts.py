@@ -59,11 +59,6 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
     return [_host_row(row, said.get(row.id, host_metadata.NOTHING)) for row in found]
 
 
-def pairs(connection: Connection) -> dict[int, int]:
-    """Return the ``seq`` of every host by id, as one statement sees them."""
-    return {row.id: row.seq for row in connection.execute(select(hosts.c.id, hosts.c.seq))}
-
-
 def states(connection: Connection, cell_uuid: str | None = None, service_host: str | None = None) -> list[HostState]:
     """Return the hosts by name, all or those of a cell or of a name."""
     query = select(hosts, (now() - hosts.c.heartbeat_at).label("heartbeat_age"))
@@ -88,7 +83,7 @@ def of_name(connection: Connection, service_host: str, cell_uuid: str | None) ->
     """
     found = states(connection, cell_uuid, service_host)
     if not found:
-        raise errors.HostNotFound(kind="host", name=service_host)
+        raise errors.HostNotFound(name=service_host if cell_uuid is None else f"{service_host} in that cell")
     if len({host.cell_uuid for host in found}) > 1:
         raise errors.InvalidRequest(path="$.cell_uuid", reason="several cells have a host of this name: name one")
     return found

@@ -7,14 +7,16 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
 from moorage.plugin import BoolArray, FloatArray, HostInventory
 from scheduler.funnel import Filtered
 from scheduler.ranking import RowArray
 from scheduler.serving import Serving
-from scheduler.view import Snapshot
+from scheduler.view import Snapshot, TieArray
 
+CountArray = NDArray[np.int16]
 #: Enough to see what is lacking; the rest are as full as these, or fuller.
 _NEAREST_HOSTS = 5
 
@@ -46,9 +48,9 @@ class Removed:
         return self._room[name]
 
     @cached_property
-    def count(self) -> FloatArray:
+    def count(self) -> CountArray:
         """How many classes each host lacks; one that lacks none, but whose providers cannot serve, lacks one."""
-        count = np.zeros(len(self.rows))
+        count = np.zeros(len(self.rows), dtype=np.int16)
         for lacking in self.lacking.values():
             count += lacking
         if self._barren:
@@ -56,15 +58,9 @@ class Removed:
         return count
 
     @cached_property
-    def distance(self) -> FloatArray:
-        """How far each host is from serving: by the classes that it lacks, then by the share of them, added up."""
-        share = np.zeros(len(self.rows))
-        for name, lacking in self.lacking.items():
-            if lacking.any():
-                most = self._asked.most(name)
-                share += np.maximum(most - self.room(name), 0.0) / most
-        # A share is less than the number of classes and one, so that one class more always weighs more.
-        return self.count * (len(self._asked.of_one) + 1) + share
+    def able(self) -> int:
+        """How many of the hosts lack nothing."""
+        return len(self.rows) - int(np.count_nonzero(self.count))
 
     def shortages(self) -> Iterator[Shortage]:
         """Tell the hosts apart by the one class that each is short of: of several, by the one that most lack."""
@@ -85,18 +81,43 @@ class Removed:
         # Mostly all that a filter about room has removed lack something: then it is the same question twice.
         some = lacking and not self.count.all()
         if (most, some) not in self._nearest:
-            places = np.flatnonzero(self.count) if some else np.arange(len(self.rows))
-            if len(places) > most:
-                places = places[np.argpartition(self.distance[places], most)[:most]]
-            # Of several that lack as little every scheduler names the same one.
-            order = np.lexsort((self.view.ties[self.rows[places]], self.distance[places]))
-            self._nearest[most, some] = self.rows[places[order]].tolist()
+            places: list[int] = []
+            # One class more always weighs more than any share of the others; mostly the first of these is enough.
+            for count in range(len(self._asked.of_one) + 2):
+                if len(places) < most and (count or not some):
+                    places += self._nearest_that_lack(count, most - len(places))
+            self._nearest[most, some] = self.rows[places].tolist()
         return self._nearest[most, some]
+
+    def _nearest_that_lack(self, count: int, most: int) -> list[int]:
+        """Return the places of hosts that lack so many classes, those first that lack the smallest share of them."""
+        places = np.flatnonzero(self.count == count)
+        # Of several that lack as little every scheduler names the same one.
+        ties = self.view.ties[self.rows[places]]
+        if not count:
+            order = _first(ties, most)
+            order = order[np.argsort(ties[order])]
+        else:
+            share = self._share_lacking(places)
+            chosen = _smallest(share, ties, most)
+            order = chosen[np.lexsort((ties[chosen], share[chosen]))]
+        nearest: list[int] = places[order].tolist()
+        return nearest
+
+    def _share_lacking(self, places: RowArray) -> FloatArray:
+        """Return what share of the classes some hosts lack, added up."""
+        share = np.zeros(len(places))
+        for name, lacking in self.lacking.items():
+            if lacking.any():
+                asked = self._asked.most(name)
+                share += np.maximum(asked - self.room(name)[places], 0.0) / asked
+        return share
 
     def _lacks(self, name: str) -> BoolArray:
         lacking = np.zeros(len(self.rows), dtype=np.bool_)
         for amount in self._asked.of_one[name]:
-            lacking |= ~self.view.fits(name, amount)[self.rows]
+            fits = self.view.fits(name, amount)
+            lacking |= ~(fits if len(fits) == len(self.rows) else fits[self.rows])
         if name in self._asked.together:
             lacking |= self.room(name) < self._asked.together[name]
         return lacking
@@ -120,6 +141,24 @@ class Removed:
             yield Shortage(resource_class=name, hosts=none, what="absent", asked=asked)
         if uneven := len(room) - few - none:
             yield Shortage(resource_class=name, hosts=uneven, what="uneven", asked=asked)
+
+
+def _smallest(values: FloatArray, ties: TieArray, most: int) -> RowArray:
+    """Return the places of the smallest values, so many at most, in no order; of equal ones those of smaller ties."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    # Mostly thousands are as small as the smallest, which is found sooner than the last that is to be taken.
+    equal = np.flatnonzero(values == values.min())
+    smaller = equal[:0]
+    if len(equal) < most:
+        last = np.partition(values, most - 1)[most - 1]
+        smaller, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
+    return np.concatenate((smaller, equal[_first(ties[equal], most - len(smaller))]))
+
+
+def _first(ties: TieArray, most: int) -> RowArray:
+    """Return the places of the smallest ties, so many at most, in no order."""
+    return np.argpartition(ties, most)[:most] if most < len(ties) else np.arange(len(ties))
 
 
 class Asked:
@@ -161,12 +200,16 @@ class Misses:
 
         They came through most filters and, among those, lacked the fewest classes and the smallest share of them.
 
-        :param lacking: only hosts that lack something.
+        :param lacking: only hosts that lack something, and none where the same filter removed as many that lacked
+            nothing: room there would have helped nobody.
         """
         left = _NEAREST_HOSTS
         for number in reversed(range(len(self.counts))):
             if self.counts[number].removed and left:
-                rows = self.removed(number).nearest(left, lacking=lacking)
+                removed = self.removed(number)
+                if lacking and removed.able >= _NEAREST_HOSTS:
+                    continue
+                rows = removed.nearest(left, lacking=lacking)
                 left -= len(rows)
                 yield from ((row, number) for row in rows)
 

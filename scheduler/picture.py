@@ -18,9 +18,6 @@ from scheduler.indexes import NameIndex, ProviderIndex
 from scheduler.inventories import Inventories
 from scheduler.view import Snapshot
 
-#: The ``seq`` of a row that is known not to be as the store has it; no row of the store has it.
-UNSURE = -1
-
 
 @dataclass(frozen=True, slots=True)
 class Provider:
@@ -59,7 +56,9 @@ class Picture:
         self._unsure: set[int] = set()
         self._forest = Forest()
         self._names: NameIndex | None = None
-        self._facts: HostFacts | None = None
+        self._facts = HostFacts([])
+        #: Of which hosts something else is said than the facts know.
+        self._redescribed: set[int] = set()
         self._index: ProviderIndex | None = None
         self._columns = HostColumns()
         #: By root provider, how many instances are placed on it.
@@ -83,8 +82,9 @@ class Picture:
         if self._index is None:
             self._index = ProviderIndex(self._trees)
         self._rows_are_shared = True
-        if self._facts is None:
-            self._facts = HostFacts(self._hosts)
+        if self._redescribed or len(self._hosts) != self._facts.hosts:
+            self._facts = self._facts.changed(self._hosts, self._redescribed)
+            self._redescribed = set()
         return Snapshot(
             hosts=self._hosts,
             trees=self._trees,
@@ -100,9 +100,9 @@ class Picture:
     # --- What followers compare and change --------------------------------------------------------------------------
 
     def provider_seqs(self) -> dict[int, int]:
-        """Return the ``seq`` of every provider by id, :data:`UNSURE` where the picture runs ahead of what was read."""
+        """Return the ``seq`` at which every provider was read, by id; some of them are :meth:`unsure` since."""
         with self._lock:
-            return {id_: UNSURE if id_ in self._unsure else seq for id_, seq in self._seqs.items()}
+            return dict(self._seqs)
 
     def host_seqs(self) -> dict[int, int]:
         """Return the ``seq`` of every host by id."""
@@ -206,15 +206,19 @@ class Picture:
             self._trees.append(None)
             self._resize(row + 1)
             self._names = None
-            self._facts = None
+            self._redescribed.add(row)
         else:
             before = self._hosts[row]
             self._hosts[row] = host
-            del self._row_of_node[before.compute_node_uuid]
             if _names_of(before) != _names_of(host):
                 self._names = None
-            if (before.attributes, before.metadata) != (host.attributes, host.metadata):
-                self._facts = None
+            if _said_of(before) != _said_of(host):
+                self._redescribed.add(row)
+            if before.compute_node_uuid == host.compute_node_uuid:
+                # Its tree is the same: mostly a host says something else of itself, and of thousands many always do.
+                self._columns.describe(row, host)
+                return
+            del self._row_of_node[before.compute_node_uuid]
         self._describe(row)
 
     def _describe(self, row: int) -> None:
@@ -230,15 +234,16 @@ class Picture:
             return
         self._own_rows()
         self._names = None
-        self._facts = None
         del self._row_of_node[self._hosts[row].compute_node_uuid]
         end = len(self._hosts) - 1
+        self._redescribed.discard(end)
         self._plant(end, None)
         last = self._hosts.pop()
         if last.id != host_id:
             # The last row moves into the gap.
             self._hosts[row] = last
             self._row_of_host[last.id] = row
+            self._redescribed.add(row)
             self._describe(row)
         self._trees.pop()
         self._resize(end)
@@ -329,3 +334,8 @@ class Picture:
 def _names_of(host: HostRow) -> tuple[str, str, str]:
     """Return that by which a host is found."""
     return host.service_host, host.nodename, host.compute_node_uuid
+
+
+def _said_of(host: HostRow) -> tuple[Mapping[str, object], ...]:
+    """Return what :class:`HostFacts` knows of a host."""
+    return host.attributes, host.metadata, host.image_properties

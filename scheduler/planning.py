@@ -15,9 +15,10 @@ from scheduler.circumstances import NONE, Circumstances
 from scheduler.explanation import Considered, Explainer
 from scheduler.faults import Faults
 from scheduler.funnel import Filtered, Funnel, Stage
+from scheduler.planned_view import PlannedView
 from scheduler.ranking import Ranking, pick, seed_of
 from scheduler.serving import Refusals, Serving
-from scheduler.view import PlannedView, Snapshot
+from scheduler.view import Snapshot
 from scheduler.what_if import Counting
 
 #: What the hosts that no filter refused lacked, as a stage after the filters.
@@ -228,10 +229,10 @@ class _Task:
         if self.circumstances.neighbours:
             view = view.with_neighbours(self.circumstances.neighbours)
         if len(self.message.instance_uuids) > 1:
-            planned = view.planned(resource_classes)
+            planned = PlannedView.of(view, resource_classes)
             return planned, planned
         if pooled:
-            credited = view.planned(resource_classes)
+            credited = PlannedView.of(view, resource_classes)
             for uuid, resources in pooled.items():
                 credited.credit(uuid, resources)
             return credited, None

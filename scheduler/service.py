@@ -151,7 +151,7 @@ class SchedulerService:
         # First what is wrong for good: an unknown plug-in should not have to wait for a database.
         ledger = Ledger()
         policy = Policy.load(conf, ledger)
-        database = self._database = _open(conf)
+        database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
         picture = Picture()
@@ -243,16 +243,3 @@ class SchedulerService:
         ]
         for periodic in self._periodics:
             periodic.start()
-
-
-def _open(conf: cfg.ConfigOpts) -> Database:
-    settings = conf.database
-    return Database(
-        settings.connection,
-        "main",
-        pool_size=settings.pool_size,
-        pool_timeout=settings.pool_timeout,
-        lock_wait=settings.lock_wait_timeout,
-        tries=settings.max_transaction_tries,
-        idle_transaction=settings.idle_transaction_timeout,
-    )

@@ -1,11 +1,11 @@
 """The host view of one decision: all hosts as they were at one moment, one array per column.
 
-A :class:`Snapshot` never changes and is shared by all decisions that begin before the picture changes again. A
-:class:`PlannedView` belongs to one decision, which notes in it what it is about to claim.
+A :class:`Snapshot` never changes and is shared by all decisions that begin before the picture changes again. What a
+decision is about to claim it notes in a view of its own: :mod:`scheduler.planned_view`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moorage.described import number, smallest
-from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from placement_store.candidates import HostTree
 from placement_store.candidates import Provider as CandidateProvider
@@ -136,12 +135,12 @@ class Snapshot(HostView):
     @cached_property
     def up(self) -> BoolArray:
         """Which hosts are alive and not declared down."""
-        return _frozen(self.alive & ~self.forced_down)
+        return frozen(self.alive & ~self.forced_down)
 
     @cached_property
     def enabled(self) -> BoolArray:
         """Which hosts take new servers."""
-        return _frozen(~self.disabled)
+        return frozen(~self.disabled)
 
     @property
     def group_members_here(self) -> IntArray:
@@ -205,8 +204,7 @@ class Snapshot(HostView):
 
     def servers_with(self, name: str, value: str) -> IntArray:
         """How many servers of each host run from an image with this property."""
-        pair = f"{name}={value}"
-        return np.fromiter((host.image_properties.get(pair, 0) for host in self.hosts), np.int64, len(self))
+        return self.facts.servers_with(f"{name}={value}").numbers(float, float).astype(np.int64)
 
     @property
     def resource_classes(self) -> Collection[str]:
@@ -233,7 +231,7 @@ class Snapshot(HostView):
         known = self._fitted.get((resource_class, amount))
         if known is None:
             amounts = self.classes.get(resource_class)
-            known = _frozen(amounts.fits(amount) if amounts else self._none())
+            known = frozen(amounts.fits(amount) if amounts else self._none())
             if len(self._fitted) < _FITTED:
                 self._fitted[resource_class, amount] = known
         return known
@@ -294,23 +292,6 @@ class Snapshot(HostView):
         rows = {row_of_node[node]: frozenset(uuids) for node, uuids in instances.items() if node in row_of_node}
         return replace(self, neighbours=rows)
 
-    def planned(self, resource_classes: Collection[str]) -> "PlannedView":
-        """Return a view of one's own in which these classes may be claimed."""
-        known = {name: self.classes[name] for name in resource_classes if name in self.classes}
-        used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
-        placed, under_way = self.placed.copy(), self.under_way.copy()
-        shown = {
-            name: replace(amounts, slots=replace(amounts.slots, used=_frozen(used[name].view())))
-            for name, amounts in known.items()
-        }
-        same = {field.name: getattr(self, field.name) for field in fields(Snapshot)}
-        changed = {
-            "classes": {**self.classes, **shown},
-            "placed": _frozen(placed.view()),
-            "under_way": _frozen(under_way.view()),
-        }
-        return PlannedView(**same | changed, planned_use=used, planned_instances=(placed, under_way))
-
     def _inventories(self, tree: Tree) -> dict[str, list[HostInventory]]:
         return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
 
@@ -341,56 +322,7 @@ class Snapshot(HostView):
         return chosen
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedView(Snapshot):
-    """All hosts at one moment, and what one decision is about to claim of them. For one thread."""
-
-    planned_use: Mapping[str, FloatArray]
-
-    def fits(self, resource_class: str, amount: int) -> BoolArray:
-        """Which hosts may allocate ``amount`` to one more consumer, with what is planned by now."""
-        amounts = self.classes.get(resource_class)
-        return amounts.fits(amount) if amounts else self._none()
-
-    #: Of each host, the instances placed on it, and those that something is done to.
-    planned_instances: tuple[IntArray, IntArray]
-
-    def claim(self, row: int, request: AllocationRequest) -> None:
-        """Count what serves a host's part of a request as used, and one instance and member more on that host."""
-        tree = self.trees[row]
-        for member in tree.serving if tree else ():
-            if member.uuid in request.allocations:
-                for name, amount in request.allocations[member.uuid].resources.items():
-                    self.planned_use[name][member.slots[name]] += amount
-        for instances in self.planned_instances:
-            instances[row] += 1
-        if self.members:
-            self.members.add(row, forced_down=bool(self.forced_down[row]))
-
-    def credit(self, provider_uuid: str, resources: Resources) -> None:
-        """Count so much of one provider as free for this decision: who asks holds it already.
-
-        As much as that may be claimed there even if the provider is over-full.
-        """
-        member = self._serving(provider_uuid)
-        if member is None:
-            return
-        for name, amount in resources.items():
-            slot = member.slots.get(name)
-            if slot is not None and name in self.planned_use:
-                capacity = self.classes[name].slots.capacity[slot]
-                self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
-
-    def _serving(self, provider_uuid: str) -> Member | None:
-        """Return a provider, if it serves any host."""
-        for row in self.index.by_uuid.get(provider_uuid, []):
-            tree = self.trees[row]
-            for member in tree.serving if tree else ():
-                if member.uuid == provider_uuid:
-                    return member
-        return None
-
-
-def _frozen(array: NDArray[S]) -> NDArray[S]:
+def frozen(array: NDArray[S]) -> NDArray[S]:
+    """Return the same array, which nobody may write to from now on."""
     array.flags.writeable = False
     return array

@@ -18,8 +18,9 @@ from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRe
 from moorage.plugin import BoolArray, IntArray
 from scheduler.amounts import InventoryArrays
 from scheduler.funnel import Funnel
+from scheduler.planned_view import PlannedView
 from scheduler.serving import Serving, only_resources
-from scheduler.view import PlannedView, Snapshot
+from scheduler.view import Snapshot
 
 #: Of a request that asks for no amounts: more than anybody will want to know.
 _NO_END = 1_000_000
@@ -218,7 +219,7 @@ class Counting:
 
     def _placed(self, rows: IntArray, most: IntArray) -> _Count:
         """Place one instance after another on these hosts, until nothing fits or there is no more time."""
-        planned = self._view.planned(self._totals)
+        planned = PlannedView.of(self._view, self._totals)
         serving = Serving(self._asked, {})
         more, exact = 0, True
         for row in rows.tolist():

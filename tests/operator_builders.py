@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import migrated
 import pytest
 
 from moorage import ids, options
-from moorage.database import Database
 from moorage.shell import main
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
@@ -61,12 +61,10 @@ class Operator:
 @pytest.fixture(params=["bus", "directly"])
 def operator(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Operator]:
     """An operator of an empty store: over the bus, on which a placement role serves, or on the database itself."""
-    url = f"sqlite:///{tmp_path}/main.sqlite"
     if request.param == "directly on mariadb":
-        url = request.getfixturevalue("mariadb").create_database(f"operator_{ids.fresh()[:8]}")
-    database = Database(url, "main", pool_size=1)
-    MAIN.upgrade(database)
-    database.close()
+        url = request.getfixturevalue("migrated_mariadb").url(MAIN)
+    else:
+        url = migrated.sqlite(tmp_path / "main.sqlite", MAIN)
     config_file = tmp_path / "moorage.conf"
     if request.param.startswith("directly"):
         # No broker is there to be asked, and no service.

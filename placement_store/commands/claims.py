@@ -6,13 +6,17 @@ from typing import Any
 
 from cliff.command import Command
 from cliff.lister import Lister
+from msgspec import structs
 
 from moorage import logs, service
+from moorage.bus import Client
 from moorage.commands import Configured, shown
 from moorage.inspection import ClaimState
 from moorage.messages import ListClaims, ListReconciled
 from placement_store.service import PlacementService
 
+#: Claims that one answer tells of: two megabytes, at most.
+_AT_ONCE = 5_000
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
 
@@ -53,9 +57,12 @@ class ClaimList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Return a row a consumer."""
         message = ListClaims(
-            unaccepted=parsed_args.unaccepted, older_than=parsed_args.older_than, residues=parsed_args.residues
+            unaccepted=parsed_args.unaccepted,
+            older_than=parsed_args.older_than,
+            residues=parsed_args.residues,
+            limit=_AT_ONCE,
         )
-        return _COLUMNS, [_row(claim) for claim in self.client("placement").call(message)]
+        return _COLUMNS, [_row(claim) for claim in _oldest_first(self.client("placement"), message)]
 
 
 class ClaimReconciled(Configured, Lister):
@@ -81,6 +88,16 @@ class ClaimReconciled(Configured, Lister):
             )
             for action in self.client("placement").call(ListReconciled())
         ]
+
+
+def _oldest_first(placement: Client, message: ListClaims) -> list[ClaimState]:
+    """Ask for claims part by part. Every one is among them that stands from the first part to the last."""
+    part = placement.call(message)
+    found = list(part)
+    while len(part) == message.limit:
+        part = placement.call(structs.replace(message, after=max(claim.consumer_uuid for claim in part)))
+        found += part
+    return sorted(found, key=lambda claim: -claim.age)
 
 
 def _seconds(text: str) -> float:

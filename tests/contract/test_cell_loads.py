@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import migrated
 import msgspec
 import pytest
 from sqlalchemy import Connection
@@ -31,11 +32,11 @@ DAY = 86400.0
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path}/cell.sqlite"
     if request.param == "mariadb":
-        url = request.getfixturevalue("mariadb_url")
+        url = request.getfixturevalue("migrated_mariadb").url(CELL)
+    else:
+        url = migrated.sqlite(tmp_path / "cell.sqlite", CELL)
     database = Database(url, "test")
-    CELL.upgrade(database)
     yield database
     database.close()
 

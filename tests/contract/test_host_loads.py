@@ -12,7 +12,8 @@ from moorage.messages import ListHosts, ReportHosts
 from moorage.model import HostLoad, HostState
 from moorage.wire import decode_strictly, encode
 from placement_store import feed
-from scheduler import hosts
+from placement_store.schema import hosts
+from placement_store.seqs import pairs
 from scheduler.view import Snapshot
 
 empty_rig = rig_on_each_store
@@ -36,7 +37,7 @@ def state(rig: Rig, name: str) -> HostState:
 
 
 def seqs(rig: Rig) -> dict[int, int]:
-    return rig.database.read(hosts.pairs)
+    return rig.database.read(lambda connection: pairs(connection, hosts))
 
 
 def view(scheduler: OneScheduler) -> Snapshot:

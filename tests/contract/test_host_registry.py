@@ -13,6 +13,7 @@ from moorage.messages import ListHosts, ReportHosts, SetHost
 from moorage.model import HostState
 from placement_store import feed
 from placement_store.schema import hosts as host_table
+from placement_store.seqs import pairs
 from scheduler import hosts
 
 rig = rig_on_each_store
@@ -24,7 +25,7 @@ def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:
 
 
 def seqs(rig: Rig) -> dict[int, int]:
-    return rig.database.read(hosts.pairs)
+    return rig.database.read(lambda connection: pairs(connection, host_table))
 
 
 def told(rig: Rig, since: int = 0) -> set[int]:

@@ -68,6 +68,8 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(operator: Operator) -> No
         "There is already a host aggregate east": ("create", "east"),
         "There is no host nobody": ("add-host", "east", "nobody"),
         "There is no host host2 in aggregate east": ("remove-host", "east", "host2"),
+        "1 host(s), which only force takes out of it": ("delete", "east"),
+        "There is no host host1 in that cell": ("add-host", "west", "host1", "--cell", "cell1"),
         "There is no cell nowhere": ("add-host", "east", "host1", "--cell", "nowhere"),
         "zone e by aggregate east": ("add-host", "west", "host1"),
         "ram_weight_multiplier is 'much', which is no number": (

@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from moorage import errors, options
 from moorage.bus import Bus, serves
 from moorage.database import Database
 from moorage.ids import derived, fresh
-from moorage.inspection import Holder, ServiceReport, ServiceState, StoreAudit, StrangerGuest, ViewDrift
+from moorage.inspection import ClaimState, Holder, ServiceReport, ServiceState, StoreAudit, StrangerGuest, ViewDrift
 from moorage.messages import (
     AuditStore,
     CompareView,
     Done,
     ListCells,
+    ListClaims,
     ListHosts,
     ListInstances,
     ListServices,
@@ -41,6 +43,8 @@ class Placement:
 
     def __init__(self) -> None:
         self.audits = [StoreAudit()]
+        self.asked: list[AuditStore] = []
+        self.claims = 0
         self.reported: list[ServiceReport] = []
         self.heard = 1.0
 
@@ -63,8 +67,19 @@ class Placement:
         ]
 
     @serves(AuditStore)
-    def audit_store(self, _message: AuditStore) -> StoreAudit:
+    def audit_store(self, message: AuditStore) -> StoreAudit:
+        self.asked.append(message)
         return self.audits.pop(0) if len(self.audits) > 1 else self.audits[0]
+
+    @serves(ListClaims)
+    def list_claims(self, message: ListClaims) -> list[ClaimState]:
+        """Claims of which one is the older the more its uuid is of a hash."""
+        uuids = sorted(derived("operator", "claim", number) for number in range(self.claims))
+        found = [uuid for uuid in uuids if message.after is None or uuid > message.after][: message.limit]
+        return [
+            ClaimState(consumer_uuid=uuid, consumer_type="INSTANCE", generation=1, age=float(int(uuid[-6:], 16)))
+            for uuid in found
+        ]
 
 
 class Scheduler:
@@ -313,6 +328,26 @@ def test_what_is_there_at_both_looks_is_a_finding(around: Around) -> None:
         ("stranger", "host1"),
         ("view", "host1"),
     ]
+
+
+def test_a_store_of_many_holders_is_asked_part_by_part(around: Around) -> None:
+    around.serve()
+    other = derived("operator", "other")
+    first = structs.replace(leak(), more_after=7)
+    around.placement.audits = [first, leak(other), first, leak(other)]
+    status, rows = around.types("audit", "--settle", "0.01")
+    assert (status, [row["subject"] for row in rows]) == (1, [LOST, other])
+    assert [message.after for message in around.placement.asked] == [0, 7, 0, 7]
+
+
+def test_claims_are_shown_the_oldest_first_whatever_part_they_have_come_in(around: Around) -> None:
+    around.serve()
+    around.placement.claims = 12_000
+    status, rows = around.types("claim", "list")
+    assert status == 0
+    ages = [row["age"] for row in rows]
+    assert len({row["consumer"] for row in rows}) == 12_000
+    assert ages == sorted(ages, reverse=True)
 
 
 def test_what_has_passed_at_the_second_look_is_no_finding(around: Around) -> None:

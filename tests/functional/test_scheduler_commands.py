@@ -47,6 +47,13 @@ def test_a_host_is_deleted_once_it_is_down_and_nobody_holds_anything_of_it(opera
 def test_what_does_not_exist_is_said_to_be_so(operator: Operator) -> None:
     assert "There is no host nobody" in operator.is_refused("host", "set", "nobody", "--disable")
     assert "There is no cell nowhere" in operator.is_refused("host", "list", "--cell", "nowhere")
+    said = operator.is_refused("host", "set", "host1", "--disable", "--cell", "cell1")
+    assert "There is no host host1 in that cell." in said
+
+
+def test_a_table_of_hosts_shows_nothing_where_no_reason_is_given(operator: Operator) -> None:
+    assert "None" not in operator.reads("host", "list")
+    assert operator.types("host", "list")[0]["reason"] is None
 
 
 # --- Waiting for all schedulers -------------------------------------------------------------------------------------

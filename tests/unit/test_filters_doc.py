@@ -20,9 +20,7 @@ def named(part: str) -> dict[str, bool]:
 
 
 def ours(namespace: str) -> set[str]:
-    return {
-        point.name for point in entry_points(group=namespace) if point.module.startswith(("filters.", "weighers."))
-    }
+    return {point.name for point in entry_points(group=namespace) if point.module.startswith(("filters.", "weighers."))}
 
 
 def test_each_filter_stands_on_the_page_marked_if_it_is_enabled_by_default() -> None:

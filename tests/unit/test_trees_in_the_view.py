@@ -20,7 +20,8 @@ from scheduler_trees import (
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from placement_store import candidates
-from scheduler.picture import UNSURE, Picture, Provider
+from scheduler.picture import Picture, Provider
+from scheduler.planned_view import PlannedView
 from scheduler.view import Snapshot
 
 
@@ -66,7 +67,6 @@ def test_what_is_claimed_of_a_pool_shows_on_every_host_that_it_shares_with() -> 
     shown.claimed([(shared, {"DISK_GB": 70})], shown.readings([shared]))
     assert shown.snapshot().free("DISK_GB").tolist() == [0.0, 30.0, 0.0, 30.0]
     assert shown.unsure() == {10_000}
-    assert shown.provider_seqs()[10_000] == UNSURE
 
 
 def test_a_pool_that_leaves_an_aggregate_shares_no_more() -> None:
@@ -108,7 +108,7 @@ def test_what_stands_beside_a_pool_in_its_tree_leads_to_the_hosts_that_it_serves
 
 def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
     snapshot = picture_of(node(0, VCPU=8), child(0, 1, VGPU=1), child(0, 2, VGPU=1)).snapshot()
-    planned = snapshot.planned(["VGPU"])
+    planned = PlannedView.of(snapshot, ["VGPU"])
     planned.claim(0, allocation_request({provider_uuid(1): {"VGPU": 1}}))
     assert planned.fitting("VGPU", 1).tolist() == [1]
     tree = planned.host_tree(0)

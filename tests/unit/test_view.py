@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from scheduler_builders import CELLS, allocation_request, host_row, inventory, picture, provider
 
 from scheduler.columns import Column
-from scheduler.picture import UNSURE
+from scheduler.planned_view import PlannedView
 from scheduler.view import Snapshot
 
 RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}
@@ -91,7 +91,6 @@ def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_
     assert used(shown.snapshot()) == [2.0]
     assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
     assert shown.unsure() == {1}
-    assert shown.provider_seqs() == {1: UNSURE}
     shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
     assert used(shown.snapshot()) == [2.0]
     assert shown.unsure() == set()
@@ -152,7 +151,7 @@ def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_lett
 def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
     shown = picture([host_row(1), host_row(2)])
     snapshot = shown.snapshot()
-    planned = snapshot.planned(["VCPU", "CUSTOM_UNHEARD_OF"])
+    planned = PlannedView.of(snapshot, ["VCPU", "CUSTOM_UNHEARD_OF"])
     planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 15}}))
     assert planned.fits("VCPU", 2).tolist() == [True, False]
     assert planned.host(1).used("VCPU") == 15
@@ -222,7 +221,7 @@ def test_counts_of_a_provider_that_is_not_known_are_not_kept_for_whoever_has_its
 def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something_under_way() -> None:
     shown = picture([host_row(1), host_row(2, io_ops=4)])
     snapshot = shown.snapshot()
-    planned = snapshot.planned(["VCPU"])
+    planned = PlannedView.of(snapshot, ["VCPU"])
     planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 1}}))
     assert instances(planned) == [0, 1]
     assert planned.io_ops.tolist() == [0, 5]
@@ -231,11 +230,12 @@ def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something
 
 
 def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -> None:
-    shown = picture([host_row(1, attributes={"rack": 1})])
+    shown = picture([host_row(number, attributes={"rack": 1}) for number in (1, 2, 3)])
     before = shown.snapshot()
+    rack = before.facts.attribute("rack")
     shown.update(hosts=[host_row(1, attributes={"rack": 1}, io_ops=2, failed_builds=1.5, image_properties={"a=b": 3})])
     after = shown.snapshot()
-    assert after.facts is before.facts
-    assert (after.io_ops.tolist(), after.failed_builds.tolist()) == ([2], [1.5])
-    assert after.servers_with("a", "b").tolist() == [3]
-    assert before.io_ops.tolist() == [0]
+    assert after.facts.attribute("rack") is rack
+    assert (after.io_ops.tolist(), after.failed_builds.tolist()) == ([2, 0, 0], [1.5, 0.0, 0.0])
+    assert after.servers_with("a", "b").tolist() == [3, 0, 0]
+    assert before.io_ops.tolist() == [0, 0, 0]

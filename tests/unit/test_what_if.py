@@ -17,6 +17,7 @@ from placement_store import candidates
 from placement_store.groups import OccupiedRoot
 from scheduler.circumstances import NONE, Circumstances
 from scheduler.funnel import Funnel
+from scheduler.planned_view import PlannedView
 from scheduler.planning import Planner, Shortfall
 from scheduler.plugins import Named
 from scheduler.serving import Refusals
@@ -38,7 +39,7 @@ def by_trying_everything(view: Snapshot, request: RequestSpec) -> int:
 
     @cache
     def most(claimed: tuple[tuple[str, str, int], ...]) -> int:
-        planned = view.planned(names)
+        planned = PlannedView.of(view, names)
         for uuid, name, amount in claimed:
             planned.credit(uuid, {name: -amount})
         best = 0

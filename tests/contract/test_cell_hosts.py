@@ -1,0 +1,83 @@
+"""Descriptions of hosts on their way from the agents to the schedulers, as a cell keeps them, on each store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import migrated
+import pytest
+
+from conductor.cell_hosts import CellHosts
+from conductor.schema import CELL
+from moorage import ids, options
+from moorage.database import Database
+from moorage.messages import ReportHostsInCell
+from moorage.model import HostReport
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "mariadb":
+        url = request.getfixturevalue("migrated_mariadb").url(CELL)
+    else:
+        url = migrated.sqlite(tmp_path / "cell.sqlite", CELL)
+    database = Database(url, "cell")
+    yield database
+    database.close()
+
+
+def described(number: int, agent: str = "agent", **attributes: Any) -> HostReport:
+    name = f"h{number}"
+    node = ids.derived("cell hosts", number)
+    return HostReport(service_host=name, nodename=name, compute_node_uuid=node, agent=agent, attributes=attributes)
+
+
+def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None:
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent=agent, hosts=reports))
+
+
+def to_be_told(hosts: CellHosts) -> dict[str, Any]:
+    """What the schedulers have yet to hear, by host."""
+    return {told.service_host: told.attributes for told, _number in hosts.unacknowledged(1000)}
+
+
+def test_hosts_are_told_of_again_when_they_are_described_otherwise_and_only_those(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    report(hosts, *(described(number, load=0) for number in range(4)))
+    hosts.acknowledge(hosts.unacknowledged(1000))
+    hosts.changed.clear()
+    report(hosts, described(0, load=0), described(1, load=1), described(2, load=2))
+    assert hosts.changed.is_set()
+    assert to_be_told(hosts) == {"h1": {"load": 1}, "h2": {"load": 2}}
+    hosts.acknowledge(hosts.unacknowledged(1000))
+    assert to_be_told(hosts) == {}
+    hosts.changed.clear()
+    report(hosts, described(1, load=1))
+    assert not hosts.changed.is_set()
+
+
+def test_a_description_that_changes_while_it_is_told_stays_to_be_told(database: Database) -> None:
+    hosts = CellHosts(options.new(), database, ids.fresh())
+    report(hosts, *(described(number, load=0) for number in range(3)))
+    report(hosts, described(1, load=1))
+    told = hosts.unacknowledged(1000)
+    report(hosts, described(2, load=2))
+    hosts.acknowledge(told)
+    assert to_be_told(hosts) == {"h2": {"load": 2}}
+    # As a slower teller would, who has read before.
+    hosts.acknowledge(hosts.unacknowledged(1000))
+    hosts.acknowledge(told)
+    assert to_be_told(hosts) == {}
+
+
+def test_a_host_that_another_agent_describes_is_that_ones(database: Database) -> None:
+    cell = ids.fresh()
+    hosts = CellHosts(options.new(), database, cell)
+    other = CellHosts(options.new(), database, ids.fresh())
+    report(hosts, described(1), described(2))
+    report(other, described(1))
+    report(hosts, described(1, agent="new"), agent="new")
+    hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="new", alive=("h1",)))
+    [mine] = [told for told, _number in hosts.unacknowledged(1000) if told.service_host == "h1"]
+    [theirs] = [told for told, _number in other.unacknowledged(1000)]
+    assert (mine.agent, theirs.agent) == ("new", "agent")

@@ -1,0 +1,131 @@
+"""What hosts are described with is worked out anew only of those that have changed, and is the same as if of all.
+
+The view is followed step by step and compared with one that was read at once.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_builders import host_row, picture
+
+from moorage.plugin import BadValue, measured
+from scheduler.facts import Distinct, HostFacts
+from scheduler.hosts import HostRow
+from scheduler.picture import Picture
+from scheduler.view import Snapshot
+
+_SCALARS = st.sampled_from([0, 0.0, False, 1, 1.0, True, "1", "x", None, 2.5])
+_ATTRIBUTES = st.dictionaries(
+    st.sampled_from(["metrics", "metrics.load", "arch"]),
+    st.one_of(_SCALARS, st.dictionaries(st.sampled_from(["load", "io"]), _SCALARS), st.lists(_SCALARS, max_size=2)),
+)
+_METADATA = st.dictionaries(
+    st.sampled_from(["rack", "pci:a", "pci:b", "ram_weight_multiplier"]),
+    st.frozensets(st.sampled_from(["1", "2.5", "x"]), min_size=1),
+)
+_PROPERTIES = st.dictionaries(st.sampled_from(["os=linux", "os=windows"]), st.integers(1, 3))
+_HOSTS = st.builds(
+    lambda number, attributes, metadata, properties: host_row(
+        number, attributes=attributes, metadata=metadata, image_properties=properties
+    ),
+    st.integers(0, 6),
+    _ATTRIBUTES,
+    _METADATA,
+    _PROPERTIES,
+)
+#: What is read at once: hosts as they are now, hosts that are gone, and whether anybody looks before it is read again.
+_STEPS = st.lists(
+    st.tuples(st.lists(_HOSTS, max_size=4), st.sets(st.integers(0, 6), max_size=3), st.booleans()),
+    min_size=1,
+    max_size=8,
+)
+
+
+def told(view: Snapshot) -> dict[str, dict[str, Any]]:
+    """All that a view answers of what its hosts are described with, by question and host."""
+    names = [host.service_host for host in view.hosts]
+    answers: dict[str, Iterable[Any]] = {
+        "load": map(repr, view.number_from("metrics.load", measured).tolist()),
+        "load once more": map(repr, view.number_from("metrics.load", lambda value: float(value is None)).tolist()),
+        "is x": view.where_attribute("arch", lambda value: value == "x").tolist(),
+        "is one": view.where_attribute("metrics", lambda value: value is True or value == "1").tolist(),
+        "rack": view.where_metadata("rack", lambda values: "x" in values).tolist(),
+        "nothing": view.where_metadata("none has it", lambda values: not values).tolist(),
+        "pci": view.where_metadata_under("pci:", lambda values: len(values) > 1).tolist(),
+        "linux": view.servers_with("os", "linux").tolist(),
+        "other": view.servers_with("os", "other").tolist(),
+    }
+    return {question: dict(zip(names, said, strict=True)) for question, said in answers.items()}
+
+
+@given(_STEPS)
+def test_hosts_that_change_come_and_go_are_described_as_if_all_had_been_read_at_once(
+    steps: list[tuple[list[HostRow], set[int], bool]],
+) -> None:
+    followed, known = Picture(), dict[int, HostRow]()
+    for changed, gone, is_looked_at in steps:
+        known = {number: host for number, host in known.items() if number not in gone}
+        known |= {host.id: host for host in changed}
+        followed.update(hosts=changed, gone_hosts=gone)
+        if not is_looked_at:
+            continue
+        shown, anew = followed.snapshot(), picture(known.values(), []).snapshot()
+        assert told(shown) == told(anew)
+        assert shown.facts.metadata_keys == anew.facts.metadata_keys
+
+
+def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
+    shown = picture([host_row(number, attributes={"load": number}) for number in range(4)])
+    before = shown.snapshot()
+    assert before.number("load").tolist() == [0.0, 1.0, 2.0, 3.0]
+    shown.update(hosts=[host_row(1, attributes={"load": 9})])
+    assert shown.snapshot().number("load").tolist() == [0.0, 9.0, 2.0, 3.0]
+    assert before.number("load").tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert before.where_attribute("load", lambda value: value == 1).tolist() == [False, True, False, False]
+
+
+def test_a_value_that_no_host_has_any_more_is_not_asked_about() -> None:
+    shown = picture([host_row(number, attributes={"load": number}) for number in range(4)])
+    shown.snapshot().number("load")
+    shown.update(hosts=[host_row(0, attributes={"load": "much"})])
+    with pytest.raises(BadValue, match="much"):
+        shown.snapshot().number("load")
+    shown.update(hosts=[host_row(0, attributes={"load": 7})])
+    assert shown.snapshot().number("load").tolist() == [7.0, 1.0, 2.0, 3.0]
+
+
+def test_only_what_is_new_is_reckoned_however_many_hosts_there_are() -> None:
+    reckoned: list[Any] = []
+
+    def reckon(value: Any) -> float:
+        reckoned.append(value)
+        return float(value)
+
+    facts = HostFacts([host_row(number, attributes={"load": number}) for number in range(100)])
+    facts.attribute("load").numbers(reckon, reckon)
+    assert len(reckoned) == 100
+    hosts = [host_row(number, attributes={"load": number + 1000 * (number < 2)}) for number in range(100)]
+    facts = facts.changed(hosts, {0, 1, 2})
+    # Nobody asks about these.
+    facts = facts.changed(hosts, {3})
+    numbers = facts.attribute("load").numbers(reckon, reckon)
+    assert sorted(reckoned[100:]) == [1000, 1001]
+    assert numbers.tolist() == [1000.0, 1001.0, *map(float, range(2, 100))]
+
+
+def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
+    loads = Distinct(range(10))
+    for step in range(1000):
+        loads = loads.changed({step % 10: 10 + step}, 10)
+    assert sorted(loads.values) == list(range(1000, 1010))
+    assert len(loads._values) <= 11
+
+
+def test_a_column_in_which_nothing_differs_is_the_same_one() -> None:
+    loads = Distinct([1, 2, 2])
+    assert loads.changed({0: 1, 2: 2}, 3) is loads
+    assert loads.changed({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"
+    assert loads.changed({}, 2).where(lambda value: value == 2).tolist() == [False, True]
