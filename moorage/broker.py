@@ -1,5 +1,6 @@
 """The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
 
+import functools
 import logging
 import os
 import re
@@ -7,7 +8,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import amqp
@@ -64,13 +65,19 @@ _LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
 
+@functools.cache
+def _library_options() -> Sequence[tuple[str | None, Sequence[cfg.Opt]]]:
+    """Return the options that oslo.messaging lists, by group; it makes a deep copy of all of them each time."""
+    return tuple(oslo_messaging_opts.list_opts())
+
+
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register on a private configuration all that oslo.messaging expects of the global one, with our defaults.
 
     The library registers metrics and tracing on the global object alone and does not list them; without them every
     call fails.
     """
-    for group, options in oslo_messaging_opts.list_opts():
+    for group, options in _library_options():
         conf.register_opts(options, group=group)
     conf.register_opts(oslo_messaging_metrics.oslo_messaging_metrics, group="oslo_messaging_metrics")
     conf.register_opts(oslo_messaging_tracing.oslo_messaging_tracing, group="oslo_messaging_tracing")

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -16,6 +17,12 @@ from cliff.commandmanager import CommandManager
 from moorage import failpoints, options
 
 
+@functools.cache
+def _entry_points(namespace: str) -> Sequence[metadata.EntryPoint]:
+    """Return the commands of a namespace; to find them, what every installed package says of itself is read, once."""
+    return tuple(metadata.entry_points(group=namespace))
+
+
 class WholeNames(CommandManager):
     """Finds a sub-command by its whole name alone: an abbreviation must never start a daemon."""
 
@@ -25,7 +32,7 @@ class WholeNames(CommandManager):
         cliff imports all of them to find one, which takes two seconds of every command.
         """
         self.group_list.append(namespace)
-        for entry_point in metadata.entry_points(group=namespace):
+        for entry_point in _entry_points(namespace):
             self.commands[entry_point.name.replace("_", " ")] = entry_point
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import pytest
+from migrated import OnMariaDB
 
 from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
 
@@ -94,6 +95,12 @@ def mariadb_url(mariadb: MariaDBServer) -> Iterator[str]:
     mariadb.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def migrated_mariadb(mariadb: MariaDBServer) -> OnMariaDB:
+    """What has databases with tables in them, and nothing else; a test may ask for one."""
+    return OnMariaDB(mariadb)
+
+
 @pytest.fixture
 def rabbitmq_url(rabbitmq: RabbitMQServer) -> str:
     """The URL of a fresh virtual host."""
@@ -101,10 +108,12 @@ def rabbitmq_url(rabbitmq: RabbitMQServer) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out."""
+    """Mark what asks for a server, so that ``-m 'not servers'`` leaves it out; put the longest first."""
     for item in items:
         if {"mariadb", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
+    # What takes longest comes first: begun last, it would go on alone while the other workers had nothing left to do.
+    items.sort(key=lambda item: item.path.name != "test_operation_table.py")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

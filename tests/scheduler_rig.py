@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import migrated
 import pytest
 from placement_builders import Endpoint
 from scheduler_builders import CELLS, funnel
@@ -89,10 +90,11 @@ class OneScheduler:
 class Rig:
     """The store, and whoever writes to it behind the schedulers' backs."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_migrated: bool = False) -> None:
         self.url = url
         self.database = Database(url, "main", pool_size=32)
-        MAIN.upgrade(self.database)
+        if not is_migrated:
+            MAIN.upgrade(self.database)
         self.names = ResourceClassNames(self.database)
         self.placement = Endpoint(self.database, self.names)
         self._numbers = itertools.count()
@@ -178,8 +180,11 @@ def report(number: int, **described: Any) -> HostReport:
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def rig_on_each_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     """A rig on SQLite and on MariaDB; afterwards nothing is over-committed, and all sums agree."""
-    url = f"sqlite:///{tmp_path}/main.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
-    rig = Rig(url)
+    if request.param == "sqlite":
+        url = migrated.sqlite(tmp_path / "main.sqlite", MAIN)
+    else:
+        url = request.getfixturevalue("migrated_mariadb").url(MAIN)
+    rig = Rig(url, is_migrated=True)
     yield rig
     found = rig.audit()
     assert not found.overcommitted

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import migrated
 import pytest
 from sqlalchemy import Connection
 
@@ -39,12 +40,11 @@ NODE = ids.derived("node", "a")
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path}/records.sqlite"
     if request.param == "mariadb":
-        url = request.getfixturevalue("mariadb_url")
+        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
+    else:
+        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
     database = Database(url, "test")
-    for schema in (CONDUCTOR, CELL):
-        schema.upgrade(database)
     yield database
     database.close()
 

@@ -25,8 +25,8 @@ from moorage.messages import (
     SetHost,
 )
 from placement_store import aggregates as provider_aggregates
-from placement_store import providers
-from placement_store.providers import NewProvider
+from placement_store import new_providers
+from placement_store.new_providers import NewProvider
 from placement_store.races import until_settled
 from scheduler import aggregate_changes, reports
 
@@ -95,7 +95,7 @@ def test_a_host_that_is_deleted_while_it_joins_is_in_no_aggregate(rig: Rig) -> N
 
 
 def _create(rig: Rig, connection: Connection, number: int) -> None:
-    providers.create(connection, [NewProvider(node_uuid(number), f"host{number}")])
+    new_providers.create(connection, [NewProvider(node_uuid(number), f"host{number}")])
 
 
 def _replace(rig: Rig, connection: Connection, number: int) -> None:

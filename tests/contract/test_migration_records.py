@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import migrated
 import pytest
 from sqlalchemy import Connection
 
@@ -27,11 +28,11 @@ CELL = ids.fresh()
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    url = f"sqlite:///{tmp_path}/records.sqlite"
     if request.param == "mariadb":
-        url = request.getfixturevalue("mariadb_url")
+        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR)
+    else:
+        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR)
     database = Database(url, "test")
-    CONDUCTOR.upgrade(database)
     yield database
     database.close()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import migrated
 import pytest
 from move_builders import SMALL, Moving, disk
 from placement_builders import Store
@@ -14,11 +15,10 @@ from placement_store.schema import MAIN
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('store')}/main.sqlite"
+        url = migrated.sqlite(tmp_path_factory.mktemp("store") / "main.sqlite", MAIN)
     else:
-        url = request.getfixturevalue("mariadb").create_database("placement_contract")
+        url = request.getfixturevalue("migrated_mariadb").url(MAIN)
     database = Database(url, "main")
-    MAIN.upgrade(database)
     yield database
     database.close()
 

@@ -1,0 +1,74 @@
+"""Databases with the tables of some schemas, as new: their migrations are run once a process, and not for each test."""
+
+import tempfile
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from harness.servers import MariaDBServer
+from moorage.database import Database
+from moorage.schemas import Schema
+
+#: Files of SQLite that have the tables of schemas.
+_FILES: dict[tuple[str, ...], bytes] = {}
+
+
+def sqlite(path: Path, *schemas: Schema) -> str:
+    """Put a file with the tables of these schemas there; return its URL."""
+    names = tuple(schema.name for schema in schemas)
+    if names not in _FILES:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "template.sqlite")
+            _migrate(f"sqlite:///{file}", schemas)  # the last connection takes in what was logged ahead
+            _FILES[names] = file.read_bytes()
+    path.write_bytes(_FILES[names])
+    return f"sqlite:///{path}"
+
+
+class OnMariaDB:
+    """Databases of one server, one for each set of schemas, which is emptied before it is used again."""
+
+    def __init__(self, server: MariaDBServer) -> None:
+        self._server = server
+
+    def url(self, *schemas: Schema) -> str:
+        """Return the URL of a database that has the tables of these schemas, and nothing in them."""
+        name = "_".join(["migrated", *(schema.name for schema in schemas)])
+        if not self._emptied(name, schemas):
+            _migrate(self._server.create_database(name), schemas)
+        return self._server.url(name)
+
+    def _emptied(self, name: str, schemas: tuple[Schema, ...]) -> bool:
+        """Empty a database, if it is there and has these tables; tell whether it has."""
+        grown = dict(
+            self._server._execute(
+                "SELECT table_name, auto_increment FROM information_schema.tables WHERE table_schema = %s", name
+            )
+        )
+        tables = {table for schema in schemas for table in schema.metadata.tables}
+        if grown.keys() != tables | {schema.version_table for schema in schemas}:
+            return False
+        self._server.end_connections(name)
+        # A connection that has just been ended may hold locks for a moment more.
+        database = Database(self._server.url(name), "test", pool_size=1, lock_wait=60.0)
+        with database.engine.connect() as connection:
+            _delete(connection, tables)
+            # Numbers begin at one again, as they do in a database that is new.
+            for table in (table for table, number in grown.items() if (number or 1) > 1):
+                connection.exec_driver_sql(f"ALTER TABLE `{table}` AUTO_INCREMENT = 1")
+        database.close()
+        return True
+
+
+def _delete(connection: Connection, tables: set[str]) -> None:
+    with connection.begin():
+        connection.exec_driver_sql("SET foreign_key_checks = 0")
+        for table in tables:
+            connection.exec_driver_sql(f"DELETE FROM `{table}`")
+
+
+def _migrate(url: str, schemas: tuple[Schema, ...]) -> None:
+    database = Database(url, "test")
+    for schema in schemas:
+        schema.upgrade(database)
+    database.close()
