@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fault_servers import Server, check, flavor
-from faulty_cloud import HANGING, LEAVING, WORKING
+from faulty_cloud import HANGING, LEAVING, WORKING, Guest
 
 from harness.cloud import wait_until
 from moorage import errors
@@ -107,14 +107,9 @@ def evacuate(server: Server) -> None:
     cloud = server.cloud
     cloud.kill("leaving agent")
     _force_down(server, LEAVING, True)
-    before = [guest for guest in cloud.guests() if guest.instance_uuid == server.uuid]
+    before = _guests(server)
     _move(server, EvacuateInstance, "confirmed", tidy=False, host=WORKING[0])
-    # What it has left is where it was, and held, until that host says that it is gone.
-    assert [guest for guest in cloud.guests() if guest.host == LEAVING] == before
-    cloud.start_role("leaving agent")
-    _force_down(server, LEAVING, False)
-    up = [host for host in cloud.call("scheduler", ListHosts()) if host.service_host == LEAVING]
-    assert up, "its host is unknown"
+    _come_back(server, before)
 
 
 def begin_to_migrate(server: Server) -> None:
@@ -130,6 +125,18 @@ def shelve(server: Server) -> None:
     """Take it off its host."""
     server.order(ShelveInstance(request_id=server.request_id("shelve"), instance_uuid=server.uuid))
     server.becomes("shelved")
+
+
+def shelve_on_a_host_that_dies(server: Server) -> None:
+    """Take it off its host, which does not answer until it is declared down; then that comes back."""
+    cloud = server.cloud
+    before = _guests(server)
+    cloud.kill("leaving agent")
+    server.order(ShelveInstance(request_id=server.request_id("shelve"), instance_uuid=server.uuid))
+    server.becomes("shelving")
+    _force_down(server, LEAVING, True)
+    server.becomes("shelved")
+    _come_back(server, before)
 
 
 def unshelve(host: str | None = None) -> Deed:
@@ -265,6 +272,19 @@ def _wait_for_two_guests(server: Server, ordered: Ordered) -> None:
         return len(hosts) > 1 or ordered.migration_uuid not in {each.uuid for each in server.migrations()}
 
     wait_until(reached, "the guest to arrive", server.patience)
+
+
+def _guests(server: Server) -> list[Guest]:
+    return [guest for guest in server.cloud.guests() if guest.instance_uuid == server.uuid and guest.host == LEAVING]
+
+
+def _come_back(server: Server, before: list[Guest]) -> None:
+    """Start the agent of the host that was declared down, which has what it had: only it can say that it is gone."""
+    assert _guests(server) == before
+    server.cloud.start_role("leaving agent")
+    _force_down(server, LEAVING, False)
+    up = [host for host in server.cloud.call("scheduler", ListHosts()) if host.service_host == LEAVING]
+    assert up, "its host is unknown"
 
 
 def _force_down(server: Server, host: str, is_down: bool) -> None:

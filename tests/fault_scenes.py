@@ -131,6 +131,13 @@ MOVES = (
 OTHERS = (
     Scene("shelved", host=WORKING[0], deeds=[deeds.shelve, deeds.unshelve()]),
     Scene("deleted when shelved", host=WORKING[0], deeds=[deeds.shelve]),
+    Scene(
+        "shelved from a dead host",
+        zone=None,
+        host=LEAVING,
+        deeds=[deeds.shelve_on_a_host_that_dies],
+        meanwhile={"leaving agent": ""},
+    ),
     # On a host that never finishes; then on one in another zone.
     Scene(
         "unshelved in vain",
