@@ -44,6 +44,8 @@ SEED = os.environ.get("GRID_SEED", "1")
 KILLS, PAUSES = 40, 6
 #: Most of a run is waiting for time-outs, so several clouds are run side by side.
 LANES = 5
+#: As is the recording.
+RECORDERS = 3
 #: Seconds in which a conductor that goes on after a pause finds that it was taken over.
 RESUMED = 1.0
 
@@ -123,41 +125,67 @@ def lanes(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Lanes]:
         yield all_of_them
 
 
+class Recorded(NamedTuple):
+    """What processes have logged of their failpoints."""
+
+    #: By role, the steps that it says there are.
+    steps: dict[str, set[str]]
+    #: Those that were passed, with the first scene in which they were.
+    points: list[Point]
+
+
 @pytest.fixture(scope="module")
-def recorded(lanes: Lanes) -> tuple[FaultyCloud, list[Point]]:
-    """A cloud that has written all its failpoints to the log, and those that were passed, with the first such scene."""
-    cloud = lanes.new("*=log")
+def recorded(lanes: Lanes) -> Recorded:
+    """Play all scenes, dealt out to some clouds that write all their failpoints to the log."""
+    steps: dict[str, set[str]] = {}
     found: dict[tuple[str, str], list[Point]] = {}
+    names = list(SCENES)
+    with ThreadPoolExecutor(RECORDERS) as threads:
+        of_each = threads.map(lambda first: _passed_in(lanes.new("*=log"), names[first::RECORDERS]), range(RECORDERS))
+    of_scenes: dict[str, dict[str, list[str]]] = {}
+    for said, of_some in of_each:
+        of_scenes |= of_some
+        for role, these in said.items():
+            steps.setdefault(role, set()).update(these)
+    for scene in names:
+        for role, passed_there in of_scenes[scene].items():
+            for name in passed_there:
+                points = found.setdefault((role, name), [])
+                if not points or (role in CONDUCTORS and DONE.fullmatch(name)):
+                    points.append(Point(role, name, scene))
+    return Recorded(steps, [point for points in found.values() for point in points])
+
+
+def _passed_in(
+    cloud: FaultyCloud, scenes: Sequence[str]
+) -> tuple[dict[str, set[str]], dict[str, dict[str, list[str]]]]:
+    """Play scenes; return the steps that each role says there are, and by scene which failpoints each role passed."""
     play(cloud, SCENES["usual"])  # what is asked only once in a process's life is asked here
-    for scene in SCENES.values():
+    passed_in: dict[str, dict[str, list[str]]] = {}
+    for scene in map(SCENES.__getitem__, scenes):
         began = time.monotonic()
         servers = play(cloud, scene, dict.fromkeys(scene.meanwhile, "*=log"))
         ours = {request for server in servers for request in server.requests}
-        for role in cloud.ROLES:
-            for name in passed(cloud.log(role), ours):
-                points = found.setdefault((role, name), [])
-                if not points or (role in CONDUCTORS and DONE.fullmatch(name)):
-                    points.append(Point(role, name, scene.name))
+        passed_in[scene.name] = {role: passed(cloud.log(role), ours) for role in cloud.ROLES}
         LOG.info("%5.1f s  %s", time.monotonic() - began, scene.name)
     # What it has logged is all that is asked of it from now on, and a cloud costs a quarter of a processor.
     for role in list(cloud.processes):
         cloud.kill(role)
-    return cloud, [point for points in found.values() for point in points]
+    steps = {role: {place for place in places(cloud.log(role)) if place.startswith("step.")} for role in cloud.ROLES}
+    return steps, passed_in
 
 
 @pytest.fixture(scope="module")
-def grid(recorded: tuple[FaultyCloud, list[Point]]) -> list[Point]:
+def grid(recorded: Recorded) -> list[Point]:
     """Every failpoint of every role, with the scenes in which it is tried."""
-    return recorded[1]
+    return recorded.points
 
 
-def test_every_step_that_the_conductors_have_is_in_the_grid(recorded: tuple[FaultyCloud, list[Point]]) -> None:
-    cloud, grid = recorded
+def test_every_step_that_the_conductors_have_is_in_the_grid(recorded: Recorded) -> None:
     for role in CONDUCTORS:
-        steps = {place for place in places(cloud.log(role)) if place.startswith("step.")}
-        passed = {point.name.removesuffix(".begin") for point in grid if point.role == role}
-        assert steps
-        assert steps <= passed, f"no scene of these tests comes to {steps - passed}: add one"
+        passed = {point.name.removesuffix(".begin") for point in recorded.points if point.role == role}
+        assert recorded.steps[role]
+        assert recorded.steps[role] <= passed, f"no scene comes to {recorded.steps[role] - passed}: add one"
 
 
 def some(points: Sequence[Point], count: int) -> Sequence[Point]:
