@@ -32,7 +32,8 @@ class Configured(Command):
         cliff looks through every file of every package that is installed for that, before each command is run: half of
         what a command costs until it begins.
         """
-        commands = cast("Shell", self.app).command_manager.commands
+        # A command may be made without the program that it is one of.
+        commands = cast("Shell", self.app).command_manager.commands if self.app is not None else {}
         distribution = getattr(commands.get(self.cmd_name or ""), "dist", None)
         parts = [self._epilog or "", *(hook.obj.get_epilog() or "" for hook in self._hooks if hook.obj is not None)]
         if distribution is not None and distribution.name != "moorage":

@@ -18,6 +18,8 @@ from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
 HERE = Path(__file__).parent
 S = TypeVar("S", MariaDBServer, RabbitMQServer)
 NUMBERS = itertools.count(1)
+#: A quarter of the time of all tests outside of `tests/external`.
+LONGEST = ("test_operation_table.py", "test_store_machine.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -112,8 +114,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"mariadb", "rabbitmq"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("servers")
-    # What takes longest comes first: begun last, it would go on alone while the other workers had nothing left to do.
-    items.sort(key=lambda item: item.path.name != "test_operation_table.py")
+    _deal_out_the_longest(items)
+
+
+def _deal_out_the_longest(items: list[pytest.Item]) -> None:
+    """Put some of what takes longest where each worker begins.
+
+    Begun last, it would go on alone while the other workers had nothing left to do; and what one worker has begun with,
+    no other takes from it. xdist's work stealing gives each worker as many successive tests.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    found = [item for item in items if item.path.name in LONGEST]
+    longest = [item for first in range(workers) for item in found[first::workers]]
+    others = [item for item in items if item.path.name not in LONGEST]
+    dealt: list[pytest.Item] = []
+    for after in reversed(range(workers)):
+        size = (len(longest) + len(others)) // (after + 1)
+        count = min(-(-len(longest) // (after + 1)), size)
+        dealt += [*longest[:count], *others[: size - count]]
+        del longest[:count], others[: size - count]
+    items[:] = dealt
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -15,7 +15,6 @@ from moorage.messages import (
     BuildInstances,
     ConfirmMigration,
     DeleteInstance,
-    GetAllocations,
     GetResourceProvider,
     ListHosts,
     ListInstances,
@@ -30,7 +29,7 @@ from moorage.messages import (
 )
 from moorage.model import Flavor, Guest, Instance, Migration, RequestSpec
 from moorage.wire import Mutation, R
-from placement_store.schema import allocations, consumers
+from placement_store.schema import allocations, consumers, resource_providers
 
 SMALL = Flavor(vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(vcpus=4, memory_mb=8192, root_gb=20)
@@ -113,12 +112,15 @@ class Stage:
     def held(self) -> dict[str, set[str]]:
         """Return who holds something, by the names of the hosts that it is held of."""
         names = {host.compute_node_uuid: host.service_host for host in self.cloud.client("scheduler").call(ListHosts())}
+        # One statement, so one moment: whoever is seen to hold something may hold nothing in the next.
+        provider = resource_providers.c.uuid.label("provider")
+        joined = allocations.join(consumers, allocations.c.consumer_id == consumers.c.id).join(
+            resource_providers, allocations.c.resource_provider_id == resource_providers.c.id
+        )
+        statement = select(consumers.c.uuid, provider).select_from(joined)
         found: dict[str, set[str]] = {}
-        statement = select(consumers.c.uuid).join(allocations, allocations.c.consumer_id == consumers.c.id).distinct()
-        holding = self.cloud.database.read(lambda connection: connection.scalars(statement).all())
-        for uuid in holding:
-            consumer = self.cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
-            found[uuid] = {names[provider] for provider in consumer.allocations}
+        for row in self.cloud.database.read(lambda connection: connection.execute(statement).all()):
+            found.setdefault(row.uuid, set()).add(names[row.provider])
         return found
 
     def used(self, host: str) -> int:

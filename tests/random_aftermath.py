@@ -10,7 +10,7 @@ from random_operations import HOSTS, Troop
 
 from compute.guest_file import GuestFile
 from harness.cloud import wait_until
-from moorage import audit, ids
+from moorage import audit, errors, ids
 from moorage.audit_command import examine
 from moorage.looking import Look
 from moorage.messages import (
@@ -118,7 +118,10 @@ class Aftermath:
         roots = {one.uuid: one.root_provider_uuid for one in placement.call(ListResourceProviders())}
         found: dict[str, dict[str, Resources]] = {}
         for holder in placement.call(AuditStore()).holders:
-            allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
+            try:
+                allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
+            except errors.ConsumerNotFound:
+                continue  # it has let go of it in between
             # What others have put there is theirs.
             of_hosts: dict[str, Counter[str]] = {}
             for at in allocations.keys() - {self.troop.licences}:
