@@ -1,4 +1,4 @@
-"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing all of it.
+"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing everything.
 
 Threads that want the same reading share it: whoever asked before a reading began is served by it.
 """
@@ -91,11 +91,8 @@ class Follower:
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
-        if self._last_change:
-            # What it tells need not be looked for.
-            self._read_feed(connection)
         # Before all else: what changes from now on is told by the feed after this number.
-        newest = self._last_change or feed.newest(connection)
+        newest = feed.newest(connection)
         self._take_over(
             connection,
             seqs.differing(connection, resource_providers, self._picture.provider_seqs()) | self._picture.unsure(),

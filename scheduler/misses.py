@@ -57,11 +57,6 @@ class Removed:
             count += np.isin(self.rows, list(self._barren))
         return count
 
-    @cached_property
-    def able(self) -> int:
-        """How many of the hosts lack nothing."""
-        return len(self.rows) - int(np.count_nonzero(self.count))
-
     def shortages(self) -> Iterator[Shortage]:
         """Tell the hosts apart by the one class that each is short of: of several, by the one that most lack."""
         left = dict(self.lacking)
@@ -200,16 +195,12 @@ class Misses:
 
         They came through most filters and, among those, lacked the fewest classes and the smallest share of them.
 
-        :param lacking: only hosts that lack something, and none where the same filter removed as many that lacked
-            nothing: room there would have helped nobody.
+        :param lacking: only hosts that lack something.
         """
         left = _NEAREST_HOSTS
         for number in reversed(range(len(self.counts))):
             if self.counts[number].removed and left:
-                removed = self.removed(number)
-                if lacking and removed.able >= _NEAREST_HOSTS:
-                    continue
-                rows = removed.nearest(left, lacking=lacking)
+                rows = self.removed(number).nearest(left, lacking=lacking)
                 left -= len(rows)
                 yield from ((row, number) for row in rows)
 
