@@ -1,21 +1,34 @@
 """The schemas of a database and their migrations: one Alembic branch each, side by side in one database if wanted."""
 
+import logging
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import Connection, MetaData, Table
+from sqlalchemy import Column, Connection, MetaData, Table, inspect
 from stevedore import ExtensionManager
 
 from moorage import errors
+from moorage.columns import name_type
 from moorage.database import Database
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
+LOG = logging.getLogger(__name__)
+
 # Alembic is imported where it is used: every table of ours is declared with a schema, and a command that asks a service
 # would wait longer for the import than for the answer.
+
+
+def compatibility_table(schema: str) -> Table:
+    """Return the table of one row that names the oldest code which works on a schema.
+
+    ``oldest_code`` is the newest revision that this code knows. A release that does not know the revision of the schema
+    itself reads it here whether it may work on the schema all the same.
+    """
+    return Table(f"schema_compatibility_{schema}", MetaData(), Column("oldest_code", name_type(), primary_key=True))
 
 
 @dataclass(frozen=True)
@@ -34,20 +47,42 @@ class Schema:
         """The table in which Alembic keeps the revision of this schema."""
         return f"alembic_version_{self.name}"
 
+    @property
+    def bookkeeping_tables(self) -> frozenset[str]:
+        """The tables that describe this schema itself: its revision, and which code works on it."""
+        return frozenset({self.version_table, compatibility_table(self.name).name})
+
     def upgrade(self, database: Database) -> tuple[str | None, str | None]:
         """Bring the tables to the newest revision; return the revisions before and after.
 
+        Tables of a newer revision are left as they are.
+
+        :raises SchemaTooNew: this version cannot work on the newer revision that they have.
         :raises StoreUnavailable: the database cannot be reached.
         """
         from alembic import command
 
+        before, after = self.planned(database)
+        if before != after:
+            config = self._config()
+            with database.engine.connect() as connection:
+                config.attributes["connection"] = connection
+                config.attributes["schema"] = self
+                command.upgrade(config, "head")
+        return before, after
+
+    def planned(self, database: Database) -> tuple[str | None, str | None]:
+        """Return the revisions before and after an upgrade.
+
+        :raises SchemaTooNew: this version cannot work on the newer revision that the tables have.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
         before = self.revision(database)
-        config = self._config()
-        with database.engine.connect() as connection:
-            config.attributes["connection"] = connection
-            config.attributes["schema"] = self
-            command.upgrade(config, "head")
-        return before, self.revision(database)
+        if before is None or before in self._known_revisions():
+            return before, self.head()
+        self.check(database)
+        LOG.warning("The %s schema is at revision %s, newer than %s: nothing to do", self.name, before, self.head())
+        return before, before
 
     def drop(self, database: Database) -> None:
         """Remove the tables with all that is in them, and what says which revision they had.
@@ -57,7 +92,8 @@ class Schema:
 
         def work(connection: Connection) -> None:
             self.metadata.drop_all(connection)
-            Table(self.version_table, MetaData()).drop(connection, checkfirst=True)
+            for name in self.bookkeeping_tables:
+                Table(name, MetaData()).drop(connection, checkfirst=True)
 
         database.write(work)
 
@@ -80,14 +116,39 @@ class Schema:
 
         return ScriptDirectory.from_config(self._config()).get_current_head()
 
-    def check(self, database: Database) -> None:
-        """Refuse to work on tables of another revision.
+    def check(self, database: Database) -> str:
+        """Refuse to work on tables that this version does not fit; return the revision that they have.
 
-        :raises SchemaMismatch: they are older or newer than this version, or not there.
+        A newer revision is accepted if the schema itself says that code of this version works on it.
+
+        :raises SchemaMismatch: they are older than this version, or not there.
+        :raises SchemaTooNew: they are newer, and this version does not work on them.
         """
-        found, needed = self.revision(database), self.head()
-        if found != needed:
-            raise errors.SchemaMismatch(schema=self.name, found=found or "none", needed=needed or "none")
+        found, needed = self.revision(database), self.head() or "none"
+        if found == needed:
+            return found
+        known = self._known_revisions()
+        if found is None or found in known:
+            raise errors.SchemaMismatch(schema=self.name, found=found or "none", needed=needed)
+        oldest = database.read(self._oldest_code)
+        if oldest not in known:
+            raise errors.SchemaTooNew(schema=self.name, found=found, needed=needed, oldest=oldest or found)
+        LOG.info("The %s schema is at revision %s, newer than %s, and works with it", self.name, found, needed)
+        return found
+
+    def _oldest_code(self, connection: Connection) -> str | None:
+        """Return the newest revision that the oldest usable code knows, or nothing where none is recorded."""
+        table = compatibility_table(self.name)
+        if not inspect(connection).has_table(table.name):
+            return None
+        oldest: str | None = connection.scalar(table.select())
+        return oldest
+
+    def _known_revisions(self) -> frozenset[str]:
+        """Return all revisions that this version brings."""
+        from alembic.script import ScriptDirectory
+
+        return frozenset(script.revision for script in ScriptDirectory.from_config(self._config()).walk_revisions())
 
     def _config(self) -> "Config":
         from alembic.config import Config

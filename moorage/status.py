@@ -162,10 +162,10 @@ def _revision(schema: Schema, url: str, name: str) -> str:
         if database.is_sqlite and not Path(database.url.database or "").is_file():
             # Looking would create it.
             raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
-        schema.check(database)
+        found = schema.check(database)
     finally:
         database.close()
-    return f"{schema.head()} in {mask_url(url)}"
+    return f"{found} in {mask_url(url)}"
 
 
 def _service(line: services.ServiceLine) -> Line:

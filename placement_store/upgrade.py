@@ -34,13 +34,14 @@ def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None)
 def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | None]:
     """Bring one schema to the newest revision; return the revisions before and after.
 
+    :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
     """
     schema = known_schemas()[place.schema]
     database = Database(place.url, f"cell {place.cell}" if place.cell else place.schema, pool_size=1)
     try:
         if dry_run:
-            return schema.revision(database), schema.head()
+            return schema.planned(database)
         return schema.upgrade(database)
     finally:
         database.close()
@@ -49,7 +50,8 @@ def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | N
 class DbUpgrade(Configured, Lister):
     """Create the tables, or bring them to this version: main, conductor, and those of every cell.
 
-    Repeating it changes nothing. Services refuse to start on tables of another version.
+    Repeating it changes nothing, and one that was interrupted is simply repeated. Services refuse to start on older
+    tables; on newer ones they start if the newer release has recorded that they can.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -84,7 +86,10 @@ class DbUpgrade(Configured, Lister):
     def _cells(self, name: str | None) -> Iterator[Place]:
         database = Database(self.conf.database.connection, MAIN.name, pool_size=1)
         try:
-            known = cells.list_cells(database) if MAIN.revision(database) == MAIN.head() else []
+            MAIN.check(database)
+            known = cells.list_cells(database)
+        except errors.SchemaMismatch:  # a dry run, before there are tables that this version can read
+            known = []
         finally:
             database.close()
         if name is not None and name not in {cell.name for cell in known}:

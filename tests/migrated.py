@@ -46,7 +46,7 @@ class OnMariaDB:
             )
         )
         tables = {table for schema in schemas for table in schema.metadata.tables}
-        if grown.keys() != tables | {schema.version_table for schema in schemas}:
+        if grown.keys() != tables.union(*(schema.bookkeeping_tables for schema in schemas)):
             return False
         self._server.end_connections(name)
         # A connection that has just been ended may hold locks for a moment more.

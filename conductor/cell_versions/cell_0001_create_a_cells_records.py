@@ -1,8 +1,8 @@
 """Create a cell's records."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import digest_type, document_type, name_type, request_id_type, uuid_type
 
 revision = "cell_0001"
@@ -11,7 +11,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create a cell's records."""
-    op.create_table(
+    schema_changes.create_table(
         "cell_attempts",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("attempt_id", uuid_type(), nullable=False),
@@ -28,8 +28,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("cell_uuid", "attempt_id"),
         sa.UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
     )
-    op.create_index("ix_cell_attempts_host", "cell_attempts", ["cell_uuid", "host"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_cell_attempts_host", "cell_attempts", ["cell_uuid", "host"])
+    schema_changes.create_table(
         "cell_hosts",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("service_host", name_type(), nullable=False),
@@ -41,9 +41,9 @@ def upgrade() -> None:
         sa.Column("last_seen", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "service_host", "nodename"),
     )
-    op.create_index("ix_cell_hosts_agent", "cell_hosts", ["cell_uuid", "agent"], unique=False)
-    op.create_index("ix_cell_hosts_seen", "cell_hosts", ["cell_uuid", "last_seen"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_cell_hosts_agent", "cell_hosts", ["cell_uuid", "agent"])
+    schema_changes.create_index("ix_cell_hosts_seen", "cell_hosts", ["cell_uuid", "last_seen"])
+    schema_changes.create_table(
         "cell_instances",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -59,8 +59,8 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "uuid"),
     )
-    op.create_index("ix_cell_instances_host", "cell_instances", ["cell_uuid", "host"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_cell_instances_host", "cell_instances", ["cell_uuid", "host"])
+    schema_changes.create_table(
         "cell_operations",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -81,9 +81,9 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "uuid"),
     )
-    op.create_index("ix_cell_operations_due", "cell_operations", ["cell_uuid", "state", "due_at"], unique=False)
-    op.create_index("ix_cell_operations_subject", "cell_operations", ["cell_uuid", "subject"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_cell_operations_due", "cell_operations", ["cell_uuid", "state", "due_at"])
+    schema_changes.create_index("ix_cell_operations_subject", "cell_operations", ["cell_uuid", "subject"])
+    schema_changes.create_table(
         "cell_requests",
         sa.Column("request_id", request_id_type(), nullable=False),
         sa.Column("method", name_type(), nullable=False),
@@ -93,4 +93,4 @@ def upgrade() -> None:
         sa.Column("acknowledged_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("request_id"),
     )
-    op.create_index("ix_cell_requests_created_at", "cell_requests", ["created_at"], unique=False)
+    schema_changes.create_index("ix_cell_requests_created_at", "cell_requests", ["created_at"])

@@ -1,8 +1,8 @@
 """Record returning hosts, guests that nothing is known of, and claims that are not wanted."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, name_type, uuid_type
 
 revision = "cell_0002"
@@ -11,8 +11,10 @@ down_revision = "cell_0001"
 
 def upgrade() -> None:
     """Record returning hosts, guests that nothing is known of, and claims that are not wanted."""
-    op.add_column("cell_hosts", sa.Column("is_returning", sa.Boolean(), server_default=sa.false(), nullable=False))
-    op.create_table(
+    schema_changes.add_column(
+        "cell_hosts", sa.Column("is_returning", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )
+    schema_changes.create_table(
         "cell_guests",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("host", name_type(), nullable=False),
@@ -22,7 +24,7 @@ def upgrade() -> None:
         sa.Column("seen_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "host", "attempt_id"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "cell_disowned",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("claim_id", uuid_type(), nullable=False),
@@ -30,4 +32,4 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "claim_id"),
     )
-    op.create_index("ix_cell_disowned_created_at", "cell_disowned", ["created_at"], unique=False)
+    schema_changes.create_index("ix_cell_disowned_created_at", "cell_disowned", ["created_at"])

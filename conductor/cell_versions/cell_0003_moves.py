@@ -5,6 +5,7 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, name_type, request_id_type, uuid_type
 
 revision = "cell_0003"
@@ -16,7 +17,7 @@ _AT_ONCE = 500
 
 def upgrade() -> None:
     """Record moves, and with each attempt what it was claimed with."""
-    op.create_table(
+    schema_changes.create_table(
         "cell_migrations",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -38,11 +39,13 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "uuid"),
     )
-    op.create_index("ix_cell_migrations_instance", "cell_migrations", ["cell_uuid", "instance_uuid"], unique=False)
-    op.add_column("cell_instances", sa.Column("first_number", sa.Integer(), server_default="1", nullable=False))
-    op.add_column("cell_instances", sa.Column("migration_uuid", uuid_type(), nullable=True))
-    op.add_column("cell_attempts", sa.Column("migration_uuid", uuid_type(), nullable=True))
-    op.add_column("cell_attempts", sa.Column("selection", document_type(), nullable=True))
+    schema_changes.create_index("ix_cell_migrations_instance", "cell_migrations", ["cell_uuid", "instance_uuid"])
+    schema_changes.add_column(
+        "cell_instances", sa.Column("first_number", sa.Integer(), server_default="1", nullable=False)
+    )
+    schema_changes.add_column("cell_instances", sa.Column("migration_uuid", uuid_type(), nullable=True))
+    schema_changes.add_column("cell_attempts", sa.Column("migration_uuid", uuid_type(), nullable=True))
+    schema_changes.add_column("cell_attempts", sa.Column("selection", document_type(), nullable=True))
     _keep_selections(op.get_bind())
 
 

@@ -1,8 +1,8 @@
 """Record which resource groups were attached to an instance after its build."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type
 
 revision = "cell_0004"
@@ -11,4 +11,4 @@ down_revision = "cell_0003"
 
 def upgrade() -> None:
     """Record which resource groups were attached to an instance after its build."""
-    op.add_column("cell_instances", sa.Column("attached", document_type(), nullable=True))
+    schema_changes.add_column("cell_instances", sa.Column("attached", document_type(), nullable=True))

@@ -1,8 +1,8 @@
 """Record which builds have failed on which host."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import name_type, uuid_type
 
 revision = "cell_0005"
@@ -11,7 +11,7 @@ down_revision = "cell_0004"
 
 def upgrade() -> None:
     """Record which builds have failed on which host."""
-    op.create_table(
+    schema_changes.create_table(
         "cell_failed_builds",
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("attempt_id", uuid_type(), nullable=False),
@@ -20,4 +20,4 @@ def upgrade() -> None:
         sa.Column("failed_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "attempt_id"),
     )
-    op.create_index("ix_cell_failed_builds_host", "cell_failed_builds", ["cell_uuid", "host"], unique=False)
+    schema_changes.create_index("ix_cell_failed_builds_host", "cell_failed_builds", ["cell_uuid", "host"])

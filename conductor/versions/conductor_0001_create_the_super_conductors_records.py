@@ -1,8 +1,8 @@
 """Create the super conductor's records."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import digest_type, document_type, id_type, name_type, request_id_type, uuid_type
 
 revision = "conductor_0001"
@@ -11,7 +11,7 @@ down_revision = None
 
 def upgrade() -> None:
     """Create the super conductor's records."""
-    op.create_table(
+    schema_changes.create_table(
         "conductor_instances",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -32,9 +32,9 @@ def upgrade() -> None:
         sa.UniqueConstraint("uuid"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_conductor_instances_operation", "conductor_instances", ["operation_uuid"], unique=False)
-    op.create_index("ix_conductor_instances_project", "conductor_instances", ["project_id", "state"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_conductor_instances_operation", "conductor_instances", ["operation_uuid"])
+    schema_changes.create_index("ix_conductor_instances_project", "conductor_instances", ["project_id", "state"])
+    schema_changes.create_table(
         "conductor_operations",
         sa.Column("uuid", uuid_type(), nullable=False),
         sa.Column("kind", name_type(), nullable=False),
@@ -54,9 +54,9 @@ def upgrade() -> None:
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("uuid"),
     )
-    op.create_index("ix_conductor_operations_due", "conductor_operations", ["state", "due_at"], unique=False)
-    op.create_index("ix_conductor_operations_subject", "conductor_operations", ["subject"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_conductor_operations_due", "conductor_operations", ["state", "due_at"])
+    schema_changes.create_index("ix_conductor_operations_subject", "conductor_operations", ["subject"])
+    schema_changes.create_table(
         "conductor_requests",
         sa.Column("request_id", request_id_type(), nullable=False),
         sa.Column("method", name_type(), nullable=False),
@@ -66,4 +66,4 @@ def upgrade() -> None:
         sa.Column("acknowledged_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("request_id"),
     )
-    op.create_index("ix_conductor_requests_created_at", "conductor_requests", ["created_at"], unique=False)
+    schema_changes.create_index("ix_conductor_requests_created_at", "conductor_requests", ["created_at"])

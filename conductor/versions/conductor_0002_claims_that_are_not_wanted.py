@@ -1,8 +1,8 @@
 """Record claims that are not wanted."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import uuid_type
 
 revision = "conductor_0002"
@@ -11,11 +11,11 @@ down_revision = "conductor_0001"
 
 def upgrade() -> None:
     """Record claims that are not wanted."""
-    op.create_table(
+    schema_changes.create_table(
         "conductor_disowned",
         sa.Column("claim_id", uuid_type(), nullable=False),
         sa.Column("consumer_uuid", uuid_type(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("claim_id"),
     )
-    op.create_index("ix_conductor_disowned_created_at", "conductor_disowned", ["created_at"], unique=False)
+    schema_changes.create_index("ix_conductor_disowned_created_at", "conductor_disowned", ["created_at"])

@@ -1,8 +1,8 @@
 """Record migrations."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
 
 revision = "conductor_0003"
@@ -11,7 +11,7 @@ down_revision = "conductor_0002"
 
 def upgrade() -> None:
     """Record migrations."""
-    op.create_table(
+    schema_changes.create_table(
         "conductor_migrations",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -30,5 +30,5 @@ def upgrade() -> None:
         sa.UniqueConstraint("uuid"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_conductor_migrations_instance", "conductor_migrations", ["instance_uuid"], unique=False)
-    op.create_index("ix_conductor_migrations_state", "conductor_migrations", ["state"], unique=False)
+    schema_changes.create_index("ix_conductor_migrations_instance", "conductor_migrations", ["instance_uuid"])
+    schema_changes.create_index("ix_conductor_migrations_state", "conductor_migrations", ["state"])

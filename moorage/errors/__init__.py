@@ -46,6 +46,7 @@ from moorage.errors.fault import (
 from moorage.errors.installation import (
     ConfigurationError,
     SchemaMismatch,
+    SchemaTooNew,
     UnknownPlugin,
 )
 from moorage.errors.later import (
@@ -122,6 +123,7 @@ __all__ = [
     "RequestInProgress",
     "ResourceClassNotFound",
     "SchemaMismatch",
+    "SchemaTooNew",
     "SearchBoundReached",
     "ServerGroupNotFound",
     "StaleView",

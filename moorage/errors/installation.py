@@ -28,3 +28,13 @@ class SchemaMismatch(ConfigurationError):
     found: str
     needed: str
     reason: str = ""
+
+
+class SchemaTooNew(SchemaMismatch):
+    """The {schema} schema is at revision {found} and works with code of {oldest} or newer; this version is {needed}.
+
+    The database has been upgraded by a newer release: start that one instead. Nothing was changed.
+    """
+
+    code = "moorage.schema_too_new"
+    oldest: str

@@ -1,8 +1,8 @@
 """Create the main schema."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
 
 revision = "main_0001"
@@ -11,14 +11,14 @@ down_revision = None
 
 def upgrade() -> None:
     """Create the main schema."""
-    op.create_table(
+    schema_changes.create_table(
         "aggregates",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("uuid"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "allocations",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("consumer_id", id_type(), nullable=False),
@@ -29,10 +29,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("consumer_id", "resource_provider_id", "resource_class_id", name="uq_allocations"),
     )
-    op.create_index(
+    schema_changes.create_index(
         "ix_allocations_provider", "allocations", ["resource_provider_id", "resource_class_id", "used"], unique=False
     )
-    op.create_table(
+    schema_changes.create_table(
         "cells",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -44,7 +44,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("name"),
         sa.UniqueConstraint("uuid"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "changes",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("resource_provider_id", id_type(), nullable=True),
@@ -53,8 +53,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_changes_created_at", "changes", ["created_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_changes_created_at", "changes", ["created_at"])
+    schema_changes.create_table(
         "consumer_group_counts",
         sa.Column("consumer_group_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("root_provider_id", id_type(), autoincrement=False, nullable=False),
@@ -62,7 +62,7 @@ def upgrade() -> None:
         sa.CheckConstraint("members >= 0", name="ck_consumer_group_counts_members"),
         sa.PrimaryKeyConstraint("consumer_group_id", "root_provider_id"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "consumer_groups",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -75,7 +75,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("uuid"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "consumers",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -98,10 +98,10 @@ def upgrade() -> None:
         sa.UniqueConstraint("uuid"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_consumers_claim", "consumers", ["claim_id"], unique=False)
-    op.create_index("ix_consumers_project", "consumers", ["project_id", "user_id"], unique=False)
-    op.create_index("ix_consumers_unaccepted", "consumers", ["accepted_by", "claimed_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_consumers_claim", "consumers", ["claim_id"])
+    schema_changes.create_index("ix_consumers_project", "consumers", ["project_id", "user_id"])
+    schema_changes.create_index("ix_consumers_unaccepted", "consumers", ["accepted_by", "claimed_at"])
+    schema_changes.create_table(
         "hosts",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("cell_uuid", uuid_type(), nullable=False),
@@ -124,8 +124,8 @@ def upgrade() -> None:
         sa.UniqueConstraint("compute_node_uuid"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_hosts_heartbeat", "hosts", ["up", "heartbeat_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_hosts_heartbeat", "hosts", ["up", "heartbeat_at"])
+    schema_changes.create_table(
         "inventories",
         sa.Column("resource_provider_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("resource_class_id", id_type(), autoincrement=False, nullable=False),
@@ -139,22 +139,22 @@ def upgrade() -> None:
         sa.CheckConstraint("used >= 0", name="ck_inventories_used"),
         sa.PrimaryKeyConstraint("resource_provider_id", "resource_class_id"),
     )
-    op.create_index("ix_inventories_class", "inventories", ["resource_class_id"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_inventories_class", "inventories", ["resource_class_id"])
+    schema_changes.create_table(
         "provider_aggregates",
         sa.Column("resource_provider_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("aggregate_id", id_type(), autoincrement=False, nullable=False),
         sa.PrimaryKeyConstraint("resource_provider_id", "aggregate_id"),
     )
-    op.create_index("ix_provider_aggregates_aggregate", "provider_aggregates", ["aggregate_id"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_provider_aggregates_aggregate", "provider_aggregates", ["aggregate_id"])
+    schema_changes.create_table(
         "provider_traits",
         sa.Column("resource_provider_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("trait_id", id_type(), autoincrement=False, nullable=False),
         sa.PrimaryKeyConstraint("resource_provider_id", "trait_id"),
     )
-    op.create_index("ix_provider_traits_trait", "provider_traits", ["trait_id"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_provider_traits_trait", "provider_traits", ["trait_id"])
+    schema_changes.create_table(
         "requests",
         sa.Column("request_id", request_id_type(), nullable=False),
         sa.Column("method", name_type(), nullable=False),
@@ -170,15 +170,15 @@ def upgrade() -> None:
         sa.Column("acknowledged_at", sa.Double(), nullable=True),
         sa.PrimaryKeyConstraint("request_id"),
     )
-    op.create_index("ix_requests_created_at", "requests", ["created_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_requests_created_at", "requests", ["created_at"])
+    schema_changes.create_table(
         "resource_classes",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("name", name_type(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("name"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "resource_providers",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("uuid", uuid_type(), nullable=False),
@@ -202,16 +202,16 @@ def upgrade() -> None:
         sa.UniqueConstraint("uuid"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_resource_providers_parent", "resource_providers", ["parent_provider_id"], unique=False)
-    op.create_index("ix_resource_providers_root", "resource_providers", ["root_provider_id"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_resource_providers_parent", "resource_providers", ["parent_provider_id"])
+    schema_changes.create_index("ix_resource_providers_root", "resource_providers", ["root_provider_id"])
+    schema_changes.create_table(
         "tombstones",
         sa.Column("consumer_uuid", uuid_type(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("consumer_uuid"),
     )
-    op.create_index("ix_tombstones_created_at", "tombstones", ["created_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_tombstones_created_at", "tombstones", ["created_at"])
+    schema_changes.create_table(
         "traits",
         sa.Column("id", id_type(), autoincrement=True, nullable=False),
         sa.Column("name", name_type(), nullable=False),

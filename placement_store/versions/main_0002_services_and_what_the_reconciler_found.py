@@ -1,8 +1,8 @@
 """Create the tables of services and of what the reconciler found; find acknowledged requests by time."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, name_type, uuid_type
 
 revision = "main_0002"
@@ -11,7 +11,7 @@ down_revision = "main_0001"
 
 def upgrade() -> None:
     """Create the tables of services and of what the reconciler found; find acknowledged requests by time."""
-    op.create_table(
+    schema_changes.create_table(
         "services",
         sa.Column("kind", name_type(), nullable=False),
         sa.Column("name", name_type(), nullable=False),
@@ -22,8 +22,8 @@ def upgrade() -> None:
         sa.Column("heard_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("kind", "name", "cell_uuid"),
     )
-    op.create_index("ix_services_heard_at", "services", ["heard_at"], unique=False)
-    op.create_table(
+    schema_changes.create_index("ix_services_heard_at", "services", ["heard_at"])
+    schema_changes.create_table(
         "reconciled",
         sa.Column("claim_id", uuid_type(), nullable=False),
         sa.Column("consumer_uuid", uuid_type(), nullable=False),
@@ -33,5 +33,5 @@ def upgrade() -> None:
         sa.Column("looked_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("claim_id"),
     )
-    op.create_index("ix_reconciled_looked_at", "reconciled", ["looked_at"], unique=False)
-    op.create_index("ix_requests_acknowledged_at", "requests", ["acknowledged_at"], unique=False)
+    schema_changes.create_index("ix_reconciled_looked_at", "reconciled", ["looked_at"])
+    schema_changes.create_index("ix_requests_acknowledged_at", "requests", ["acknowledged_at"])

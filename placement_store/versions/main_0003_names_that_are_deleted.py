@@ -1,7 +1,8 @@
 """Let resource classes and traits be deleted without giving their numbers away."""
 
 import sqlalchemy as sa
-from alembic import op
+
+from moorage import schema_changes
 
 revision = "main_0003"
 down_revision = "main_0002"
@@ -10,4 +11,6 @@ down_revision = "main_0002"
 def upgrade() -> None:
     """Let resource classes and traits be deleted without giving their numbers away."""
     for table in ("resource_classes", "traits"):
-        op.add_column(table, sa.Column("deleted", sa.Boolean(), server_default=sa.text("0"), nullable=False))
+        schema_changes.add_column(
+            table, sa.Column("deleted", sa.Boolean(), server_default=sa.text("0"), nullable=False)
+        )

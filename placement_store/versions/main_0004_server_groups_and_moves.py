@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import id_type, name_type, uuid_type
 
 revision = "main_0004"
@@ -15,18 +16,24 @@ _POLICIES = {"spread": "anti-affinity", "together": "affinity"}
 
 def upgrade() -> None:
     """Count the members of server groups where they are, and let a migration say whose it is."""
-    op.drop_table("consumer_group_counts")
+    schema_changes.drop_table("consumer_group_counts")
+    found = schema_changes.columns("consumer_groups")
     # SQLite would give the number of a deleted last row out again; its tables are made anew here.
     with op.batch_alter_table("consumer_groups", table_kwargs={"sqlite_autoincrement": True}) as groups:
-        groups.alter_column("rule", new_column_name="policy", existing_type=name_type(), existing_nullable=False)
-        groups.drop_column("home_root_provider_id")
-        groups.drop_column("home_count")
-        groups.drop_column("home_moving")
-        groups.add_column(sa.Column("seq", id_type(), server_default="0", nullable=False))
-        groups.add_column(sa.Column("name", name_type(), nullable=True))
-        groups.add_column(sa.Column("project_id", name_type(), nullable=True))
+        # Each of these is a statement of its own on MySQL and MariaDB, and may be the one that was still carried out.
+        if "rule" in found:
+            groups.alter_column("rule", new_column_name="policy", existing_type=name_type(), existing_nullable=False)
+        for former_column in sorted(found & {"home_root_provider_id", "home_count", "home_moving"}):
+            groups.drop_column(former_column)
+        for column in (
+            sa.Column("seq", id_type(), server_default="0", nullable=False),
+            sa.Column("name", name_type(), nullable=True),
+            sa.Column("project_id", name_type(), nullable=True),
+        ):
+            if column.name not in found:
+                groups.add_column(column)
     for former, policy in _POLICIES.items():
         op.execute(_GROUPS.update().where(_GROUPS.c.policy == former).values(policy=policy))
-    op.add_column("consumers", sa.Column("migration_of", uuid_type(), nullable=True))
-    op.create_index("ix_consumers_group", "consumers", ["consumer_group_id", "root_provider_id"], unique=False)
-    op.create_index("ix_consumers_migration_of", "consumers", ["migration_of"], unique=False)
+    schema_changes.add_column("consumers", sa.Column("migration_of", uuid_type(), nullable=True))
+    schema_changes.create_index("ix_consumers_group", "consumers", ["consumer_group_id", "root_provider_id"])
+    schema_changes.create_index("ix_consumers_migration_of", "consumers", ["migration_of"])

@@ -1,8 +1,8 @@
 """Create the tables of host aggregates and of their hosts."""
 
 import sqlalchemy as sa
-from alembic import op
 
+from moorage import schema_changes
 from moorage.columns import document_type, id_type, name_type, uuid_type
 
 revision = "main_0005"
@@ -11,7 +11,7 @@ down_revision = "main_0004"
 
 def upgrade() -> None:
     """Create the tables of host aggregates and of their hosts."""
-    op.create_table(
+    schema_changes.create_table(
         "host_aggregates",
         sa.Column("aggregate_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("name", name_type(), nullable=False),
@@ -22,11 +22,11 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("aggregate_id"),
         sa.UniqueConstraint("name"),
     )
-    op.create_table(
+    schema_changes.create_table(
         "host_aggregate_hosts",
         sa.Column("aggregate_id", id_type(), autoincrement=False, nullable=False),
         sa.Column("cell_uuid", uuid_type(), nullable=False),
         sa.Column("service_host", name_type(), nullable=False),
         sa.PrimaryKeyConstraint("aggregate_id", "cell_uuid", "service_host"),
     )
-    op.create_index("ix_host_aggregate_hosts_host", "host_aggregate_hosts", ["cell_uuid", "service_host"], unique=False)
+    schema_changes.create_index("ix_host_aggregate_hosts_host", "host_aggregate_hosts", ["cell_uuid", "service_host"])

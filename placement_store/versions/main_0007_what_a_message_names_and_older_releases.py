@@ -1,8 +1,12 @@
-"""Placeholder of this release's revision."""
+"""Record which code works on the schema."""
+
+from moorage import schema_changes
 
 revision = "main_0007"
 down_revision = "main_0006"
 
 
 def upgrade() -> None:
-    """Change nothing yet."""
+    """Record which code works on the schema."""
+    # Everything in this revision expands the schema, so that the code of the revision before works on it.
+    schema_changes.declare_oldest_code("main", "main_0006")

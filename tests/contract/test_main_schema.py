@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from moorage import errors, ids
 from moorage.database import Database
+from moorage.schemas import Schema, known_schemas
 from placement_store.schema import MAIN, METADATA
 
 
@@ -34,7 +35,7 @@ def test_the_upgraded_schema_is_the_one_in_the_code(database: Database) -> None:
 
 
 def _is_of_the_schema(name: str | None, kind: str, _parents: object) -> bool:
-    return kind != "table" or name != MAIN.version_table
+    return kind != "table" or name not in MAIN.bookkeeping_tables
 
 
 def test_upgrading_again_changes_nothing(database: Database) -> None:
@@ -43,15 +44,61 @@ def test_upgrading_again_changes_nothing(database: Database) -> None:
     MAIN.check(database)
 
 
-@pytest.mark.parametrize("revision", [None, "main_0000", "main_9999"])
-def test_an_older_a_newer_and_a_missing_schema_are_refused(database: Database, revision: str | None) -> None:
+@pytest.mark.parametrize("revision", [None, "main_0006"])
+def test_an_older_and_a_missing_schema_are_refused(database: Database, revision: str | None) -> None:
     if revision is not None:
         MAIN.upgrade(database)
-        with database.engine.connect() as connection, connection.begin():
-            connection.execute(text(f"UPDATE {MAIN.version_table} SET version_num = '{revision}'"))
+        _execute(database, f"UPDATE {MAIN.version_table} SET version_num = '{revision}'")
     with pytest.raises(errors.SchemaMismatch) as caught:
         MAIN.check(database)
     assert (caught.value.found, caught.value.needed) == (revision or "none", MAIN.head())
+    assert not isinstance(caught.value, errors.SchemaTooNew)
+
+
+def _upgraded_by_a_newer_release(database: Database, oldest_code: str | None) -> None:
+    MAIN.upgrade(database)
+    _execute(database, f"UPDATE {MAIN.version_table} SET version_num = 'main_9999'")
+    if oldest_code is None:
+        _execute(database, "DROP TABLE schema_compatibility_main")
+    else:
+        _execute(database, f"UPDATE schema_compatibility_main SET oldest_code = '{oldest_code}'")
+
+
+def _execute(database: Database, statement: str) -> None:
+    with database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize("oldest_code", ["main_0006", "main_0007"])
+def test_a_newer_schema_is_worked_on_if_it_says_so_and_upgrading_leaves_it_alone(
+    database: Database, oldest_code: str
+) -> None:
+    _upgraded_by_a_newer_release(database, oldest_code)
+
+    assert MAIN.check(database) == "main_9999"
+    assert MAIN.upgrade(database) == MAIN.planned(database) == ("main_9999", "main_9999")
+    assert MAIN.revision(database) == "main_9999"
+
+
+@pytest.mark.parametrize("oldest_code", ["main_9998", None])
+def test_a_newer_schema_that_needs_newer_code_is_refused_and_upgrading_leaves_it_alone(
+    database: Database, oldest_code: str | None
+) -> None:
+    _upgraded_by_a_newer_release(database, oldest_code)
+
+    for refused in (MAIN.check, MAIN.upgrade, MAIN.planned):
+        with pytest.raises(errors.SchemaTooNew, match=f"main_9999 .* {oldest_code or 'main_9999'} or newer"):
+            refused(database)
+    assert MAIN.revision(database) == "main_9999"
+
+
+@pytest.mark.parametrize("schema", known_schemas().values(), ids=lambda schema: schema.name)
+def test_code_of_the_revision_before_works_on_the_schema(database: Database, schema: Schema) -> None:
+    schema.upgrade(database)
+
+    oldest = database.read(schema._oldest_code)
+
+    assert oldest == sorted(schema._known_revisions())[-2]
 
 
 def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database) -> None:
