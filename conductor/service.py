@@ -131,7 +131,7 @@ class SuperConductor(_Conductor):
         service = logs.service_name(conf)
         worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
         requests = StoredRequests(database, conductor_requests)
-        orders = SuperOrders(requests, operations, worker, deletes)
+        orders = SuperOrders(requests, operations, worker, builds, deletes)
         view = SuperView(conf, database, cells)
         migrations = SuperMigrationView(conf, database, cells)
         targets = Targets(bus.client("scheduler"))

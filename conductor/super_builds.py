@@ -15,7 +15,7 @@ from conductor.disowned import DisownedClaims
 from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
 from moorage import errors
 from moorage.database import Database
-from moorage.messages import BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
+from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
 from moorage.model import Generation, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
@@ -40,6 +40,9 @@ class Asking(Value, frozen=True, kw_only=True):
     generations: dict[Uuid, Generation] = field(default_factory=dict)
     #: How many requests before this one have met a consumer at another generation.
     conflicts: int = 0
+    #: How many alternates each request asks for: as many as were configured when the build was ordered, so that a
+    #: repeated request has the same content. Null in the records of earlier versions.
+    num_alternates: int | None = None
 
 
 class HandingOver(Value, frozen=True, kw_only=True):
@@ -76,17 +79,34 @@ class SuperBuilds:
             (BUILD, "release"): self.release,
         }
 
+    def asking(self, instance_uuids: tuple[str, ...]) -> Asking:
+        """Return the payload of the first step.
+
+        :raises InvalidRequest: more hosts would be asked for than one answer can name.
+        """
+        attempts: int = self._conf.max_attempts
+        hosts = len(instance_uuids) * attempts
+        if hosts > MAX_SELECTIONS:
+            raise errors.InvalidRequest(
+                path="$.instance_uuids",
+                reason=f"{len(instance_uuids)} instances with {attempts} attempts each ([conductor] max_attempts) need "
+                f"{hosts} hosts, and one request may need {MAX_SELECTIONS}: order at most "
+                f"{MAX_SELECTIONS // attempts} instances at once",
+            )
+        return Asking(number=1, instance_uuids=instance_uuids, num_alternates=attempts - 1)
+
     # --- select -------------------------------------------------------------------------------------------------------
 
     def select(self, operation: Operation) -> Record:
         """Ask the scheduler for a claimed host for each instance."""
         asking = operation.read(Asking)
         spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
+        alternates = self._conf.max_attempts - 1 if asking.num_alternates is None else asking.num_alternates
         message = SelectDestinations(
             request_id=operation.derived("select", asking.number),
             request_spec=spec,
             instance_uuids=asking.instance_uuids,
-            num_alternates=self._conf.max_attempts - 1,
+            num_alternates=alternates,
             owner="conductor",
             consumer_generations=asking.generations,
             keep_held=bool(asking.generations),
@@ -134,9 +154,10 @@ class SuperBuilds:
     def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
         if isinstance(fault, _UNDECIDED) and operation.tries < self._conf.max_unanswered_retries:
             raise fault
-        # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer.
+        # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer. One
+        # whose answer is too large for the bus was carried out.
         doubted = self._doubt(operation, asking)
-        if isinstance(fault, _UNDECIDED):
+        if isinstance(fault, (*_UNDECIDED, errors.ReplyTooLarge)):
             doubted = structs.replace(asking, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
 

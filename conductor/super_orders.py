@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 from conductor import super_records
 from conductor.operations import Operations
 from conductor.steps import BUILD, NewOperation, Operation
-from conductor.super_builds import Asking
+from conductor.super_builds import SuperBuilds
 from conductor.super_deletes import SuperDeletes
 from conductor.worker import Worker
 from moorage import context, errors, ids
@@ -17,7 +17,15 @@ from moorage.requests import StoredRequests
 class SuperOrders:
     """What topic `conductor` is ordered to do: answered as soon as it is on record."""
 
-    def __init__(self, requests: StoredRequests, operations: Operations, worker: Worker, deletes: SuperDeletes) -> None:
+    def __init__(
+        self,
+        requests: StoredRequests,
+        operations: Operations,
+        worker: Worker,
+        builds: SuperBuilds,
+        deletes: SuperDeletes,
+    ) -> None:
+        self._builds = builds
         self._requests = requests
         self._operations = operations
         self._worker = worker
@@ -25,7 +33,10 @@ class SuperOrders:
 
     @serves(BuildInstances)
     def build_instances(self, message: BuildInstances) -> list[str]:
-        """Record instances and the operation that builds them."""
+        """Record instances and the operation that builds them.
+
+        :raises InvalidRequest: an instance is named twice, or more hosts would be needed than one answer can name.
+        """
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):
             raise errors.InvalidRequest(path="$.instance_uuids", reason="an instance is named twice")
@@ -35,7 +46,7 @@ class SuperOrders:
             kind=BUILD,
             subject=message.request_id,
             step="select",
-            payload=Asking(number=1, instance_uuids=uuids),
+            payload=self._builds.asking(uuids),
         )
         begun: list[Operation] = []
 

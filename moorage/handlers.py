@@ -1,9 +1,12 @@
 """How a message is answered: whose handler it is, the ids it is handled under, and errors as their own types."""
 
 import inspect
+import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
+
+import msgspec
 
 from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
 
@@ -89,13 +92,35 @@ class Endpoint:
 
     def _answered(self, message: Message[Any]) -> Any:
         try:
-            return encode(self._handler(message))
+            return _fitting(message, encode(self._handler(message)))
         except errors.MoorageError as refusal:
             LOG.debug("%s is answered with %s: %s", message.method, type(refusal).__name__, refusal)
             raise _expected(refusal) from None
         except Exception as fault:
             LOG.exception("%s has failed", message.method)
             raise _expected(errors.InternalError(kind=type(fault).__name__)) from None
+
+
+# --- Size -----------------------------------------------------------------------------------------------------------
+
+#: Bytes of an answer on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the channel:
+#: the caller hears nothing. What a cell is handed is the scheduler's answer and the requests beside it.
+MAX_REPLY = 12 * 2**20
+#: An encoded answer of so many bytes fits in any case: the library encodes it twice, which makes of a byte 3.5 at most.
+_SURELY_FITS = MAX_REPLY // 4
+
+
+def _fitting(message: Message[Any], answer: Any) -> Any:
+    """Return an answer that fits into one message.
+
+    :raises ReplyTooLarge: it does not.
+    """
+    if len(msgspec.json.encode(answer)) <= _SURELY_FITS:
+        return answer
+    size = len(json.dumps(json.dumps(answer)))
+    if size > MAX_REPLY:
+        raise errors.ReplyTooLarge(method=message.method, size=size, limit=MAX_REPLY)
+    return answer
 
 
 # --- Errors ---------------------------------------------------------------------------------------------------------

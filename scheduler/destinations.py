@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, wire
 from moorage.database import Database
-from moorage.messages import SelectDestinations
+from moorage.messages import MAX_SELECTIONS, SelectDestinations
 from moorage.requests import StoredRequests
 from placement_store import claims, groups, moves
 from placement_store.claims import NewClaim
@@ -30,8 +30,6 @@ from scheduler.serving import Refusals
 
 LOG = logging.getLogger(__name__)
 
-#: An answer is stored as one document of at most 16 MiB; a selection is about 600 bytes.
-MAX_SELECTIONS = 10_000
 #: An instance that is to move is not placed as the caller believes it to be.
 MOVED_AWAY = (
     errors.ClaimReleased,

@@ -121,6 +121,18 @@ class ZoneConflict(CallerError):
     other: str
 
 
+class ReplyTooLarge(CallerError):
+    """The answer to {method} has {size} bytes, and {limit} fit into one message.
+
+    A list is asked for in parts (`limit` and `after`). An order that is answered with this was carried out.
+    """
+
+    code = "moorage.reply_too_large"
+    method: str
+    size: int
+    limit: int
+
+
 class InvalidState(CallerError):
     """Not possible now: {reason}."""
 

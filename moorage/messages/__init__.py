@@ -6,6 +6,8 @@ with. Senders and servers share the class, so there is one shape per message and
 
 from moorage.messages.basis import (
     MAX_INSTANCES,
+    MAX_LISTED,
+    MAX_SELECTIONS,
     Done,
     InstanceUuids,
 )
@@ -160,6 +162,8 @@ __all__ = [
     "DEFAULT_SEARCH_STEPS",
     "MAX_CANDIDATES",
     "MAX_INSTANCES",
+    "MAX_LISTED",
+    "MAX_SELECTIONS",
     "AbortMigration",
     "AcceptClaim",
     "AcceptInCell",

@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from harness.servers import RabbitMQServer
 from moorage import bus, context, errors, logs, options
+from moorage.handlers import MAX_REPLY
 from moorage.model import Name, Uuid, Value
 from moorage.wire import Message, Mutation
 
@@ -150,6 +151,17 @@ class OldHall:
         return Greeting(text=f"Hello {message.name}")
 
 
+class Choir:
+    """A service with an answer of a given size."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @bus.serves(Sing)
+    def sing(self, message: Sing) -> str:
+        return self.text
+
+
 class Cloud:
     """A broker, and all that a test connects to it."""
 
@@ -257,6 +269,21 @@ def test_a_malformed_answer_is_the_servers_fault(cloud: Cloud) -> None:
     cloud.serve(Hall())
     with pytest.raises(errors.InternalError):
         cloud.client().call(WrongAnswer(name="Ada"))
+
+
+def test_an_answer_of_the_largest_size_arrives(cloud: Cloud) -> None:
+    cloud.serve(Choir("x" * (MAX_REPLY - 100)))
+    assert len(cloud.client().call(Sing())) == MAX_REPLY - 100
+
+
+# A quotation mark takes two bytes on the bus and four in its envelope, a letter beyond ASCII seven.
+@pytest.mark.parametrize("text", ["x" * MAX_REPLY, '"' * (MAX_REPLY // 4), "é" * (MAX_REPLY // 7 + 1)], ids=len)
+def test_an_answer_that_is_too_large_for_a_message_is_a_typed_error(cloud: Cloud, text: str) -> None:
+    cloud.serve(Choir(text))
+    with pytest.raises(errors.ReplyTooLarge) as caught:
+        cloud.client().call(Sing())
+    assert (caught.value.method, caught.value.limit) == ("sing", MAX_REPLY)
+    assert MAX_REPLY < caught.value.size < 1.01 * MAX_REPLY
 
 
 @pytest.mark.parametrize(

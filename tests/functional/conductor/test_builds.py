@@ -1,9 +1,10 @@
 """A build in the super conductor: asked for, placed, handed over."""
 
 import pytest
-from conductor_builders import LosesReplies, World, node, wait_until
+from conductor_builders import FakeScheduler, LosesReplies, World, node, wait_until
 
 from moorage import errors, ids
+from moorage.bus import serves
 from moorage.messages import (
     ListInstances,
     SelectDestinations,
@@ -120,6 +121,65 @@ def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(worl
     world.becomes(uuid, "active")
     assert len(world.scheduler.asked) == 2
     assert len({asked.request_id for asked in world.scheduler.asked}) == 1
+
+
+class ReconfiguredMeanwhile(LosesReplies):
+    """Between the lost answer and the repeated request the operator changes how often a build is tried."""
+
+    world: World
+
+    def while_it_is_lost(self, message: SelectDestinations) -> None:
+        self.world.conf.set_override("max_attempts", 5, group="conductor")
+
+
+def test_a_repeated_request_asks_for_as_many_alternates_as_when_the_build_was_ordered(world: World) -> None:
+    world.scheduler = scheduler = ReconfiguredMeanwhile(world.placement)
+    scheduler.world = world
+    world.serve("scheduler", scheduler)
+
+    [uuid] = world.build()
+
+    world.becomes(uuid, "active")
+    assert [message.num_alternates for message in scheduler.asked] == [2, 2]
+    assert len({message.request_id for message in scheduler.asked}) == 1
+
+    [later] = world.build()
+    world.becomes(later, "active")
+    assert scheduler.asked[-1].num_alternates == 4
+
+
+def test_an_order_that_needs_more_hosts_than_one_answer_can_name_is_refused_whole(world: World) -> None:
+    world.conf.set_override("max_attempts", 100, group="conductor")
+    uuids = [ids.fresh() for _ in range(101)]
+
+    with pytest.raises(errors.InvalidRequest, match=r"101 instances with 100 attempts each .* at most 100 instances"):
+        world.build(*uuids)
+
+    assert world.bus.client("conductor").call(ListInstances()) == []
+    assert world.pending("conductor") == 0
+    assert world.build(*uuids[:100]) == uuids[:100]
+
+
+class TooLargeAnswers(FakeScheduler):
+    """Carries a request out, whose answer does not fit into a message."""
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        super().select_destinations(message)
+        raise errors.ReplyTooLarge(method=message.method, size=20_000_000, limit=12_000_000)
+
+
+def test_what_was_claimed_by_an_answer_that_is_too_large_is_released(world: World) -> None:
+    world.scheduler = TooLargeAnswers(world.placement)
+    world.serve("scheduler", world.scheduler)
+
+    uuids = world.build(ids.fresh(), ids.fresh())
+
+    for uuid in uuids:
+        assert "20000000 bytes" in str(world.becomes(uuid, "error").reason)
+    wait_until(lambda: world.pending("conductor") == 0)
+    assert world.placement.held == {}
+    assert len(world.scheduler.asked) == 1
 
 
 def test_when_the_scheduler_never_answers_the_instance_is_in_error_and_a_late_claim_is_impossible(world: World) -> None:
