@@ -131,11 +131,16 @@ class Client:
         :raises MoorageError: what the server has raised.
         """
         seconds = self._timeout if timeout is None else timeout
-        prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
         with self._faults(message, seconds):
             self._bus.reach()
             failpoints.reached("send", message.topic, message.method)
-            data = prepared.call(_outgoing(message), message.method, **encode(message))
+            try:
+                data = self._ask(message, seconds)
+            except rpc_dispatcher.UnsupportedVersion:
+                # A server of a former release: it has done nothing, and compares nothing.
+                if (unguarded := message.unguarded()) == message:
+                    raise
+                data = self._ask(unguarded, seconds)
             failpoints.reached("answered", message.topic, message.method)
         self._bus.has_replied()
         try:
@@ -145,6 +150,10 @@ class Client:
             LOG.error("The answer to %s on %s is malformed: %s", message.method, self._address, fault)
             raise errors.InternalError(kind="MalformedReply") from fault
         return reply
+
+    def _ask(self, message: Message[Any], seconds: float) -> Any:
+        prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
+        return prepared.call(_outgoing(message), message.method, **encode(message))
 
     def ping(self, timeout: float | None = None) -> None:
         """Return once somebody who serves this topic has answered, whatever it is that they serve.
@@ -178,7 +187,8 @@ class Client:
         except (oslo_messaging.MessagingTimeout, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
-            served = f"{message.method} is not served on {self._address} at version {message.lowest_version()}"
+            version = message.unguarded().lowest_version()
+            served = f"{message.method} is not served on {self._address} at version {version}"
             raise errors.InvalidRequest(path="$", reason=served) from None
         except oslo_messaging.RemoteError as remote:
             raise errors.InternalError(kind=str(remote.exc_type)) from None

@@ -2,9 +2,10 @@
 
 import hashlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, Generic, TypeVar, get_args
+from functools import cache
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
 
 import msgspec
 
@@ -23,7 +24,11 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     #: The version of the topic's interface that brought this method.
     version: ClassVar[str] = "1.0"
     #: Fields that came later, each with the version that brought it; one within another's value by both, with a dot.
+    #: A field that is new in a nested value since version 1.6 stands in that value's own ``since`` instead.
     since: ClassVar[Mapping[str, str]] = {}
+    #: Optional fields, null by default, that name the state which the message may act on. They are no part of the
+    #: digest, and a server of a release that does not know them gets the message without them.
+    guards: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def reply_type(cls) -> Any:
@@ -37,12 +42,18 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
         """Return the lowest version that carries all that this message says."""
         said = encode(self)
         versions = [self.version, *(version for name, version in self.since.items() if _says(said, name))]
+        if _later_fields(type(self)):
+            versions += _versions_within(self, said)
         return max(versions, key=_parts)
 
     @classmethod
     def newest_version(cls) -> str:
         """Return the version that carries all that such a message can say."""
-        return max([cls.version, *cls.since.values()], key=_parts)
+        return max([cls.version, *cls.since.values(), *_later_fields(cls)], key=_parts)
+
+    def unguarded(self) -> Self:
+        """Return the same message without its guards, as a release that does not know them understands it."""
+        return msgspec.structs.replace(self, **dict.fromkeys(self.guards))
 
 
 class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
@@ -51,8 +62,8 @@ class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
     request_id: RequestId
 
     def digest(self) -> bytes:
-        """Return a digest of all content but the request id (32 bytes)."""
-        content = encode(self)
+        """Return a digest of all content but the request id and the guards (32 bytes)."""
+        content = encode(self.unguarded() if self.guards else self)
         del content["request_id"]
         return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
 
@@ -64,6 +75,35 @@ def _says(content: Any, path: str) -> bool:
             return False
         content = content[name]
     return True
+
+
+@cache
+def _later_fields(kind: type[Value]) -> frozenset[str]:
+    """Return the versions that brought fields of the values nested in a kind of value."""
+    reached: set[Any] = set()
+    pending: list[Any] = [field.type for field in msgspec.structs.fields(kind)]
+    while pending:
+        found = pending.pop()
+        pending += get_args(found)
+        if isinstance(found, type) and issubclass(found, Value) and found not in reached:
+            reached.add(found)
+            pending += [field.type for field in msgspec.structs.fields(found)]
+    return frozenset(version for nested in reached for version in nested.since.values())
+
+
+def _versions_within(value: object, data: object) -> Iterator[str]:
+    """Yield the version of each field that an encoded message has in a nested value; it has the value's shape."""
+    if isinstance(value, Value) and isinstance(data, dict):
+        for name, part in data.items():
+            if name in value.since and not isinstance(value, Message):
+                yield value.since[name]
+            yield from _versions_within(getattr(value, name), part)
+    elif isinstance(value, dict) and isinstance(data, dict):
+        for name, part in data.items():
+            yield from _versions_within(value[name], part)
+    elif isinstance(value, list | tuple) and isinstance(data, list | tuple):
+        for part, encoded in zip(value, data, strict=True):
+            yield from _versions_within(part, encoded)
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Names, amounts, and what all values have in common."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -32,3 +33,7 @@ DISK_GB = "DISK_GB"
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all values have in common: frozen, keyword-only, and silent about fields left at their default."""
+
+    #: Fields that came after version 1.5, each with the version that brought it: a message with one is sent at that
+    #: version, whatever message it is.
+    since: ClassVar[Mapping[str, str]] = {}

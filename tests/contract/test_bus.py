@@ -39,6 +39,18 @@ class Greet(Message[Greeting], frozen=True, kw_only=True):
     politely: bool = False
 
 
+class GreetKnown(Message[Greeting], frozen=True, kw_only=True):
+    """A greeting that names how often the guest has been greeted before."""
+
+    topic = "hall"
+    method = "greet"
+    since: ClassVar = {"politely": "1.2", "before": "1.6"}
+    guards: ClassVar = frozenset({"before"})
+    name: Name
+    politely: bool = False
+    before: int | None = None
+
+
 class OldGreet(Message[Greeting], frozen=True, kw_only=True):
     """What a server knows that was installed before `politely` came."""
 
@@ -324,6 +336,13 @@ def test_the_lowest_version_that_carries_the_message_is_sent(cloud: Cloud) -> No
     with pytest.raises(errors.InvalidRequest, match=r"1\.2") as caught:
         cloud.client().call(Greet(name="Ada", politely=True))
     assert caught.value.data["path"] == "$"
+
+
+def test_a_server_of_a_former_release_gets_a_message_without_the_guards_that_it_does_not_know(cloud: Cloud) -> None:
+    cloud.serve(OldHall())
+    assert cloud.client().call(GreetKnown(name="Ada", before=3)).text == "Hello Ada"
+    with pytest.raises(errors.InvalidRequest, match=r"1\.2"):
+        cloud.client().call(GreetKnown(name="Ada", before=3, politely=True))
 
 
 def test_a_server_takes_fields_that_came_later(cloud: Cloud) -> None:

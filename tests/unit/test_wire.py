@@ -4,6 +4,7 @@ import json
 from typing import Any, ClassVar, get_args
 
 import pytest
+from message_samples import RECORDS, every_message, nested_values
 from msgspec import field
 from scheduler_builders import CELLS, select
 
@@ -11,11 +12,15 @@ from moorage import broker, errors, messages
 from moorage.model import Destination, Name, Value
 from moorage.wire import Message, Mutation, decode, decode_strictly, encode
 
+#: The fields of all messages of version 1.5, and of the values within them, by the name of their class.
+FORMER_FIELDS: dict[str, list[str]] = json.loads((RECORDS / "fields-1.5.json").read_text())
 UUID = "00000000-0000-0000-0000-000000000001"
 
 
 class Inner(Value, frozen=True, kw_only=True):
+    since: ClassVar = {"colour": "1.11"}
     amount: int = 0
+    colour: str | None = None
 
 
 class Order(Mutation[list[Inner]], frozen=True, kw_only=True):
@@ -33,11 +38,6 @@ class Order(Mutation[list[Inner]], frozen=True, kw_only=True):
 
 def order(**fields: Any) -> Order:
     return Order(request_id="r-1", name="x", **fields)
-
-
-def every_message() -> list[type[Message[Any]]]:
-    found = [value for value in vars(messages).values() if isinstance(value, type) and issubclass(value, Message)]
-    return [kind for kind in found if kind not in (Message, Mutation)]
 
 
 EVERY = pytest.mark.parametrize("kind", every_message(), ids=lambda kind: kind.__name__)
@@ -75,15 +75,15 @@ def test_a_fault_is_named_by_its_path_in_few_words(data: object, path: str) -> N
 @pytest.mark.parametrize(
     ("extra", "path"),
     [
-        ({"colour": 1}, "$"),
-        ({"inner": {"colour": 1}}, "$.inner"),
-        ({"many": [{}, {"colour": 1}]}, "$.many[1]"),
-        ({"by_name": {"a": {"colour": 1}}}, "$.by_name['a']"),
+        ({"shade": 1}, "$"),
+        ({"inner": {"shade": 1}}, "$.inner"),
+        ({"many": [{}, {"shade": 1}]}, "$.many[1]"),
+        ({"by_name": {"a": {"shade": 1}}}, "$.by_name['a']"),
     ],
 )
 def test_an_unknown_field_is_refused_in_a_request_and_ignored_in_a_reply(extra: dict[str, Any], path: str) -> None:
     data = {"request_id": "r-1", "name": "x", **extra}
-    with pytest.raises(errors.InvalidRequest, match="colour") as caught:
+    with pytest.raises(errors.InvalidRequest, match="shade") as caught:
         decode_strictly(Order, data)
     assert caught.value.data["path"] == path
     assert decode(Order, data).name == "x"
@@ -101,6 +101,40 @@ def test_a_field_within_another_ones_value_moves_the_version_too() -> None:
 
     assert asked(cell=CELLS[0]) == "1.0"
     assert asked(cell=CELLS[0], allow_cross_cell_move=True) == "1.4"
+
+
+@pytest.mark.parametrize(
+    "within",
+    [{"inner": Inner(colour="red")}, {"many": (Inner(), Inner(colour="red"))}, {"by_name": {"a": Inner(colour="red")}}],
+)
+def test_a_later_field_of_a_nested_value_moves_the_version_of_every_message_that_has_it(within: dict[str, Any]) -> None:
+    assert order(inner=Inner(amount=3)).lowest_version() == "1.1"
+    assert order(**within).lowest_version() == "1.11"
+    assert Order.newest_version() == "1.11"
+
+
+@EVERY
+def test_a_field_that_was_not_in_the_former_release_names_its_version(kind: type[Message[Any]]) -> None:
+    for value in (kind, *nested_values(kind)):
+        # A value that is new itself is in a field or a message that is.
+        new = set(value.__struct_fields__) - set(FORMER_FIELDS.get(value.__name__, value.__struct_fields__))
+        wanted = f"{value.__name__}: name the version of each new field in its `since`"
+        assert {value.since.get(name) for name in new} <= {"1.6"}, wanted
+    assert kind.__name__ in FORMER_FIELDS or kind.version == "1.6", f"{kind.__name__} is new: its version is 1.6"
+
+
+class Guarded(Mutation[list[Inner]], frozen=True, kw_only=True):
+    topic = "shop"
+    method = "guarded"
+    since: ClassVar = {"seen": "1.6"}
+    guards: ClassVar = frozenset({"seen"})
+    seen: int | None = None
+
+
+def test_a_guard_moves_the_version_and_is_no_part_of_the_digest() -> None:
+    guarded = Guarded(request_id="r-1", seen=3)
+    assert (guarded.lowest_version(), guarded.unguarded().lowest_version()) == ("1.6", "1.0")
+    assert guarded.digest() == guarded.unguarded().digest() == Guarded(request_id="r-2", seen=4).digest()
 
 
 def test_the_digest_covers_all_but_the_request_id() -> None:
