@@ -18,6 +18,4 @@ class CandidateEndpoint:
     @serves(ListAllocationCandidates)
     def list_allocation_candidates(self, message: ListAllocationCandidates) -> AllocationCandidates:
         """Return ways to serve a request; see :func:`placement_store.candidates.listing.list_candidates`."""
-        return self._database.read(
-            lambda connection: listing.list_candidates(connection, self._names, message.request, message.limit)
-        )
+        return listing.list_candidates(self._database.read, self._names, message.request, message.limit)

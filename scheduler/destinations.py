@@ -26,7 +26,7 @@ from scheduler.follow import Follower
 from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
 from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.serving import Refusals
+from scheduler.serving import Refusals, budget_for
 
 LOG = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Destinations:
         """
         _check_size(message)
         _check_move(message)
-        refusals = Refusals()
+        refusals = Refusals(budget_for(len(message.instance_uuids)))
         try:
             decision = self.deciding.begin(message)
         except errors.InvalidRequest as fault:

@@ -18,7 +18,7 @@ from scheduler import circumstances
 from scheduler.circumstances import Circumstances
 from scheduler.deciding import Deciding
 from scheduler.planning import Plan
-from scheduler.serving import Refusals
+from scheduler.serving import Refusals, budget_for
 
 
 class Explaining:
@@ -45,7 +45,7 @@ class Explaining:
             raise errors.InvalidRequest(path="$.moving", reason="it is not said which instance is to move")
         asked = _as_if_asked(message)
         read = partial(self._circumstances, message, asked)
-        decision, refusals = self._deciding.begin(asked, read), Refusals()
+        decision, refusals = self._deciding.begin(asked, read), Refusals(budget_for(message.instances))
         self._check_hosts(message.hosts)
         known, plan = decision.plan(refusals, message.hosts)
         if isinstance(plan, Plan):

@@ -9,8 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from moorage import errors
 from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
 from moorage.plugin import BoolArray, FloatArray, HostInventory
+from placement_store.search_budget import SearchBudget
 from scheduler.funnel import Filtered
 from scheduler.ranking import RowArray
 from scheduler.serving import Serving
@@ -211,7 +213,7 @@ class Misses:
         lacking = [name for name, mask in removed.lacking.items() if mask[place]]
         host = self._view.hosts[row].service_host
         if not lacking:
-            yield from _of_groups(self._view, row, host, self._serving.request)
+            yield from _of_groups(self._view, row, host, self._serving.request, self._serving.budget)
         for name in lacking:
             held = self._view.held(row, name)
             for amount in asked.of_one[name]:
@@ -237,7 +239,7 @@ def _asked_together(request: ResourceRequest) -> list[tuple[str, int]]:
     return [(name, sum(each)) for name, each in amounts.items() if len(each) > 1]
 
 
-def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest) -> Iterator[Miss]:
+def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, budget: SearchBudget) -> Iterator[Miss]:
     """Yield what is lacking of a host that has room for each amount: a group that no provider of it serves alone.
 
     Where each can be served, but not all together, it is what the groups ask for together.
@@ -245,13 +247,22 @@ def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest) ->
     alone = {
         suffix: group
         for suffix, group in request.groups.items()
-        if group.resources and Serving(_only(request, suffix, group), {}).first(view, row) is None
+        if group.resources and not _may_be_served(view, row, _only(request, suffix, group), budget)
     }
     reason = "no provider serves {}" if alone else "its providers cannot serve {} together with the other groups"
     for suffix, group in (alone or request.groups).items():
         what = reason.format(f"group {suffix}" if suffix != UNSUFFIXED else "the unsuffixed group")
         for name, amount in group.resources.items():
             yield _miss(host, name, amount, float(view.room(name)[row]), what)
+
+
+def _may_be_served(view: Snapshot, row: int, request: ResourceRequest, budget: SearchBudget) -> bool:
+    """Tell whether a host serves a request, or whether that was not found out."""
+    serving = Serving(request, {}, budget)
+    try:
+        return serving.first(view, row) is not None or row in serving.given_up
+    except errors.SearchBoundReached:
+        return True
 
 
 def _only(request: ResourceRequest, suffix: str, group: ResourceGroup) -> ResourceRequest:

@@ -133,7 +133,7 @@ class Planner:
         """Plan with those hosts alone that have come through some stages before the filters."""
         message, refusals, request = task.message, task.refusals, task.message.request_spec
         count, seed = len(message.instance_uuids), seed_of(message.request_id)
-        serving = Serving(request.resource_request, refusals.tried)
+        serving = Serving(request.resource_request, refusals.tried, refusals.budget)
         view, planned = task.views(_classes(serving.request))
         entering = _entering(view, before)
         chosen: list[Choice] = []

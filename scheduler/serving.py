@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest, Resources
 from placement_store import candidates
+from placement_store.search_budget import SECONDS, SearchBudget
 from scheduler.forest import Tree
 from scheduler.view import Snapshot
 
@@ -20,6 +21,9 @@ WAYS_OF_A_HOST = 4
 STEPS_OF_A_HOST = 10_000
 #: On how many hosts the search may be given up before the whole request is: nobody waits for thousands of them.
 GIVEN_UP_HOSTS = 5
+
+#: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
+_SECONDS_OF_AN_INSTANCE = 0.002
 
 #: What a claim asks of the store, whichever groups it is for: amounts by provider and class.
 Amounts = frozenset[tuple[str, str, int]]
@@ -32,9 +36,16 @@ def amounts_of(request: AllocationRequest) -> Amounts:
     )
 
 
+def budget_for(instances: int) -> SearchBudget:
+    """Return the budget of all searches for one request, however often it is planned."""
+    return SearchBudget(seconds=SECONDS + _SECONDS_OF_AN_INSTANCE * instances)
+
+
 @dataclass(slots=True)
 class Refusals:
-    """What the store has refused to one request so far."""
+    """What the store has refused to one request so far, and what is left of the budget for its searches."""
+
+    budget: SearchBudget = field(default_factory=SearchBudget)
 
     #: By compute node, the ways that were tried in vain.
     tried: dict[str, set[Amounts]] = field(default_factory=dict)
@@ -58,13 +69,19 @@ class Serving:
     """Finds the providers that serve a request, host by host.
 
     :param tried: by compute node, the ways that are not to be tried again.
+    :param budget: what all searches for the request may cost together; by default a new one.
     :param steps: how many positions of the search are looked at on one host.
     """
 
     def __init__(
-        self, request: ResourceRequest, tried: Mapping[str, Collection[Amounts]], steps: int = STEPS_OF_A_HOST
+        self,
+        request: ResourceRequest,
+        tried: Mapping[str, Collection[Amounts]],
+        budget: SearchBudget | None = None,
+        steps: int = STEPS_OF_A_HOST,
     ) -> None:
         self.request = request
+        self.budget = budget or SearchBudget()
         self._steps = steps
         self._plain = only_resources(request)
         self._tried = tried
@@ -76,7 +93,7 @@ class Serving:
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
         """Return the first way in which a host's providers can serve the request; nothing, if none is found.
 
-        :raises SearchBoundReached: the search has had to be given up on too many hosts.
+        :raises SearchBoundReached: the search was given up on too many hosts, or the budget is used up.
         """
         if row in self.barren:
             return None
@@ -89,7 +106,7 @@ class Serving:
                         return way
             except errors.SearchBoundReached as fault:
                 self.given_up[row] = fault
-                if len(self.given_up) >= GIVEN_UP_HOSTS:
+                if len(self.given_up) >= GIVEN_UP_HOSTS or self.budget.is_spent:
                     raise
         self.barren.add(row)
         return None
@@ -101,7 +118,10 @@ class Serving:
         if self._plain is not None and known.is_flat:
             return _of_flat_host(view, known, self._plain)
         tree = view.host_tree(row)
-        return () if tree is None else candidates.search(tree, self.request, max_steps=self._steps)
+        return () if tree is None else self._search(tree)
+
+    def _search(self, tree: candidates.HostTree) -> Iterable[AllocationRequest]:
+        return candidates.search(tree, self.request, max_steps=self._steps, budget=self.budget)
 
 
 def only_resources(request: ResourceRequest) -> Resources | None:

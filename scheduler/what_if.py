@@ -16,6 +16,7 @@ import numpy as np
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRequest, WhatIf
 from moorage.plugin import BoolArray, IntArray
+from placement_store.search_budget import SearchBudget
 from scheduler.amounts import InventoryArrays
 from scheduler.funnel import Funnel
 from scheduler.planned_view import PlannedView
@@ -58,6 +59,7 @@ class Counting:
         self._feasible = feasible
         self._clock = clock
         self._until = clock() + seconds
+        self._budget = SearchBudget(seconds=seconds)
         self._late = False
         self._totals = _totals(self._asked)
         self._units = {
@@ -220,7 +222,7 @@ class Counting:
     def _placed(self, rows: IntArray, most: IntArray) -> _Count:
         """Place one instance after another on these hosts, until nothing fits or there is no more time."""
         planned = PlannedView.of(self._view, self._totals)
-        serving = Serving(self._asked, {})
+        serving = Serving(self._asked, {}, self._budget)
         more, exact = 0, True
         for row in rows.tolist():
             here = 0

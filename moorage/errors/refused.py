@@ -114,11 +114,15 @@ class ImpossibleDeal(PlacementRefused):
 
 
 class SearchBoundReached(PlacementRefused):
-    """The search for {what} was given up after {steps} steps; whether there is a way is not known."""
+    """The search for {what} was given up after {steps} steps; whether there is a way is not known: {narrow}.
+
+    All searches of one request share one budget of steps and processor time. The same request would use it up again.
+    """
 
     code = "moorage.search_bound_reached"
     what: str
     steps: int
+    narrow: str = "ask for fewer suffixed groups, or name in_tree, member_of or traits that fewer providers have"
 
 
 class BuildFailed(PlacementRefused):

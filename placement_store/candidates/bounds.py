@@ -31,6 +31,7 @@ def narrowed(puzzle: Puzzle, state: State) -> State:
     while changed:
         changed = False
         for subtree, groups in enumerate(puzzle.groups_of_subtree):
+            puzzle.budget.check()
             if state.tops[subtree] != NOT_CHOSEN:
                 continue
             top = puzzle.top_of_subtree[subtree]
@@ -142,6 +143,7 @@ class _Seating:
         return self._seat(group)
 
     def _seat(self, group: int) -> bool:
+        self._puzzle.budget.check()
         domain = self._state.domains[group]
         if free := domain & ~self._full:
             self._sit(group, (free & -free).bit_length() - 1)

@@ -3,7 +3,9 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from random import Random
+from typing import Protocol, TypeVar
 
 from msgspec import structs
 from sqlalchemy import Connection, bindparam, select
@@ -19,66 +21,92 @@ from moorage.model import (
 from placement_store import bulk
 from placement_store.candidates.batch import Batch, Pools
 from placement_store.candidates.load import trees_of
-from placement_store.candidates.needs import needs_of, roots_that_meet
-from placement_store.candidates.search import search
+from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
+from placement_store.candidates.search import MAX_STEPS, search
 from placement_store.candidates.singles import search_one_of_each_tree
 from placement_store.candidates.tree import HostTree, Provider
 from placement_store.candidates.validity import check
 from placement_store.names import ResourceClassNames
 from placement_store.schema import resource_providers
+from placement_store.search_budget import SearchBudget
 
 LOG = logging.getLogger(__name__)
 
 # Roots looked at in one go: few at first, for those who want one candidate; then more, for those who must go far.
 # Both numbers are arbitrary.
 _FIRST_BATCH, _LARGEST_BATCH = 16, 512
+# How many positions each tree is searched for at first, and in which part of the time that is left. Arbitrary.
+_FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
+
+R = TypeVar("R")
+
+
+class Read(Protocol):
+    """Runs a function of a connection in a transaction that writes nothing, such as ``Database.read``."""
+
+    def __call__(self, work: Callable[[Connection], R], /) -> R:
+        """Return what ``work`` returns."""
 
 
 def list_candidates(
-    connection: Connection,
+    read: Read,
     names: ResourceClassNames,
     request: ResourceRequest,
     limit: int,
     *,
     one_of_each_tree: bool = False,
     drawn: Random | None = None,
+    budget: SearchBudget | None = None,
 ) -> AllocationCandidates:
     """Return at most ``limit`` ways to serve a request, and all providers of the trees that they come from.
 
     The trees of a batch take turns, so that one with many ways does not keep the others out. The same store gives the
     same answer, unless it is ``drawn``: then the trees come in any order, and so do providers that are equal for the
-    request.
+    request. No transaction is open while trees are searched.
 
+    :param read: runs a function of a connection in a transaction of its own.
     :param one_of_each_tree: whether to leave out what takes more than one provider of a tree.
     :raises InvalidRequest: the request contradicts itself or leaves something open.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
+    :param budget: the budget of all searches together; by default a new one.
     :raises SearchBoundReached: nothing was found, and of at least one tree it is not known whether there is anything.
     """
     check(request, path="$.request")
-    needs, pools = needs_of(connection, request), Pools.read(connection)
-    placed = _in_trees(connection, request, pools)
+    needs, pools, placed = read(lambda connection: _resolved(connection, request))
     if placed is None or not needs.can_be_met:
         return AllocationCandidates()
     request, roots = placed
     find = search_one_of_each_tree if one_of_each_tree else search
     seed = None if drawn is None else drawn.getrandbits(32)
-    listing = _Listing(limit, lambda tree: find(tree, request, seed=seed))
-    for root_ids in _batches(connection, roots) if drawn is None else _drawn_batches(connection, roots, drawn):
-        batch = Batch.of(connection, pools, root_ids)
-        passing = roots_that_meet(connection, needs, batch)
-        listing.add(_trees(connection, names, pools, batch, passing, drawn))
+    listing = _Listing(limit, partial(find, request=request, seed=seed), budget or SearchBudget())
+    for root_ids in _batches(read, roots) if drawn is None else _drawn_batches(read, roots, drawn):
+        listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, drawn=drawn)))
         if listing.is_full:
             break
+    listing.add_hard_ones()
     return listing.answer()
 
 
-class _Listing:
-    """Gathers candidates, each once, until there are enough."""
+def _resolved(
+    connection: Connection, request: ResourceRequest
+) -> tuple[Needs, Pools, tuple[ResourceRequest, Collection[int] | None] | None]:
+    pools = Pools.read(connection)
+    return needs_of(connection, request), pools, _in_trees(connection, request, pools)
 
-    def __init__(self, limit: int, find: Callable[[HostTree], Iterator[AllocationRequest]]) -> None:
+
+class _Listing:
+    """Gathers candidates, each once, until there are enough.
+
+    Each tree has a small share of the budget first. Those for which it was not enough are searched again once all
+    trees have been looked at, so that a tree that is hard to search does not keep the easy ones out.
+    """
+
+    def __init__(self, limit: int, find: Callable[..., Iterator[AllocationRequest]], budget: SearchBudget) -> None:
         self._limit = limit
         self._find = find
+        self._budget = budget
+        self._hard: list[HostTree] = []
         self._found: dict[frozenset[tuple[str, str, int]], AllocationRequest] = {}
         self._summaries: dict[str, ProviderSummary] = {}
         self._given_up: errors.SearchBoundReached | None = None
@@ -89,18 +117,37 @@ class _Listing:
 
     def add(self, trees: Collection[HostTree]) -> None:
         """Take one candidate of each tree in turn."""
-        turns = deque((tree, self._find(tree)) for tree in trees)
+        self._take_turns(trees, _FIRST_STEPS, self._hard.append)
+
+    def add_hard_ones(self) -> None:
+        """Search those trees again for which their first share was not enough, each with all that is left."""
+        self._take_turns(self._hard, MAX_STEPS, None)
+
+    def _take_turns(
+        self, trees: Collection[HostTree], max_steps: int, set_aside: Callable[[HostTree], None] | None
+    ) -> None:
+        turns = deque((tree, self._search(tree, max_steps, first=set_aside is not None)) for tree in trees)
         while turns and not self.is_full:
             tree, candidates = turns.popleft()
             try:
                 candidate = next(candidates, None)
             except errors.SearchBoundReached as fault:
+                if set_aside is not None and not self._budget.is_spent:
+                    set_aside(tree)
+                    continue
                 LOG.warning("A tree is passed over: %s", fault)
                 self._given_up = fault
+                if self._budget.is_spent:
+                    return
                 continue
             if candidate is not None:
                 self._take(tree, candidate)
                 turns.append((tree, candidates))
+
+    def _search(self, tree: HostTree, max_steps: int, *, first: bool) -> Iterator[AllocationRequest]:
+        # A generator, so that the share is one of what is left when the tree has its first turn.
+        budget = self._budget.slice(_FIRST_SHARE) if first else self._budget
+        yield from self._find(tree, max_steps=max_steps, budget=budget)
 
     def answer(self) -> AllocationCandidates:
         if self._given_up is not None and not self._found:
@@ -136,13 +183,16 @@ def _summary(provider: Provider) -> ProviderSummary:
 
 def _trees(
     connection: Connection,
+    *,
     names: ResourceClassNames,
+    needs: Needs,
     pools: Pools,
-    batch: Batch,
     root_ids: Sequence[int],
     drawn: Random | None,
 ) -> Collection[HostTree]:
-    found = list(trees_of(connection, names, pools, batch, root_ids).values()) if root_ids else []
+    batch = Batch.of(connection, pools, root_ids)
+    passing = roots_that_meet(connection, needs, batch)
+    found = list(trees_of(connection, names, pools, batch, passing).values()) if passing else []
     if drawn is not None:
         drawn.shuffle(found)
     return found
@@ -155,9 +205,9 @@ _NEXT_ROOTS = (
 )
 
 
-def _drawn_batches(connection: Connection, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
+def _drawn_batches(read: Read, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
     """Yield the same in any order. Only the numbers of all roots are read for it; of their trees, those looked at."""
-    ids = list(connection.scalars(_ROOTS)) if only is None else list(only)
+    ids = list(read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
     drawn.shuffle(ids)
     start, size = 0, _FIRST_BATCH
     while batch := ids[start : start + size]:
@@ -165,15 +215,19 @@ def _drawn_batches(connection: Connection, only: Collection[int] | None, drawn: 
         start, size = start + size, min(size * 2, _LARGEST_BATCH)
 
 
-def _batches(connection: Connection, only: Collection[int] | None) -> Iterator[Sequence[int]]:
+def _batches(read: Read, only: Collection[int] | None) -> Iterator[Sequence[int]]:
     """Yield the ids of all roots in batches, or of those named."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
     last, size = 0, _FIRST_BATCH
-    while batch := connection.scalars(_NEXT_ROOTS, {"last": last, "size": size}).all():
+    while batch := read(partial(_next_roots, last=last, size=size)):
         yield batch
         last, size = batch[-1], min(size * 2, _LARGEST_BATCH)
+
+
+def _next_roots(connection: Connection, *, last: int, size: int) -> Sequence[int]:
+    return connection.scalars(_NEXT_ROOTS, {"last": last, "size": size}).all()
 
 
 def _in_trees(

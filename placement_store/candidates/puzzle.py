@@ -10,6 +10,7 @@ from placement_store.candidates.choices import Asked, Choice
 from placement_store.candidates.eligibility import Kin, has_room, may_take_part, room, serves_group
 from placement_store.candidates.masks import Mask, mask_of
 from placement_store.candidates.tree import HostTree, Provider
+from placement_store.search_budget import SearchBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Puzzle:
     #: Per provider, which sets of traits that the unsuffixed group asks for it has one of; and all of these sets.
     covers: Sequence[Mask]
     to_cover: Mask
+    #: Checked wherever the work on one position grows with groups and providers.
+    budget: SearchBudget
 
 
 class _Kind(NamedTuple):
@@ -46,13 +49,15 @@ class _Kind(NamedTuple):
     covers: Mask
 
 
-def puzzle_of(tree: HostTree, asked: Asked, seed: int | None) -> Puzzle:
+def puzzle_of(tree: HostTree, asked: Asked, seed: int | None, budget: SearchBudget) -> Puzzle:
     """Return the puzzle that a request poses on a tree.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
+    :param budget: pays for the puzzle itself as well: each provider is compared with each choice.
+    :raises SearchBoundReached: it is used up.
     """
     kin = Kin.of(tree)
-    found = [(provider, _kind_of(provider, asked, kin)) for provider in (*tree.providers, *tree.sharing)]
+    found = [(provider, _kind_of(provider, asked, kin, budget)) for provider in (*tree.providers, *tree.sharing)]
     ordered = found if seed is None else _spread(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
     groups_of_subtree = [
@@ -74,13 +79,15 @@ def puzzle_of(tree: HostTree, asked: Asked, seed: int | None) -> Puzzle:
         parents=parents,
         covers=[kind.covers for kind in kinds],
         to_cover=mask_of(range(len(asked.to_cover))),
+        budget=budget,
     )
 
 
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(provider: Provider, asked: Asked, kin: Kin) -> _Kind:
+def _kind_of(provider: Provider, asked: Asked, kin: Kin, budget: SearchBudget) -> _Kind:
+    budget.check()
     takes_part = may_take_part(provider, asked.unsuffixed, kin)
 
     def serves(choice: Choice) -> bool:

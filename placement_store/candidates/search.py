@@ -13,17 +13,19 @@ from placement_store.candidates.puzzle import Puzzle, puzzle_of
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import State, choose, first_state, next_choice
 from placement_store.candidates.tree import HostTree
+from placement_store.search_budget import SearchBudget
 
-#: How many positions a search looks at without finding anything new before it gives up: some seconds of work.
-#: Arbitrary; what is asked for is a packing problem, so some requests would take longer than anybody waits.
+#: How many positions a search of one tree looks at without finding anything new before it gives up. Arbitrary.
 MAX_STEPS = 100_000
-
-# How many positions a search remembers, of each kind; some tens of megabytes. Those that come later are tried again.
-_REMEMBERED = 50_000
 
 
 def search(
-    tree: HostTree, request: ResourceRequest, *, seed: int | None = None, max_steps: int = MAX_STEPS
+    tree: HostTree,
+    request: ResourceRequest,
+    *,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+    budget: SearchBudget | None = None,
 ) -> Iterator[AllocationRequest]:
     """Yield every way in which a host's tree, and what shares with it, can serve a request.
 
@@ -33,7 +35,8 @@ def search(
     :param seed: decides which of several providers that are equal for this request are tried first; null keeps the
         order of the tree.
     :param max_steps: how many positions to look at without finding anything new.
-    :raises SearchBoundReached: that was not enough; whether there are more candidates is not known.
+    :param budget: the budget of the request, where several trees are searched for it.
+    :raises SearchBoundReached: one of the two was not enough; whether there are more candidates is not known.
     """
     root = tree.root
     if not is_right_root(root, request):
@@ -41,9 +44,16 @@ def search(
     if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
         yield from _of_flat_host(tree, request.groups[UNSUFFIXED])
         return
-    puzzle = puzzle_of(tree, Asked(request), seed)
-    steps = _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps)
-    for state in _solutions(puzzle, steps):
+    budget = budget or SearchBudget()
+    with budget.running():
+        puzzle = puzzle_of(tree, Asked(request), seed, budget)
+    solutions = _solutions(puzzle, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget))
+    while True:
+        # What the caller does between two candidates is not paid by the budget.
+        with budget.running():
+            state = next(solutions, None)
+        if state is None:
+            return
         yield _answer(puzzle, state)
 
 
@@ -57,12 +67,14 @@ def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRe
 class _Steps:
     """Counts the positions looked at since the last one that was a solution."""
 
-    def __init__(self, what: str, most: int) -> None:
+    def __init__(self, what: str, most: int, budget: SearchBudget) -> None:
         self._what = what
         self._most = most
+        self._budget = budget
         self._steps = 0
 
     def take(self) -> None:
+        self._budget.take_step()
         self._steps += 1
         if self._steps > self._most:
             raise errors.SearchBoundReached(what=self._what, steps=self._most)
@@ -86,6 +98,7 @@ class _Memory:
 
     def __init__(self, puzzle: Puzzle) -> None:
         self._puzzle = puzzle
+        self._cells = len(puzzle.providers) + len(puzzle.choices)
         self._unsolvable: set[Hashable] = set()
         self._done: dict[Hashable, bool] = {}
         self._solutions: set[Hashable] = set()
@@ -107,9 +120,11 @@ class _Memory:
         return None
 
     def remember(self, frame: _Frame) -> None:
-        if len(self._done) < _REMEMBERED:
-            self._done[frame.key] = frame.solvable
-        if not frame.solvable and len(self._unsolvable) < _REMEMBERED:
+        """Note the outcome of a position, while there is room for it; one that is not noted is tried again."""
+        if not self._puzzle.budget.may_remember(self._cells):
+            return
+        self._done[frame.key] = frame.solvable
+        if not frame.solvable:
             self._unsolvable.add(signature(self._puzzle, frame.state))
 
 
@@ -154,6 +169,7 @@ def _settled(puzzle: Puzzle, state: State) -> State:
     """Return the position in which every choice has been made that had only one provider left."""
     state = narrowed(puzzle, state)
     while state.open:
+        puzzle.budget.check()
         number = next_choice(puzzle, state)
         domain = state.domains[number]
         if domain.bit_count() != 1:

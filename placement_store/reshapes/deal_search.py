@@ -7,45 +7,37 @@ from dataclasses import replace
 from itertools import takewhile
 from operator import itemgetter
 
-from moorage import errors
 from placement_store.reshapes.dealing import Deal, Pair, Table, Unit, impossible
+from placement_store.search_budget import SECONDS, SearchBudget
+
+_NARROW = "allow more steps, or say for some of the consumers where their amounts go"
 
 
-def deal(asked: Deal, *, max_steps: int) -> list[str]:
+def deal(asked: Deal, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
     """Return the place of each unit, such that all fit; the same for the same question.
 
     A unit stays where it is if it can, and otherwise goes where it leaves the least room. Units that have no room in
     common are dealt apart.
 
+    :param max_steps: how many units to lay down.
+    :param max_seconds: a limit of processor time: the providers may be locked as long as the search goes on.
     :raises ImpossibleDeal: there is no such deal; of a consumer that could not be placed beside the others.
-    :raises SearchBoundReached: after ``max_steps`` units laid down no deal was found, nor that there is none.
+    :raises SearchBoundReached: within these limits no deal was found, nor that there is none.
     """
-    table, steps = Table(asked), _Steps(max_steps, asked)
+    sources = sorted({unit.source for unit in asked.units})
+    what = f"a deal of what is held of {', '.join(asked.names.get(source, source) for source in sources)}"
+    budget = SearchBudget(what, steps=max_steps, seconds=max_seconds, narrow=_NARROW)
+    with budget.running():
+        return _dealt(asked, budget)
+
+
+def _dealt(asked: Deal, steps: SearchBudget) -> list[str]:
+    table = Table(asked)
     places: dict[int, str] = {}
     for component in _components(asked):
         found = _Search(asked, table, [asked.units[number] for number in component], steps).run()
         places.update(zip(component, found, strict=True))
     return [places[number] for number in range(len(asked.units))]
-
-
-class _Steps:
-    """The bound of all searches of one deal together."""
-
-    def __init__(self, bound: int, asked: Deal) -> None:
-        self._bound = bound
-        self._sources = sorted({unit.source for unit in asked.units})
-        self._names = asked.names
-        self._taken = 0
-
-    def take(self) -> None:
-        """Take one.
-
-        :raises SearchBoundReached: that was one too many.
-        """
-        if self._taken == self._bound:
-            sources = ", ".join(self._names.get(source, source) for source in self._sources)
-            raise errors.SearchBoundReached(what=f"a deal of what is held of {sources}", steps=self._bound)
-        self._taken += 1
 
 
 # --- What is dealt apart, and in which order --------------------------------------------------------------------------
@@ -110,7 +102,7 @@ class _Search:
     taken alone: where that has led nowhere before, be it by other ways, it is not tried again.
     """
 
-    def __init__(self, asked: Deal, table: Table, units: Sequence[Unit], steps: _Steps) -> None:
+    def __init__(self, asked: Deal, table: Table, units: Sequence[Unit], steps: SearchBudget) -> None:
         self._table = table
         self._units = units
         self._steps = steps
@@ -134,7 +126,7 @@ class _Search:
             unit = self._units[len(chosen)]
             place = next(options[-1], None)
             if place is not None:
-                self._steps.take()
+                self._steps.take_step()
                 self._table.put(unit, place)
                 chosen.append(place)
                 if self._may_go_on(len(chosen)):

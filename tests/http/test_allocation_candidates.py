@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import hard_searches
 import pytest
 from http_api import NEWEST, Api
 
@@ -23,6 +24,13 @@ def taken(found: Any) -> list[dict[str, dict[str, int]]]:
 
 def refused(api: Api, query: str, version: str = NEWEST) -> str:
     return api.refused(400, "GET", f"/allocation_candidates?{query}", version=version)
+
+
+def asked_in_vain(api: Api, query: str) -> Any:
+    """Return the error of a query that is a bad request."""
+    reply = api.ask("GET", f"/allocation_candidates?{query}")
+    assert reply.status_code == 400, reply.text
+    return reply.json()["errors"][0]
 
 
 def aggregates(api: Api, uuid: str, *members: str) -> None:
@@ -262,3 +270,13 @@ def test_candidates_came_with_1_10_and_take_no_other_parameter(api: Api, host: s
     api.refused(404, "GET", "/allocation_candidates?resources=VCPU:1", version="1.9")
     refused(api, "resources=VCPU:1&more=1")
     refused(api, "resources=VCPU:1&resources_$=VCPU:1")
+
+
+def test_a_query_that_costs_too_much_is_a_bad_request_that_says_what_to_narrow(api: Api) -> None:
+    host = api.provider("host", VCPU=1)
+    for number, (name, inventory) in enumerate(hard_searches.DEVICES.items()):
+        traits(api, api.provider(name, parent=host, VGPU=inventory.total), *hard_searches.traits_of(number))
+
+    answer = asked_in_vain(api, hard_searches.query())
+
+    assert "fewer suffixed groups" in answer["detail"]

@@ -50,15 +50,13 @@ class Candidates(Noun):
 
     def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
         drawn = SystemRandom() if self.settings.randomize_allocation_candidates else None
-        return self.store.read(
-            lambda connection: listing.list_candidates(
-                connection,
-                self.store.classes,
-                request,
-                limit,
-                one_of_each_tree=version < _TREES_SINCE,
-                drawn=drawn,
-            )
+        return listing.list_candidates(
+            self.store.read,
+            self.store.classes,
+            request,
+            limit,
+            one_of_each_tree=version < _TREES_SINCE,
+            drawn=drawn,
         )
 
 

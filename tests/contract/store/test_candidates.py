@@ -1,8 +1,10 @@
 """Allocation candidates out of the store: which trees are looked at, and what is said of them can be claimed."""
 
+import time
 from random import Random
 from typing import Any
 
+import hard_searches
 import pytest
 from candidate_enumeration import every_candidate
 from candidate_strategies import host_trees, is_valid, requests
@@ -19,6 +21,7 @@ from placement_store.candidates import HostTree, listing, load
 from placement_store.candidates.tree import SHARES
 from placement_store.names import sync
 from placement_store.schema import inventories, resource_providers
+from placement_store.search_budget import SearchBudget
 
 AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
 SMALL = {"VCPU": 1, "MEMORY_MB": 512}
@@ -161,9 +164,7 @@ def test_drawn_candidates_are_the_same_in_any_order_and_a_few_of_them_are_of_any
 
     def drawn(seed: int, limit: int) -> list[str]:
         request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
-        found = store.database.read(
-            lambda connection: listing.list_candidates(connection, store.names, request, limit, drawn=Random(seed))
-        )
+        found = listing.list_candidates(store.database.read, store.names, request, limit, drawn=Random(seed))
         return [uuid for one in amounts(found) for uuid in one]
 
     assert sorted(drawn(1, 100)) == sorted(uuids)
@@ -345,3 +346,49 @@ def renamed(request: ResourceRequest, uuids: dict[str, str]) -> ResourceRequest:
         )
 
     return structs.replace(request, groups={suffix: there(group) for suffix, group in request.groups.items()})
+
+
+# --- What a search costs ----------------------------------------------------------------------------------------------
+
+
+def hard_host(store: Store, name: str) -> str:
+    """A host of which it takes very long to find out whether it can serve `hard_searches.REQUEST`."""
+    host = store.provider(name, VCPU=1)
+    for number, (device, inventory) in enumerate(hard_searches.DEVICES.items()):
+        give(
+            store,
+            store.provider(f"{name} {device}", parent=host, VGPU=inventory),
+            traits=hard_searches.traits_of(number),
+        )
+    return host
+
+
+def test_one_request_has_one_budget_for_all_hosts_and_no_transaction_is_open_while_it_searches(store: Store) -> None:
+    for number in range(4):
+        hard_host(store, f"host{number}")
+    checked_out = set()
+
+    def clock() -> float:
+        checked_out.add(store.database.engine.pool.checkedout())  # type: ignore[attr-defined]
+        return time.thread_time()
+
+    budget = SearchBudget(seconds=0.5, clock=clock)
+
+    with pytest.raises(errors.SearchBoundReached):
+        listing.list_candidates(store.database.read, store.names, hard_searches.REQUEST, 1000, budget=budget)
+
+    assert 0.5 <= budget.seconds < 0.75
+    assert checked_out == {0}
+
+
+def test_hosts_that_are_hard_to_search_do_not_keep_out_one_that_is_easy(store: Store) -> None:
+    for number in range(3):
+        hard_host(store, f"host{number}")
+    easy = store.provider("easy", VCPU=1)
+    device = give(store, store.provider("device", parent=easy, VGPU=1000), traits=hard_searches.ALL_TRAITS)
+
+    found = listing.list_candidates(
+        store.database.read, store.names, hard_searches.REQUEST, 1000, budget=SearchBudget(seconds=0.5)
+    )
+
+    assert [set(one) for one in amounts(found)] == [{device}]

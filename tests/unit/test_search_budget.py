@@ -1,0 +1,141 @@
+"""The budget of one request's searches: what it ends, and when."""
+
+import time
+from collections.abc import Callable
+
+import hard_searches
+import pytest
+from scheduler_builders import spec
+from scheduler_trees import child, groups, node, picture_of
+
+from moorage import errors
+from moorage.model import ResourceGroup, ResourceRequest
+from placement_store.candidates import HostTree, Provider, search
+from placement_store.providers import InventoryRow
+from placement_store.reshapes.deal_search import deal
+from placement_store.reshapes.dealing import Deal, Room, Unit
+from placement_store.search_budget import CELLS, SearchBudget
+from scheduler.serving import Refusals, Serving
+
+#: Processor time within which a search must notice that its budget is used up.
+SLACK = 0.25
+
+
+def ticking() -> Callable[[], float]:
+    """Return a clock on which a second passes each time that it is read."""
+    now = [0.0]
+
+    def read() -> float:
+        now[0] += 1
+        return now[0]
+
+    return read
+
+
+def wide(devices: int) -> HostTree:
+    root = Provider("host", "host", None, {})
+    rows = [InventoryRow(20 + n, 0, 1, 20 + n, 1, 1.0, 0) for n in range(devices)]
+    traits = [frozenset(hard_searches.traits_of(number)) for number in range(devices)]
+    return HostTree([root, *(Provider(f"d{n}", "host", "host", {"VGPU": rows[n]}, traits[n]) for n in range(devices))])
+
+
+def test_a_search_that_costs_too_much_ends_when_its_processor_time_is_used_up() -> None:
+    budget = SearchBudget(seconds=0.3)
+
+    with pytest.raises(errors.SearchBoundReached, match="fewer suffixed groups"):
+        list(search(wide(16), hard_searches.REQUEST, budget=budget))
+
+    assert 0.3 <= budget.seconds < 0.3 + SLACK
+    assert budget.is_spent
+
+
+def test_a_search_ends_within_one_position_that_takes_long() -> None:
+    # Each provider is compared with each group before there is any position; the steps alone would not end it.
+    budget = SearchBudget(seconds=100, clock=ticking())
+
+    with pytest.raises(errors.SearchBoundReached) as caught:
+        list(search(wide(1000), hard_searches.REQUEST, budget=budget))
+
+    assert caught.value.steps == 0
+
+
+def test_the_time_between_two_candidates_is_not_paid_by_the_budget() -> None:
+    budget = SearchBudget()
+    candidates = search(wide(3), ResourceRequest(groups={"": ResourceGroup(resources={"VGPU": 1})}), budget=budget)
+
+    next(candidates)
+    used = budget.seconds
+    until = time.thread_time() + 0.05
+    while time.thread_time() < until:
+        pass
+
+    assert budget.seconds == used
+    assert next(candidates) is not None
+    assert used < budget.seconds < used + 0.05
+
+
+def test_a_slice_ends_alone_and_its_cost_is_paid_by_the_whole() -> None:
+    budget = SearchBudget(seconds=0.4)
+    part = budget.slice(1 / 4)
+
+    with pytest.raises(errors.SearchBoundReached):
+        list(search(wide(16), hard_searches.REQUEST, budget=part))
+
+    assert part.is_spent
+    assert not budget.is_spent
+    assert 0.1 <= budget.seconds < 0.1 + SLACK
+
+
+def test_slices_together_cost_no_more_than_the_whole() -> None:
+    budget = SearchBudget(seconds=0.2)
+    part, other = budget.slice(1), budget.slice(1)
+    with pytest.raises(errors.SearchBoundReached):
+        list(search(wide(16), hard_searches.REQUEST, budget=part))
+
+    with pytest.raises(errors.SearchBoundReached) as caught:
+        list(search(wide(16), hard_searches.REQUEST, budget=other))
+
+    assert caught.value.steps == 0 or budget.seconds < 0.2 + SLACK
+    assert other.seconds < SLACK
+
+
+def test_a_request_remembers_a_bounded_number_of_positions() -> None:
+    budget = SearchBudget()
+    part = budget.slice(1)
+
+    assert part.may_remember(CELLS)
+    assert not budget.may_remember(1)
+    assert not budget.slice(1).may_remember(1)
+
+
+def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
+    asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
+    hosts = [
+        one
+        for host in range(3)
+        for one in (node(host, VCPU=16, MEMORY_MB=32768, DISK_GB=500), *(child(host, n, VGPU=3) for n in range(1, 6)))
+    ]
+    view = picture_of(*hosts, hosts=3).snapshot()
+    whole = SearchBudget(seconds=1_000_000, clock=ticking())
+    assert Serving(asked.resource_request, {}, whole).first(view, 0) is not None
+    refusals = Refusals(SearchBudget(seconds=1.5 * whole.seconds, clock=ticking()))
+
+    assert Serving(asked.resource_request, {}, refusals.budget).first(view, 0) is not None
+    # The next plan of the same request goes on with what is left, which is too little for a second host.
+    with pytest.raises(errors.SearchBoundReached):
+        Serving(asked.resource_request, {}, refusals.budget).first(view, 1)
+
+
+def test_the_search_for_a_deal_ends_when_its_processor_time_is_used_up() -> None:
+    # Each consumer differs from each other one, and so does each place: nothing is tried twice under other names.
+    places = tuple(f"gpu{number}" for number in range(12))
+    units = [Unit(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
+    total = sum(unit.amounts["VGPU"] for unit in units)
+    rooms = {(place, "VGPU"): Room(total // 12 + number % 3) for number, place in enumerate(places)}
+    held = {(unit.consumer, "root", "VGPU"): unit.amounts["VGPU"] for unit in units}
+    begun = time.thread_time()
+
+    with pytest.raises(errors.SearchBoundReached, match="say for some of the consumers"):
+        deal(Deal(units=units, rooms=rooms, held=held, names={}), max_steps=10_000_000, max_seconds=0.3)
+
+    assert time.thread_time() - begun < 0.3 + 2 * SLACK
