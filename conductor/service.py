@@ -44,6 +44,7 @@ from moorage.bus import Bus, BusServer
 from moorage.database import Database
 from moorage.messages import ListCells
 from moorage.model import Cell
+from moorage.options import main_database
 from moorage.presence import Presence
 from moorage.requests import StoredRequests
 from moorage.retention import Retention
@@ -109,7 +110,7 @@ class SuperConductor(_Conductor):
 
     def _open(self, opened: contextlib.ExitStack) -> None:
         conf = self._conf
-        database = self._database(opened, conf.conductor.connection or conf.database.connection, "conductor")
+        database = self._database(opened, conf.conductor.connection or main_database(conf), "conductor")
         CONDUCTOR.check(database)
         bus = self._bus(opened)
         cells = Cells(conf, bus)
@@ -174,7 +175,7 @@ class CellConductor(_Conductor):
         bus = self._bus(opened)
         cell = until_available(lambda: self._cell(bus), f"the placement role, to learn of cell {self._cell_name}")
         database = self._database(
-            opened, cell.database_connection or conf.database.connection, f"cell {self._cell_name}"
+            opened, cell.database_connection or main_database(conf), f"cell {self._cell_name}"
         )
         CELL.check(database)
         cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from types import ModuleType
 from typing import Any
 
 from cliff.lister import Lister
@@ -37,6 +38,19 @@ def _rate(text: str) -> float:
     return rate
 
 
+def _server_programs() -> ModuleType:
+    """Return the module that starts private servers; it stands on packages of an extra.
+
+    :raises ConfigurationError: that extra is not installed.
+    """
+    try:
+        from harness import servers
+    except ModuleNotFoundError as fault:
+        reason = f"--servers needs {fault.name}, which is not installed: pip install 'moorage[servers]'"
+        raise errors.ConfigurationError(reason=reason) from fault
+    return servers
+
+
 @contextlib.contextmanager
 def _servers(
     wanted: bool, transport_url: str | None, database_url: str | None
@@ -45,9 +59,8 @@ def _servers(
     if not wanted:
         yield transport_url, database_url
         return
-    from harness.servers import MariaDBServer, RabbitMQServer  # here, because pifpaf is an extra
-
-    with MariaDBServer() as mariadb, RabbitMQServer() as rabbitmq:
+    servers = _server_programs()
+    with servers.MariaDBServer() as mariadb, servers.RabbitMQServer() as rabbitmq:
         yield rabbitmq.url, mariadb.create_database("moorage")
 
 
@@ -242,9 +255,7 @@ def _database(private: bool, url: str | None) -> Iterator[str]:
     if private and url:
         raise errors.ConfigurationError(reason="--servers starts a server of its own: leave the URL away")
     if private:
-        from harness.servers import MariaDBServer  # here, because pifpaf is an extra
-
-        with MariaDBServer() as mariadb:
+        with _server_programs().MariaDBServer() as mariadb:
             yield mariadb.create_database("moorage")
     elif url:
         yield url

@@ -12,6 +12,7 @@ from moorage import audit, errors
 from moorage.audit import Finding, Sight
 from moorage.commands import Configured, positive, shown
 from moorage.looking import Look
+from moorage.options import required
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class AuditShow(Configured, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row a finding, and one for each part that could not be looked at."""
+        required(self.conf, "DEFAULT", "transport_url")
         reach = self.reach(parsed_args.timeout or self.conf.rpc.call_timeout)
         found, unseen = examine(lambda: Look(self.conf, reach).sight(), parsed_args.settle)
         self._verdict = FINDINGS if found else INCOMPLETE if unseen else CLEAN

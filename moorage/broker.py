@@ -8,8 +8,9 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import amqp
 import kombu.exceptions
@@ -46,12 +47,19 @@ EXCHANGE = "moorage"
 #: a caller that is gone keeps no server thread for longer than that caller would have waited; and a server that has not
 #: taken its last message in is sent no other. The library takes messages in as soon as they come, so the last bounds
 #: what is lost in a process that is stopped, and not how many messages are worked on.
-_RABBIT_DEFAULTS = {
-    "rabbit_retry_backoff": 1,
-    "rabbit_interval_max": 3,
-    "kombu_reconnect_delay": 0.2,
-    "kombu_missing_consumer_retry_timeout": 15,
-    "rabbit_qos_prefetch_count": 1,
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "DEFAULT": {
+        "control_exchange": EXCHANGE,
+        # The library's own default is a broker on this machine, with everybody's password.
+        "transport_url": None,
+    },
+    "oslo_messaging_rabbit": {
+        "rabbit_retry_backoff": 1,
+        "rabbit_interval_max": 3,
+        "kombu_reconnect_delay": 0.2,
+        "kombu_missing_consumer_retry_timeout": 15,
+        "rabbit_qos_prefetch_count": 1,
+    },
 }
 #: What the library lets through when the broker is away or goes away.
 CONNECTION_FAULTS: tuple[type[Exception], ...] = (
@@ -61,6 +69,8 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     amqp.exceptions.AMQPError,
     OSError,
 )
+#: A broker's word on a user, password or virtual host, which will be the same the next time.
+_REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 _LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
@@ -81,15 +91,23 @@ def register_options(conf: cfg.ConfigOpts) -> None:
         conf.register_opts(options, group=group)
     conf.register_opts(oslo_messaging_metrics.oslo_messaging_metrics, group="oslo_messaging_metrics")
     conf.register_opts(oslo_messaging_tracing.oslo_messaging_tracing, group="oslo_messaging_tracing")
-    conf.set_default("control_exchange", EXCHANGE)
-    for name, value in _RABBIT_DEFAULTS.items():
-        conf.set_default(name, value, group="oslo_messaging_rabbit")
+    for group, defaults in _DEFAULTS.items():
+        for name, value in defaults.items():
+            conf.set_default(name, value, group=None if group == "DEFAULT" else group)
+
+
+def set_library_defaults() -> None:
+    """Put our defaults in the place of the library's own, for the whole process: for the sample configuration."""
+    # Without the copy that the library makes for whoever asks it for its options.
+    for group, options in oslo_messaging_opts._opts:  # noqa: SLF001
+        cfg.set_defaults(options, **_DEFAULTS.get(group or "DEFAULT", {}))
 
 
 def probe(transport_url: str, timeout: float) -> None:
     """Connect to the broker once, within ``timeout`` seconds; any one of several hosts will do.
 
-    :raises BusUnavailable: it cannot be reached, or refuses the user.
+    :raises BusRefused: it does not let this user into this virtual host.
+    :raises BusUnavailable: it cannot be reached.
     """
     probe_url(oslo_messaging.TransportURL.parse(cfg.ConfigOpts(), transport_url), timeout)
 
@@ -100,15 +118,18 @@ def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
         return
     deadline = time.monotonic() + timeout
     reasons: list[str] = []
+    refused = 0
     for host in url.hosts or [oslo_messaging.TransportHost("localhost")]:
         left = max(deadline - time.monotonic(), 0.1)
         try:
             _connect(url, host, left)
         except CONNECTION_FAULTS as fault:
             reasons.append(reason(fault))
+            refused += isinstance(fault, _REFUSALS)
         else:
             return
-    raise errors.BusUnavailable(reason=f"{mask_url(str(url))}: {'; '.join(reasons)}")
+    kind = errors.BusRefused if refused == len(reasons) else errors.BusUnavailable
+    raise kind(reason=f"{mask_url(str(url))}: {'; '.join(reasons)}")
 
 
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:

@@ -24,6 +24,7 @@ from moorage.broker import (
     probe_url,
     reason,
     register_options,
+    set_library_defaults,
 )
 
 # isort: split
@@ -31,12 +32,23 @@ from moorage.broker import (
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
-from moorage import context, errors, failpoints, logs
+from moorage import context, errors, failpoints, logs, options
 from moorage.handlers import Endpoint, handlers, plain_type, request_id_of, serves
 from moorage.rpc_server import ThreadedServer
 from moorage.wire import Message, R, decode, encode, prepare
 
-__all__ = ["EXCHANGE", "Bus", "BusServer", "Client", "handlers", "mask_url", "probe", "register_options", "serves"]
+__all__ = [
+    "EXCHANGE",
+    "Bus",
+    "BusServer",
+    "Client",
+    "handlers",
+    "mask_url",
+    "probe",
+    "register_options",
+    "serves",
+    "set_library_defaults",
+]
 
 LOG = logging.getLogger(__name__)
 
@@ -204,12 +216,16 @@ def _outgoing(message: Message[Any]) -> dict[str, str]:
 
 
 class Bus:
-    """One broker, as one service uses it."""
+    """One broker, as one service uses it.
+
+    :param transport_url: instead of the configured one.
+    :raises ConfigurationError: it is no address of a broker, or none is configured.
+    """
 
     def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
         prepare()
         self._conf = conf
-        self._url: str = conf.transport_url if transport_url is None else transport_url
+        self._url = options.required(conf, "DEFAULT", "transport_url") if transport_url is None else transport_url
         self._transport = self.new_transport()
         self._has_replied = False
         self._lock = threading.Lock()

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
 from moorage import database_faults, errors, failpoints, wire
+from moorage.options import main_database
 
 LOG = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Database:
     """A database by its URL, named in errors by the schema that it holds.
 
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
+    :raises ConfigurationError: it is none.
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
     :param pool_size: connections kept at most; a thread that finds none free waits ``pool_timeout`` seconds.
     :param lock_wait: seconds to wait for a row lock.
@@ -67,7 +69,7 @@ class Database:
     ) -> None:
         wire.prepare()
         self.schema = schema
-        self.url: URL = make_url(url)
+        self.url: URL = _parsed(url, schema)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.tries = tries
         self._writer: _WriterLock | None = self._writer_lock() if self.is_sqlite else None
@@ -81,10 +83,11 @@ class Database:
 
         :param url: where it is; by default, where the main schema is.
         :param pool_size: instead of the one that is configured.
+        :raises ConfigurationError: no URL is given, and none is configured.
         """
         options = conf.database
         return cls(
-            options.connection if url is None else url,
+            main_database(conf) if url is None else url,
             schema,
             pool_size=options.pool_size if pool_size is None else pool_size,
             pool_timeout=options.pool_timeout,
@@ -172,6 +175,9 @@ class Database:
             if database_faults.is_away(fault):
                 LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
                 raise errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault)) from fault
+            if database_faults.is_refused(fault):
+                reason = f"{database_faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+                raise errors.StoreRefused(schema=self.schema, reason=reason) from fault
             if database_faults.is_collision(fault):
                 raise errors.Overloaded(
                     reason=f"what was to be written to the database of {self.schema} went on colliding with others"
@@ -220,6 +226,22 @@ class Database:
 
             event.listen(engine, "do_connect", mysql_connection.connect)
         return engine
+
+
+def _parsed(url: str, schema: str) -> URL:
+    """Return a URL of a dialect that is installed; the error does not show it, because it holds a password.
+
+    :raises ConfigurationError: it is none.
+    """
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect().import_dbapi()
+    except (exc.ArgumentError, ImportError) as fault:
+        raise errors.ConfigurationError(
+            reason=f"the URL of the {schema} database cannot be understood, or its driver is not installed: it has to "
+            "look like mysql+pymysql://user:password@host/name?charset=utf8mb4"
+        ) from fault
+    return parsed
 
 
 class _LockWaits(tenacity.stop.stop_base):

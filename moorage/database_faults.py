@@ -9,6 +9,8 @@ _MYSQL_COLLISIONS = frozenset({1213, 1205, 1020})
 #: Not reachable, gone away, lost, shutting down, killed, too many connections, read-only while failing over.
 _MYSQL_AWAY = frozenset({0, 1040, 1053, 1129, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
 _MYSQL_LOCK_WAIT = 1205
+#: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone.
+_MYSQL_REFUSED = frozenset({1044, 1045, 1049, 1698})
 
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
@@ -49,6 +51,14 @@ def is_away(fault: BaseException) -> bool:
             return code in _MYSQL_AWAY
         case ("sqlite", code):
             return code in _SQLITE_AWAY
+    return False
+
+
+def is_refused(fault: BaseException) -> bool:
+    """Tell whether the server does not let this user into this database, as it will not the next time either."""
+    match _code(fault):
+        case ("mysql", code):
+            return code in _MYSQL_REFUSED
     return False
 
 

@@ -1,9 +1,11 @@
 """Log lines that name the service, the request and the attempt they belong to, on top of oslo.log."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from oslo_config import cfg
-from oslo_log import log
+from oslo_log import _options, log, versionutils
 
 from moorage import context
 
@@ -11,6 +13,14 @@ _LINE = (
     "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(service)s %(request_id)s %(attempt_id)s] %(message)s"
 )
 _TRACEBACK_LINE = "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
+_DEFAULTS: Mapping[str, Any] = {
+    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, if only a dash.
+    "logging_context_format_string": _LINE,
+    "logging_default_format_string": _LINE,
+    "logging_exception_prefix": _TRACEBACK_LINE,
+    # Alembic says at level INFO what it is about to look at.
+    "default_log_levels": [*log.get_default_log_levels(), "alembic=WARN"],
+}
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",
     default="moorage",
@@ -57,13 +67,16 @@ class _SaidOnce(logging.Formatter):
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register the options of oslo.log, with our own line as the default."""
     log.register_options(conf)
+    # The library lists it and registers it on the global configuration alone.
+    conf.register_opts(versionutils.deprecated_opts)
     conf.register_opt(_SERVICE_NAME)
-    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, if only a dash.
-    for option in ("logging_context_format_string", "logging_default_format_string"):
-        conf.set_default(option, _LINE)
-    conf.set_default("logging_exception_prefix", _TRACEBACK_LINE)
-    # Alembic says at level INFO what it is about to look at.
-    log.set_defaults(default_log_levels=[*log.get_default_log_levels(), "alembic=WARN"])
+    for name, value in _DEFAULTS.items():
+        conf.set_default(name, value)
+
+
+def set_library_defaults() -> None:
+    """Put our defaults in the place of the library's own, for the whole process: for the sample configuration."""
+    cfg.set_defaults([*_options.generic_log_opts, *_options.log_opts], **_DEFAULTS)
 
 
 def setup(conf: cfg.ConfigOpts, service: str) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 
 from oslo_config import cfg
 
-from moorage import compute_options, conductor_options, errors, placement_api_options, scheduler_options
+from moorage import (
+    compute_options,
+    conductor_options,
+    errors,
+    placement_api_options,
+    scheduler_options,
+    unknown_options,
+)
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 #: How oslo.config names the file that a value is from, in words that are for its own developers.
@@ -17,10 +24,10 @@ _PLACE = re.compile(r"from LocationInfo\(location=<[^>]*>, detail='([^']*)'\)")
 _DATABASE = [
     cfg.StrOpt(
         "connection",
-        default="sqlite:///moorage.sqlite",
         secret=True,
         help="The main schema: resource providers, allocations, hosts, cells. An SQLAlchemy URL such as "
-        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:///path for small set-ups.",
+        "mysql+pymysql://user:password@127.0.0.1/moorage?charset=utf8mb4, or sqlite:////path for small set-ups. Every "
+        "service that uses a database needs it.",
     ),
     cfg.IntOpt(
         "pool_size",
@@ -127,10 +134,19 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     return [(group, list(options)) for group, options in GROUPS.items()]
 
 
+def set_library_defaults() -> None:
+    """Have the sample configuration show our defaults of the libraries' options, and not their own."""
+    from moorage import bus, logs  # here, because the bus must choose its threading backend at its first import
+
+    logs.set_library_defaults()
+    bus.set_library_defaults()
+
+
 def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
     """Return a configuration of its own, read from ``files``, with ``settings`` (group, name, value) on top.
 
-    :raises ConfigurationError: a file cannot be read, or a value is not of its option's type.
+    :raises ConfigurationError: a file cannot be read, has an option or section that nobody reads, or a value is not of
+        its option's type.
     """
     from moorage import bus, logs  # here, because the bus must choose its threading backend at its first import
 
@@ -141,6 +157,7 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
         conf.register_opts(options, group=group)
     try:
         conf([], project="moorage", default_config_files=[str(file) for file in files], default_config_dirs=[])
+        unknown_options.check(conf, files)
         for group, values in (settings or {}).items():
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)
@@ -163,6 +180,32 @@ def check(conf: cfg.ConfigOpts) -> None:
     for group, options in GROUPS.items():
         for option in options:
             conf[group][option.name]
+
+
+def required(conf: cfg.ConfigOpts, group: str, name: str) -> str:
+    """Return the value of an option that has no default.
+
+    :raises ConfigurationError: it is not set; the error names the files that were read.
+    """
+    value: str | None = conf[name] if group == "DEFAULT" else conf[group][name]
+    if value:
+        return value
+    if conf.config_file:
+        where = f"not set in {', '.join(conf.config_file)}"
+    else:
+        where = (
+            "not set, and no configuration file was read: name one with --config-file or MOORAGE_CONFIG, or write "
+            f"{DEFAULT_FILE}"
+        )
+    raise errors.ConfigurationError(reason=f"[{group}] {name} is {where}")
+
+
+def main_database(conf: cfg.ConfigOpts) -> str:
+    """Return the URL of the main schema.
+
+    :raises ConfigurationError: none is set.
+    """
+    return required(conf, "database", "connection")
 
 
 def find_file(named: str | None) -> list[Path]:

@@ -85,13 +85,21 @@ class Periodic:
 
 
 def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """Return what ``work`` returns, repeating it while a part of the cloud is away, for ``seconds`` at most."""
+    """Return what ``work`` returns, repeating it while a part of the cloud is away, for ``seconds`` at most.
+
+    :raises StoreRefused: the database does not let us in, which waiting would not change.
+    :raises BusRefused: nor does the broker.
+    """
 
     def tell(state: tenacity.RetryCallState) -> None:
         LOG.warning("Waiting for %s: %s", what, state.outcome.exception() if state.outcome else "")
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(errors.Unavailable),
+        retry=tenacity.retry_if_exception(
+            lambda fault: (
+                isinstance(fault, errors.Unavailable) and not isinstance(fault, errors.StoreRefused | errors.BusRefused)
+            )
+        ),
         stop=tenacity.stop_after_delay(seconds),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
         before_sleep=tell,

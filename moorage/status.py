@@ -17,6 +17,7 @@ from moorage.commands import Configured, positive, shown
 from moorage.database import Database
 from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
+from moorage.options import main_database, required
 from moorage.reach import Reach
 from moorage.schemas import Schema, known_schemas
 
@@ -65,8 +66,8 @@ class Status:
         first = [
             Check("bus", lambda: self._bus(None)),
             *(self._role(topic) for topic in ("placement", "scheduler", "conductor")),
-            self._schema("main", self._conf.database.connection),
-            self._schema("conductor", self._conf.conductor.connection or self._conf.database.connection),
+            self._schema("main", None),
+            self._schema("conductor", self._conf.conductor.connection),
             Check("distributions", _no_intruders),
         ]
         cells: list[Cell] = []
@@ -88,11 +89,13 @@ class Status:
 
         return Check(f"role {topic}", ask)
 
-    def _schema(self, name: str, url: str, cell: str | None = None) -> Check:
+    def _schema(self, name: str, url: str | None, cell: str | None = None) -> Check:
+        """Return the check of a schema, which is where the main one is if it has no URL of its own."""
         part = f"schema {name}" if cell is None else f"schema {name} of {cell}"
 
         def ask() -> str:
-            return _revision(known_schemas()[name], url, name if cell is None else f"cell {cell}")
+            place = url or main_database(self._conf)
+            return _revision(known_schemas()[name], place, name if cell is None else f"cell {cell}")
 
         return Check(part, ask)
 
@@ -109,7 +112,7 @@ class Status:
         if cell.transport_url is not None:
             yield Check(f"bus of {cell.name}", lambda: self._bus(cell.transport_url))
         yield Check(f"role conductor of {cell.name}", answers)
-        yield self._schema("cell", cell.database_connection or self._conf.database.connection, cell.name)
+        yield self._schema("cell", cell.database_connection, cell.name)
 
     def _services(self, cells: Mapping[str, str]) -> list[Line]:
         """Return a line for each service that reports itself, and one for the agents of each cell."""
@@ -221,6 +224,8 @@ class StatusShow(Configured, Lister):
 
     def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Check all parts."""
+        # Once, and not of every part.
+        required(self.conf, "DEFAULT", "transport_url")
         lines = Status(self.conf, self.reach(parsed_args.timeout)).lines()
         self._wrong = any(line.state != "ok" for line in lines)
         return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]

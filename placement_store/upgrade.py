@@ -12,6 +12,7 @@ from moorage import errors
 from moorage.bus import mask_url
 from moorage.commands import Configured
 from moorage.database import Database
+from moorage.options import main_database
 from moorage.schemas import known_schemas
 from placement_store import cells
 from placement_store.schema import MAIN
@@ -28,7 +29,7 @@ class Place:
 
 def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None) -> Place:
     """Return where a cell's records are; a URL of null means the main database."""
-    return Place("cell", database_connection or conf.database.connection, name)
+    return Place("cell", database_connection or main_database(conf), name)
 
 
 def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | None]:
@@ -75,7 +76,7 @@ class DbUpgrade(Configured, Lister):
     def _places(self, parsed_args: argparse.Namespace) -> Iterator[Place]:
         """Yield the places in question: the main schema first, since it names the cells."""
         wanted = {"cell"} if parsed_args.cell else {parsed_args.schema} if parsed_args.schema else set(known_schemas())
-        main = self.conf.database.connection
+        main = main_database(self.conf)
         if "main" in wanted:
             yield Place("main", main)
         if "conductor" in wanted:
@@ -84,7 +85,7 @@ class DbUpgrade(Configured, Lister):
             yield from self._cells(parsed_args.cell)
 
     def _cells(self, name: str | None) -> Iterator[Place]:
-        database = Database(self.conf.database.connection, MAIN.name, pool_size=1)
+        database = Database(main_database(self.conf), MAIN.name, pool_size=1)
         try:
             MAIN.check(database)
             known = cells.list_cells(database)

@@ -3,12 +3,13 @@
 import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from oslo_config import cfg
 from stevedore.named import NamedExtensionManager
 
-from moorage import errors
+from moorage import errors, unknown_options
 from moorage.options import in_words
 from moorage.plugin import Filter, RequestFilter, Weigher
 
@@ -120,6 +121,23 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     ]
     of_request_filters = [option for kind in of_requests.values() for option in kind.options]
     return [("filters", of_filters), ("weighers", of_weighers), ("request_filters", of_request_filters)]
+
+
+def check_names(conf: cfg.ConfigOpts) -> None:
+    """Refuse options in the plug-ins' groups of the configuration files that no installed plug-in has.
+
+    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    """
+    files = [Path(file) for file in conf.config_file or ()]
+    try:
+        known = {
+            group: {name for option in options for name in (option.name, option.dest)} for group, options in list_opts()
+        }
+    except errors.ConfigurationError as fault:
+        # A package that is broken and not enabled is no reason not to start.
+        LOG.warning("The names of the plug-ins' options are not checked: %s", fault)
+        return
+    unknown_options.of_groups(files, known)
 
 
 def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:

@@ -25,7 +25,7 @@ from moorage.plugin import Filter, RequestFilter, Weigher
 from scheduler.faults import Faults, Ledger
 from scheduler.funnel import Funnel
 from scheduler.planning import Planner
-from scheduler.plugins import Named, load_filters, load_request_filters, load_weighers
+from scheduler.plugins import Named, check_names, load_filters, load_request_filters, load_weighers
 
 LOG = logging.getLogger(__name__)
 
@@ -56,8 +56,10 @@ class Policy:
         """Return the policy of a configuration.
 
         :param ledger: where it is counted how often a plug-in breaks.
-        :raises ConfigurationError: there is no such plug-in, or one cannot be loaded or made with its options' values.
+        :raises ConfigurationError: there is no such plug-in, one cannot be loaded or made with its options' values, or
+            a file has an option of plug-ins that none of them has.
         """
+        check_names(conf)
         settings = conf.scheduler
         filters = load_filters(conf, settings.enabled_filters)
         weighers = load_weighers(conf, settings.enabled_weighers)

@@ -5,10 +5,12 @@ and JSON-safe, so that an error crosses the bus as itself. A ``code`` never chan
 """
 
 from moorage.errors.away import (
+    BusRefused,
     BusUnavailable,
     CellUnreachable,
     NoReply,
     Overloaded,
+    StoreRefused,
     StoreUnavailable,
     Unavailable,
 )
@@ -83,6 +85,7 @@ __all__ = [
     "BadPluginValue",
     "BrokenPlugin",
     "BuildFailed",
+    "BusRefused",
     "BusUnavailable",
     "CallerError",
     "CannotCarryOver",
@@ -129,6 +132,7 @@ __all__ = [
     "SearchBoundReached",
     "ServerGroupNotFound",
     "StaleView",
+    "StoreRefused",
     "StoreUnavailable",
     "TraitNotFound",
     "TryAgain",

@@ -17,11 +17,31 @@ class StoreUnavailable(Unavailable):
     reason: str
 
 
+class StoreRefused(StoreUnavailable):
+    """The server of the {schema} database refuses: {reason}; check the user, the password and the database's name.
+
+    A service does not start with such a URL, and does not wait: see `[database] connection`, `[conductor] connection`,
+    or what `moorage cell list` shows of the cell.
+    """
+
+    code = "moorage.store_refused"
+
+
 class BusUnavailable(Unavailable):
     """The message bus cannot be reached: {reason}."""
 
     code = "moorage.bus_unavailable"
     reason: str
+
+
+class BusRefused(BusUnavailable):
+    """The broker refuses: {reason}; check the user, the password and the virtual host.
+
+    A service does not start with such an address, and does not wait: see `transport_url`, or what `moorage cell list`
+    shows of the cell.
+    """
+
+    code = "moorage.bus_refused"
 
 
 class NoReply(Unavailable):

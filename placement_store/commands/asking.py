@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from moorage import errors
 from moorage.commands import Configured
+from moorage.options import main_database
 from moorage.wire import Mutation, R
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Asking(Configured):
         # The whole store, which is not needed to ask a service.
         from placement_store.direct import Direct
 
-        url = self.conf.database.connection if self._database_url == CONFIGURED else self._database_url
+        url = main_database(self.conf) if self._database_url == CONFIGURED else self._database_url
         direct = Direct(self.conf, url)
         cast("Shell", self.app).closing.callback(direct.close)
         return direct

@@ -19,6 +19,7 @@ from moorage.commands import Configured, shown
 from moorage.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Cell
+from moorage.options import main_database
 from moorage.reach import Reach
 from placement_store import cells
 from placement_store.schema import MAIN
@@ -184,7 +185,7 @@ class CellDelete(Configured, ShowOne):
 
 def _database(command: Any) -> Database:
     """Return the main database, whose schema fits, closed when the command ends."""
-    database = Database(command.conf.database.connection, MAIN.name, pool_size=1)
+    database = Database(main_database(command.conf), MAIN.name, pool_size=1)
     command.app.closing.callback(database.close)
     MAIN.check(database)
     return database

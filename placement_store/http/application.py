@@ -62,12 +62,22 @@ def application(conf: cfg.ConfigOpts, database: Database) -> "WSGIApplication":
     return _behind_front_ends(served, conf)
 
 
-def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Let browsers of other origins in where that is configured, and believe a proxy where that is."""
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register the options of the middleware, with our own defaults."""
     conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
     conf.register_opts(cors.OPTS, group="cors")
     for name, value in _CORS_DEFAULTS.items():
         conf.set_default(name, value, group="cors")
+
+
+def set_library_defaults() -> None:
+    """Have the sample configuration show our defaults of the middleware's options, and not its own."""
+    cors.set_defaults(**_CORS_DEFAULTS)
+
+
+def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """Let browsers of other origins in where that is configured, and believe a proxy where that is."""
+    register_options(conf)
     # What is not configured is not in the way of every request.
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         served = http_proxy_to_wsgi.HTTPProxyToWSGI(served, conf)

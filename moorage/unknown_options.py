@@ -1,0 +1,91 @@
+"""Options and sections of a configuration file that nobody reads: found before a service starts, with what was meant.
+
+What others read from the same file is left alone: sections of libraries, of compute drivers and of other programs. Only
+the scheduler knows which plug-ins are installed, so it alone judges their groups (:func:`of_groups`).
+"""
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from oslo_config import cfg
+
+from moorage import errors
+
+#: Groups that plug-ins fill, and groups of libraries that only the Placement API loads.
+PLUGIN_GROUPS = ("filters", "weighers", "request_filters")
+_OF_LIBRARIES = ("cors", "oslo_middleware", "oslo_policy", "keystone_authtoken")
+#: How alike two names must be for the one to be taken for the other, misspelt. Chosen by trying.
+_ALIKE = 0.7
+
+Names = Mapping[str, Collection[str]]
+
+
+def check(conf: cfg.ConfigOpts, files: Sequence[Path]) -> None:
+    """Refuse options that no group has, and sections whose names are almost those of groups.
+
+    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    """
+    known = _registered(conf)
+    sections = {*known, *PLUGIN_GROUPS, *_OF_LIBRARIES}
+    for file, section, options in _written(files):
+        # [cors.NAME] is one more section of the library that reads [cors].
+        if section.partition(".")[0] not in sections:
+            if meant := _closest(section, sections):
+                raise errors.ConfigurationError(
+                    reason=f"{file} has a section [{section}], which nobody reads: is [{meant}] meant"
+                )
+        elif section in known and section not in PLUGIN_GROUPS:
+            _refuse_unknown(file, section, options, known[section])
+
+
+def of_groups(files: Sequence[Path], known: Names) -> None:
+    """Refuse options of these groups that are not among the known ones.
+
+    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    """
+    for file, section, options in _written(files):
+        if section in known:
+            _refuse_unknown(file, section, options, known[section])
+
+
+def _refuse_unknown(file: Path, section: str, options: Collection[str], known: Collection[str]) -> None:
+    for option in options:
+        if option not in known:
+            meant = _closest(option, known)
+            hint = f"is {meant} meant" if meant else "remove it, or see `moorage.conf.sample` for those that exist"
+            raise errors.ConfigurationError(
+                reason=f"{file} sets {option} in [{section}], which is no option there: {hint}"
+            )
+
+
+def _closest(name: str, known: Collection[str]) -> str | None:
+    found = difflib.get_close_matches(name.lower(), sorted(known), n=1, cutoff=_ALIKE)
+    return found[0] if found else None
+
+
+def _written(files: Sequence[Path]) -> Iterator[tuple[Path, str, Collection[str]]]:
+    """Yield each section of each file with the names of its options; sections are told apart without their case."""
+    for file in files:
+        sections: dict[str, dict[str, object]] = {}
+        cfg.ConfigParser(str(file), sections).parse()
+        for section, options in sections.items():
+            yield file, section if section == "DEFAULT" else section.lower(), options
+
+
+def _registered(conf: cfg.ConfigOpts) -> dict[str, set[str]]:
+    """Return the names, former ones included, under which the registered options of each group may be written."""
+    known: dict[str, set[str]] = {"DEFAULT": set()}
+    for group, options in _options(conf):
+        for option in options:
+            known.setdefault(group, set()).update({option.name, option.dest})
+            for former in option.deprecated_opts:
+                known.setdefault(former.group or group, set()).add(former.name or option.name)
+    return known
+
+
+def _options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, list[cfg.Opt]]]:
+    # The library has no public way to list what is registered.
+    yield "DEFAULT", [info["opt"] for info in conf._opts.values()]  # noqa: SLF001
+    for name, group in conf._groups.items():  # noqa: SLF001
+        yield name, [info["opt"] for info in group._opts.values()]  # noqa: SLF001

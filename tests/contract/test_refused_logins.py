@@ -1,0 +1,67 @@
+"""A server that refuses a login is told from one that is away: the service ends at once and says what to do."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from moorage import errors
+from moorage.broker import probe
+from moorage.database import Database
+from moorage.service import until_available
+from moorage.shell import main
+
+
+def wrong(url: str, *, password: bool) -> str:
+    """The same address with another password, or with another database or virtual host."""
+    head, _, name = url.partition("@")
+    if password:
+        return f"{head.rpartition(':')[0]}:wrong@{name}"
+    return f"{head}@{name.partition('/')[0]}/no_such_place"
+
+
+@pytest.mark.parametrize("password", [True, False], ids=["password", "name"])
+def test_a_database_that_refuses_is_not_waited_for(mariadb_url: str, *, password: bool) -> None:
+    url = wrong(mariadb_url, password=password)
+    begun = time.monotonic()
+    with pytest.raises(errors.StoreRefused, match="check the user, the password and the database's name") as caught:
+        until_available(lambda: Database(url, "main").read(lambda connection: None), "the main database")
+    assert time.monotonic() - begun < 5
+    assert ":wrong@" not in str(caught.value)
+    assert "127.0.0.1" in str(caught.value)
+
+
+@pytest.mark.parametrize("password", [True, False], ids=["password", "virtual host"])
+def test_a_broker_that_refuses_is_not_waited_for(rabbitmq_url: str, *, password: bool) -> None:
+    url = wrong(rabbitmq_url, password=password)
+    with pytest.raises(errors.BusRefused, match="check the user, the password and the virtual host") as caught:
+        until_available(lambda: probe(url, 5.0), "the broker")
+    assert ":wrong@" not in str(caught.value)
+
+
+SERVED: Sequence[Sequence[str]] = [
+    ["db", "upgrade"],
+    ["scheduler", "--name", "a"],
+    ["placement", "--name", "a"],
+    ["placement-api", "--port", "0"],
+    ["conductor", "--name", "a"],
+    ["conductor", "--cell", "c", "--name", "a"],
+    ["compute", "--cell", "c", "--fake-hosts", "1"],
+    ["host", "list"],
+    ["status"],
+    ["audit"],
+]
+
+
+@pytest.mark.parametrize("command", SERVED, ids=" ".join)
+def test_without_a_configuration_nothing_is_written_and_one_sentence_says_what_is_missing(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MOORAGE_CONFIG", raising=False)
+    assert main(command) in {1, 2}
+    # What a service says goes to its log.
+    said = "".join(capsys.readouterr())
+    assert said.count("is not set, and no configuration file was read") == 1
+    assert list(tmp_path.iterdir()) == []

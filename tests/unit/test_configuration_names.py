@@ -1,0 +1,88 @@
+"""What a file says that nobody reads is found before a service starts, and what it does not say is asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from moorage import errors, options
+from moorage.bus import Bus
+from moorage.database import Database
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "moorage.conf"
+    file.write_text(text)
+    with pytest.raises(errors.ConfigurationError) as caught:
+        options.new(files=[file])
+    assert str(file) in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_misspelt_option_is_an_error_that_names_what_was_meant(tmp_path: Path) -> None:
+    said = refused(tmp_path, "[scheduler]\nenabled_filter = ram\n")
+    assert "enabled_filter in [scheduler]" in said
+    assert "is enabled_filters meant" in said
+
+
+def test_an_option_that_resembles_none_is_an_error_too(tmp_path: Path) -> None:
+    assert "xyzzy in [database], which is no option there" in refused(tmp_path, "[database]\nxyzzy = 1\n")
+
+
+@pytest.mark.parametrize(
+    ("section", "meant"), [("databse", "database"), ("schedulers", "scheduler"), ("filter", "filters")]
+)
+def test_a_misspelt_section_is_an_error_that_names_what_was_meant(tmp_path: Path, section: str, meant: str) -> None:
+    said = refused(tmp_path, f"[{section}]\nconnection = sqlite:////tmp/none\n")
+    assert f"[{section}], which nobody reads: is [{meant}] meant" in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[oslo_messaging_rabbit]\nrabbit_qos_prefetch_count = 2\n",
+        "[keystone_authtoken]\nauth_url = http://127.0.0.1\nusername = placement\n",
+        "[cors.dashboard]\nallowed_origin = https://127.0.0.1\n",
+        "[libvirt]\nvirt_type = kvm\n",
+        "[filters]\nrack_attribute = row\n",
+        "[DEFAULT]\ndebug = true\nlog-file = x.log\n",
+        "[DATABASE]\npool_size = 3\n",
+    ],
+    ids=["a library's", "keystone's", "another origin's", "a driver's", "a plug-in's", "the log's", "in capitals"],
+)
+def test_a_file_may_hold_what_others_read(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(text)
+    options.new(files=[file])
+
+
+def test_the_former_name_of_an_option_is_still_one(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[DEFAULT]\nrpc_response_timeout = 3\nlogdir = /tmp\n")
+    assert options.new(files=[file]).log_dir == "/tmp"
+
+
+def test_without_a_file_the_missing_database_is_said_with_what_to_do() -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Database.configured(options.new())
+    assert str(caught.value) == (
+        "The configuration is wrong: [database] connection is not set, and no configuration file was read: name one "
+        "with --config-file or MOORAGE_CONFIG, or write /etc/moorage/moorage.conf."
+    )
+
+
+def test_with_a_file_the_missing_broker_is_said_with_that_file(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[database]\nconnection = sqlite:////tmp/none\n")
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Bus(options.new(files=[file]))
+    assert str(caught.value) == f"The configuration is wrong: [DEFAULT] transport_url is not set in {file}."
+
+
+@pytest.mark.parametrize(
+    "url", ["secret", "nosuch://user:secret@127.0.0.1/x", "mysql+pymsql://user:secret@127.0.0.1/x"]
+)
+def test_a_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(errors.ConfigurationError) as caught:
+        Database(url, "main")
+    assert "main database" in str(caught.value)
+    assert "secret" not in str(caught.value)
