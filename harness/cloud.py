@@ -136,16 +136,18 @@ class Cloud:
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all planned hosts are known and up.
 
-        :raises TimeoutError: they are not after ``seconds``, and as many more as the plan's hosts take.
+        :raises TimeoutError: for ``seconds`` no further host has come up.
         """
-        wait_until(
-            lambda: sum(host.up for host in self.hosts()) >= self.plan.hosts,
-            f"{self.plan.hosts} hosts to be up",
-            # A large cloud takes a while to be described, all in one process.
-            seconds + self.plan.hosts / 25,
-            # Looking is work too, and more of it the more hosts there are.
-            interval=max(0.02, self.plan.hosts / 20_000),
-        )
+        up = 0
+
+        def all_up() -> bool:
+            nonlocal up
+            up = sum(host.up for host in self.hosts())
+            return up >= self.plan.hosts
+
+        # Looking is work too, and more of it the more hosts there are.
+        interval = max(0.02, self.plan.hosts / 20_000)
+        wait_until(all_up, f"{self.plan.hosts} hosts to be up", seconds, interval, progress=lambda: up)
 
     def _create_schemas(self) -> None:
         if self.database.read(lambda connection: sqlalchemy.inspect(connection).get_table_names()):
@@ -192,13 +194,28 @@ class Cloud:
         )
 
 
-def wait_until(true: Callable[[], bool], what: str, seconds: float = 120.0, interval: float = 0.02) -> None:
-    """Return as soon as ``true`` answers so.
+#: How long to wait for what comes at once on an idle machine. It bounds a wait for something that never comes, and is
+#: no measure of speed: beside other work everything may take a hundred times as long.
+PATIENCE_SECONDS = 240.0
 
-    :raises TimeoutError: it has not after ``seconds``.
+
+def wait_until(
+    true: Callable[[], object],
+    what: str | Callable[[], object] = "it",
+    seconds: float = PATIENCE_SECONDS,
+    interval: float = 0.02,
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Return as soon as ``true`` returns something true.
+
+    :param what: the subject of the error, or a function that returns it.
+    :param progress: returns how far it has come by now. The time begins anew with each change of that.
+    :raises TimeoutError: nothing of it has changed for ``seconds``.
     """
-    end = time.monotonic() + seconds
+    reached, end = progress(), time.monotonic() + seconds
     while not true():
+        if (now := progress()) != reached:
+            reached, end = now, time.monotonic() + seconds
         if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain for {what}")
+            raise TimeoutError(f"waited {seconds:g} s in vain for {what if isinstance(what, str) else what()}")
         time.sleep(interval)

@@ -101,18 +101,19 @@ class ProcessCloud:
     def wait_for_hosts(self, hosts: int, seconds: float = 120.0) -> None:
         """Wait until so many hosts are up.
 
-        :raises TimeoutError: they are not after ``seconds``.
+        :raises TimeoutError: for ``seconds`` no further host has come up.
         :raises RuntimeError: a process has ended; its log is in the message.
         """
+        up = 0
 
-        def up() -> bool:
+        def all_up() -> bool:
+            nonlocal up
             self._check_running()
-            try:
-                return sum(host.up for host in self.client("scheduler", timeout=2.0).call(ListHosts())) >= hosts
-            except errors.Unavailable:
-                return False
+            with contextlib.suppress(errors.Unavailable):
+                up = sum(host.up for host in self.client("scheduler", timeout=2.0).call(ListHosts()))
+            return up >= hosts
 
-        wait_until(up, f"{hosts} hosts to be up", seconds, interval=0.1)
+        wait_until(all_up, f"{hosts} hosts to be up", seconds, interval=0.1, progress=lambda: up)
 
     def _check_running(self) -> None:
         for name, process in self.processes.items():

@@ -14,6 +14,7 @@ from compute.driver import Driver, GuestSpec
 from compute.fake import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
+from harness.cloud import wait_until as wait_until
 from moorage import context, errors, ids, options
 from moorage.bus import Bus, serves
 from moorage.messages import (
@@ -124,13 +125,6 @@ def tree_of(driver: Driver, host: str | None = None, tree: ProviderTree | None =
     made = ProviderTree() if tree is None else tree.copy()
     driver.update_provider_tree(reports[host or next(iter(reports))], made)
     return made
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
 
 
 class FakePlacement:

@@ -1,7 +1,6 @@
 """Both conductors as whole services on an in-process bus, between peers that keep the real promises."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from conductor.disowned import DisownedClaims
 from conductor.schema import cell_disowned
 from conductor.service import CellConductor, SuperConductor
 from conductor.steps import Backoff
+from harness.cloud import wait_until as wait_until
 from moorage import context, errors, ids
 from moorage.bus import Bus, BusServer, serves
 from moorage.database import Database
@@ -237,13 +237,6 @@ class World:
                 f"SELECT COUNT(*) FROM {table}_operations WHERE state = 'pending' {further}"
             ).scalar_one()
             return found
-
-
-def wait_until(true: Callable[[], bool], what: Callable[[], object] = lambda: "it", seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what()
-        time.sleep(0.01)
 
 
 def host_state(host: str, **different: Any) -> HostState:

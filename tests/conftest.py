@@ -10,7 +10,10 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+import hung_tests
 import pytest
+from hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
+from left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
 from migrated import OnMariaDB
 
 from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
@@ -25,6 +28,7 @@ LONGEST = ("test_operation_table.py", "test_store_machine.py")
 def pytest_configure(config: pytest.Config) -> None:
     """Make SIGTERM end the session as Ctrl-C does, so that the servers' data are removed then as well."""
     signal.signal(signal.SIGTERM, _interrupt)
+    hung_tests.WATCH.start()
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

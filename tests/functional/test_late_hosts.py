@@ -54,7 +54,7 @@ def show(cloud: Cloud, uuid: str) -> Instance:
 
 
 def wait_for(cloud: Cloud, uuid: str, state: str) -> Instance:
-    wait_until(lambda: show(cloud, uuid).state == state, f"the instance to be {state}", 60)
+    wait_until(lambda: show(cloud, uuid).state == state, f"the instance to be {state}")
     return show(cloud, uuid)
 
 
@@ -115,7 +115,7 @@ def until_one_is_left(cloud: Cloud, instance: Instance) -> None:
     """Wait until the instance alone holds something, and its guest is the only one."""
     expected = {host: 2 if host == instance.host else 0 for host in used(cloud)}
     wait_until(lambda: [guest.host for guest in guests(cloud)] == [instance.host], "one guest to remain", 60)
-    wait_until(lambda: used(cloud) == expected, "what the others held to be released", 60)
+    wait_until(lambda: used(cloud) == expected, "what the others held to be released")
     (guest,) = guests(cloud)
     assert (guest.instance_uuid, guest.claim_id) == (instance.uuid, instance.claim_id)
 
@@ -139,7 +139,7 @@ def test_of_a_host_that_does_not_report_in_time_nothing_remains(misbehaviour: Ma
         assert late
         expected = {host: 4 if host == FINE else 0 for host in HOSTS}
         wait_until(lambda: {guest.host for guest in guests(cloud)} == {FINE}, "the late guests to be gone", 60)
-        wait_until(lambda: used(cloud) == expected, "what the late hosts held to be released", 60)
+        wait_until(lambda: used(cloud) == expected, "what the late hosts held to be released")
         assert {guest.instance_uuid for guest in guests(cloud)} == {instance.uuid for instance in instances}
         assert len(guests(cloud)) == 2
 
@@ -181,8 +181,8 @@ def test_a_guest_whose_instance_was_deleted_while_its_host_was_away_is_destroyed
         assert len(guests(cloud)) == 1
 
         cloud.add("compute-cell1", cloud.compute("cell1", 1))
-        wait_until(lambda: guests(cloud) == [], "the guest to be destroyed", 60)
-        wait_until(lambda: used(cloud) == {instance.host: 0}, "its amounts to be released", 60)
+        wait_until(lambda: guests(cloud) == [], "the guest to be destroyed")
+        wait_until(lambda: used(cloud) == {instance.host: 0}, "its amounts to be released")
 
 
 def test_a_build_in_the_middle_of_which_the_agent_went_away_goes_on_when_it_is_back() -> None:

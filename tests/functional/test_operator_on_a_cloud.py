@@ -67,7 +67,7 @@ def test_every_service_of_a_cloud_is_listed(types: Types) -> None:
     def all_listed() -> bool:
         return {(line["kind"], line["name"], line["cell"]) for line in types("service", "list")[1]} == expected
 
-    wait_until(all_listed, "every service to have reported itself", 20)
+    wait_until(all_listed, "every service to have reported itself")
     assert {line["state"] for line in types("service", "list")[1]} == {"up"}
 
 

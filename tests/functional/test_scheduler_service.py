@@ -1,8 +1,7 @@
 """Whole schedulers on an in-process bus and an SQLite file."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,13 @@ import pytest
 from scheduler_builders import CELLS, select
 from scheduler_rig import Rig, node_uuid
 
+from harness.cloud import wait_until
 from moorage import errors, ids, options
 from moorage.bus import Bus
 from moorage.messages import ListCells, ListHosts, SelectDestinations, SetHost
 from moorage.model import Explanation
 from moorage.wire import decode
 from scheduler.service import SchedulerService
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 class Surroundings:

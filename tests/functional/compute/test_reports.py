@@ -38,7 +38,7 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
 def test_thousands_of_hosts_are_reported_in_batches(stage: Begin) -> None:
     now = stage(fake_driver={"hosts": 2300})
     now.start()
-    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)), seconds=30)
+    wait_until(lambda: any(said.alive for said in now.cell.said(ReportHostsInCell)))
 
     assert [len(said.providers) for said in now.cell.said(ReportProviderTree)] == [500, 500, 500, 500, 300]
     assert [len(said.hosts) for said in now.cell.said(ReportHostsInCell) if said.hosts] == [1000, 1000, 300]

@@ -1,0 +1,130 @@
+"""End a test that hangs: the stacks of all threads are printed, and the test fails, within about a minute.
+
+A time limit alone cannot tell a test that hangs from one on a slow machine, and has to be long for the sake of the
+second. This module watches whether the test's threads run or wait for a processor: those of a test that hangs do
+neither.
+"""
+
+import collections
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+#: Seconds without activity after which a test hangs. Longer than any wait that a test has on purpose.
+IDLE_SECONDS = 60.0
+#: The share of one processor below which nothing goes on.
+IDLE_SHARE = 0.05
+#: The share that the periodic threads of an idle cloud need at most. It tells nothing while the test itself polls.
+IDLE_CLOUD_SHARE = 0.3
+_SAMPLE_SECONDS = 2.0
+#: The servers' own processes are at work whatever a test does.
+_SERVERS = ("mariadbd", "mysqld", "beam.smp", "epmd", "erl_child_setup", "inet_gethost")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds that threads have run, or have waited for a processor, until a moment."""
+
+    at: float
+    all_threads: float
+    main_thread: float
+
+
+def hangs(first: Sample, last: Sample) -> bool:
+    """Tell whether nothing went on between two moments, or nothing but the background of a test that is blocked."""
+    seconds = last.at - first.at
+    # Below zero a process has ended and has taken its account with it, which is activity as well.
+    share = (last.all_threads - first.all_threads) / seconds
+    is_blocked = last.main_thread - first.main_thread < 0.001 * seconds
+    return 0 <= share < (IDLE_CLOUD_SHARE if is_blocked else IDLE_SHARE)
+
+
+class HungTests:
+    """Watch the test under way from a thread of its own, one for the whole session."""
+
+    def __init__(self) -> None:
+        self._test: str | None = None
+        self._number = 0
+        self._thread = threading.Thread(target=self._watch, name="hung-tests", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch, where the kernel keeps account of threads; a second start does nothing."""
+        if Path("/proc/self/schedstat").exists() and not self._thread.is_alive():
+            self._thread.start()
+
+    def test_began(self, name: str) -> None:
+        """Watch this test from now on."""
+        self._number += 1
+        self._test = name
+
+    def test_ended(self) -> None:
+        """Watch nothing until the next test begins."""
+        self._test = None
+
+    def _watch(self) -> None:
+        samples: collections.deque[Sample] = collections.deque()
+        number = 0
+        while True:
+            time.sleep(_SAMPLE_SECONDS)
+            if self._test is None or self._number != number:
+                number = self._number
+                samples.clear()
+                continue
+            samples.append(_sample())
+            while samples[-1].at - samples[0].at > IDLE_SECONDS + _SAMPLE_SECONDS:
+                samples.popleft()
+            if samples[-1].at - samples[0].at >= IDLE_SECONDS and hangs(samples[0], samples[-1]):
+                print(f"\n{self._test} has done nothing for {IDLE_SECONDS:g} s", file=sys.__stderr__, flush=True)
+                samples.clear()
+                # pytest-timeout's handler prints the stacks and fails the test, as at the end of its time limit.
+                if callable(signal.getsignal(signal.SIGALRM)):
+                    os.kill(os.getpid(), signal.SIGALRM)
+
+
+def _sample() -> Sample:
+    me = psutil.Process()
+    processes = [me, *me.children(recursive=True)]
+    return Sample(
+        at=time.monotonic(),
+        all_threads=sum(_active_seconds(process) for process in processes),
+        main_thread=_schedule(Path(f"/proc/{me.pid}/task/{me.pid}")),
+    )
+
+
+def _active_seconds(process: psutil.Process) -> float:
+    try:
+        if process.name() in _SERVERS:
+            return 0.0
+        return sum(_schedule(thread) for thread in Path(f"/proc/{process.pid}/task").iterdir())
+    except (psutil.Error, OSError):
+        return 0.0
+
+
+def _schedule(thread: Path) -> float:
+    """Return the seconds that a thread has run and has waited to run (proc(5), `schedstat`)."""
+    try:
+        ran, waited, _slices = (thread / "schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return (int(ran) + int(waited)) / 1e9
+
+
+WATCH = HungTests()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch one test, its fixtures included."""
+    WATCH.test_began(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        WATCH.test_ended()

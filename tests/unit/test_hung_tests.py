@@ -1,0 +1,59 @@
+"""The watch over tests that hang: what counts as hanging."""
+
+from pathlib import Path
+
+import pytest
+from hung_tests import Sample, hangs
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize(
+    ("all_threads", "main_thread", "expected"),
+    [
+        pytest.param(0.0, 0.0, True, id="nothing runs"),
+        pytest.param(12.0, 0.0, True, id="the test is blocked beside an idle cloud"),
+        pytest.param(12.0, 1.0, False, id="the test polls a cloud that works little"),
+        pytest.param(40.0, 0.0, False, id="the test waits for threads that work"),
+        pytest.param(-3.0, 0.0, False, id="a process has ended"),
+    ],
+)
+def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processor(
+    all_threads: float, main_thread: float, expected: bool
+) -> None:
+    first = Sample(at=100.0, all_threads=50.0, main_thread=5.0)
+    last = Sample(at=160.0, all_threads=50.0 + all_threads, main_thread=5.0 + main_thread)
+
+    assert hangs(first, last) is expected
+
+
+def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pytest.Pytester) -> None:
+    tests = Path(__file__).parents[1]
+    pytester.makeconftest(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tests)!r})
+        import hung_tests
+        from hung_tests import pytest_runtest_protocol
+
+        hung_tests.IDLE_SECONDS, hung_tests._SAMPLE_SECONDS = 1.0, 0.2
+        hung_tests.WATCH.start()
+        """
+    )
+    pytester.makepyfile(
+        """
+        import threading
+
+        def test_that_waits_for_ever():
+            threading.Event().wait()
+
+        def test_after_it():
+            pass
+        """
+    )
+
+    result = pytester.runpytest_subprocess("--timeout", "100", timeout=60)
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*Stack of hung-tests*"])
+    result.stdout.fnmatch_lines(["*test_that_waits_for_ever has done nothing for 1 s"])
