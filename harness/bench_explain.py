@@ -36,6 +36,7 @@ from scheduler.follow import Follower
 from scheduler.funnel import Funnel
 from scheduler.picture import Picture
 from scheduler.planning import Plan, Planner, Shortfall
+from scheduler.plugin_lists import enabled
 from scheduler.plugins import load_filters, load_weighers
 from scheduler.serving import Refusals
 
@@ -71,8 +72,8 @@ class Bench:
 
     def __init__(self, database: Database, repeat: int) -> None:
         conf = options.new({})
-        filters = load_filters(conf, _all("moorage.filters", conf.scheduler.enabled_filters))
-        weighers = load_weighers(conf, _all("moorage.weighers", conf.scheduler.enabled_weighers))
+        filters = load_filters(conf, _all("moorage.filters", enabled(conf, "enabled_filters")))
+        weighers = load_weighers(conf, _all("moorage.weighers", enabled(conf, "enabled_weighers")))
         self._repeat = repeat
         self._counts = len(filters), len(weighers)
         self._names = ResourceClassNames(database)

@@ -1,6 +1,5 @@
 """The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
 
-import functools
 import logging
 import os
 import re
@@ -75,10 +74,9 @@ _LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
 
-@functools.cache
-def _library_options() -> Sequence[tuple[str | None, Sequence[cfg.Opt]]]:
-    """Return the options that oslo.messaging lists, by group; it makes a deep copy of all of them each time."""
-    return tuple(oslo_messaging_opts.list_opts())
+#: The options of oslo.messaging by group: its own objects, not the copies that it lists. It registers them again for
+#: each connection, and refuses copies in which it has noted meanwhile that their use is deprecated.
+_LIBRARY_OPTIONS: Sequence[tuple[str | None, Sequence[cfg.Opt]]] = oslo_messaging_opts._opts  # noqa: SLF001
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
@@ -87,7 +85,7 @@ def register_options(conf: cfg.ConfigOpts) -> None:
     The library registers metrics and tracing on the global object alone and does not list them; without them every
     call fails.
     """
-    for group, options in _library_options():
+    for group, options in _LIBRARY_OPTIONS:
         conf.register_opts(options, group=group)
     conf.register_opts(oslo_messaging_metrics.oslo_messaging_metrics, group="oslo_messaging_metrics")
     conf.register_opts(oslo_messaging_tracing.oslo_messaging_tracing, group="oslo_messaging_tracing")
@@ -98,8 +96,7 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 def set_library_defaults() -> None:
     """Put our defaults in the place of the library's own, for the whole process: for the sample configuration."""
-    # Without the copy that the library makes for whoever asks it for its options.
-    for group, options in oslo_messaging_opts._opts:  # noqa: SLF001
+    for group, options in _LIBRARY_OPTIONS:
         cfg.set_defaults(options, **_DEFAULTS.get(group or "DEFAULT", {}))
 
 

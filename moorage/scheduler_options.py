@@ -22,13 +22,14 @@ SCHEDULER = [
             "cidr_affinity",
             "resources",
         ],
-        help="Filters by the name of their entry point, in the order in which they run.",
+        help="Filters by the name of their entry point, in the order in which they run. "
+        "+name and -name alone mean the default with and without these.",
     ),
     cfg.ListOpt(
         "enabled_request_filters",
         default=["extra_specs", "image_traits", "dedicated_cpus", "pci", "disabled_hosts"],
         help="Request filters by the name of their entry point, in the order in which they make a request narrower "
-        "before any host is looked at.",
+        "before any host is looked at. +name and -name alone mean the default with and without these.",
     ),
     cfg.ListOpt(
         "enabled_weighers",
@@ -42,7 +43,8 @@ SCHEDULER = [
             "build_failure",
             "cross_cell",
         ],
-        help="Weighers by the name of their entry point.",
+        help="Weighers by the name of their entry point. "
+        "+name and -name alone mean the default with and without these.",
     ),
     cfg.IntOpt(
         "host_subset_size",

@@ -25,6 +25,7 @@ from moorage.plugin import Filter, RequestFilter, Weigher
 from scheduler.faults import Faults, Ledger
 from scheduler.funnel import Funnel
 from scheduler.planning import Planner
+from scheduler.plugin_lists import enabled
 from scheduler.plugins import Named, check_names, load_filters, load_request_filters, load_weighers
 
 LOG = logging.getLogger(__name__)
@@ -61,9 +62,9 @@ class Policy:
         """
         check_names(conf)
         settings = conf.scheduler
-        filters = load_filters(conf, settings.enabled_filters)
-        weighers = load_weighers(conf, settings.enabled_weighers)
-        request_filters = load_request_filters(conf, settings.enabled_request_filters)
+        filters = load_filters(conf, enabled(conf, "enabled_filters"))
+        weighers = load_weighers(conf, enabled(conf, "enabled_weighers"))
+        request_filters = load_request_filters(conf, enabled(conf, "enabled_request_filters"))
         described = PolicyState(
             fingerprint="",
             filters=tuple(_use(conf, "filters", name, plugin) for name, plugin in filters),

@@ -86,3 +86,14 @@ def test_a_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
         Database(url, "main")
     assert "main database" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_deprecated_option_of_the_bus_library_stops_no_second_connection(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(
+        "[DEFAULT]\ntransport_url = rabbit://127.0.0.1/\n[oslo_messaging_rabbit]\ndirect_mandatory_flag = false\n"
+    )
+    conf = options.new(files=[file])
+    Bus(conf).close()
+    assert conf.oslo_messaging_rabbit.direct_mandatory_flag is False
+    Bus(conf).close()

@@ -1,0 +1,83 @@
+"""A list of plug-ins is written in full, or as what differs from the default."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from moorage import errors, options
+from scheduler.faults import Ledger
+from scheduler.plugin_lists import enabled
+from scheduler.policy import Policy
+
+RACKS = Path(__file__).parents[2] / "docs/examples/racks/README.md"
+LISTS = ("enabled_filters", "enabled_weighers", "enabled_request_filters")
+DEFAULT = {name: list(options.new().scheduler[name]) for name in LISTS}
+
+
+def of(tmp_path: Path, text: str) -> dict[str, list[str]]:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[scheduler]\n{text}\n")
+    conf = options.new(files=[file])
+    return {name: enabled(conf, name) for name in LISTS}
+
+
+def test_plain_names_are_all_that_is_enabled(tmp_path: Path) -> None:
+    assert of(tmp_path, "enabled_weighers = disk, ram")["enabled_weighers"] == ["disk", "ram"]
+    assert of(tmp_path, "enabled_weighers =")["enabled_weighers"] == []
+
+
+def test_signed_names_change_the_default(tmp_path: Path) -> None:
+    found = of(tmp_path, "enabled_weighers = +io_ops, -ram,+packing\nenabled_filters = -resources")
+    assert found == {
+        "enabled_weighers": [*(name for name in DEFAULT["enabled_weighers"] if name != "ram"), "io_ops", "packing"],
+        "enabled_filters": DEFAULT["enabled_filters"][:-1],
+        "enabled_request_filters": DEFAULT["enabled_request_filters"],
+    }
+    assert DEFAULT["enabled_filters"][-1] == "resources"
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("+io_ops, cpu", r"mixes names with and without a sign \(cpu\)"),
+        ("+", "has a sign without a name"),
+        ("-packing", "takes away packing, which is not enabled by default: ram, cpu"),
+        ("+ram", "adds ram, which is enabled by default"),
+        ("+io_ops, +io_ops", "names one twice"),
+        ("-ram, -ram", "names one twice"),
+        ("-ram, +ram", "adds ram, which is enabled by default"),
+    ],
+)
+def test_a_list_that_says_nothing_clear_is_refused(tmp_path: Path, written: str, reason: str) -> None:
+    with pytest.raises(errors.ConfigurationError, match=rf"\[scheduler\] enabled_weighers {reason}"):
+        of(tmp_path, f"enabled_weighers = {written}")
+
+
+def test_a_name_that_no_plugin_has_is_refused_with_its_sign_too(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[scheduler]\nenabled_filters = +phase_of_the_moon\n")
+    with pytest.raises(errors.UnknownPlugin, match="no filter named phase_of_the_moon"):
+        Policy.load(options.new(files=[file]), Ledger())
+
+
+def test_a_policy_shows_what_came_of_the_list(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[scheduler]\nenabled_weighers = -ram, +io_ops\n")
+    shown = [use.name for use in Policy.load(options.new(files=[file]), Ledger()).described.weighers]
+    assert shown == [*(name for name in DEFAULT["enabled_weighers"] if name != "ram"), "io_ops"]
+
+
+def test_an_option_of_plugins_that_none_has_is_refused_by_the_scheduler(tmp_path: Path) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text("[weighers]\nram_weight_multiplyer = 2\n")
+    with pytest.raises(errors.ConfigurationError, match="is ram_weight_multiplier meant"):
+        Policy.load(options.new(files=[file]), Ledger())
+
+
+def test_what_the_sample_package_says_to_paste_keeps_every_default(tmp_path: Path) -> None:
+    lines = [line.strip() for line in RACKS.read_text().splitlines() if re.match(r" {4}enabled_", line)]
+    found = of(tmp_path, "\n".join(lines))
+    assert found == {
+        name: [*DEFAULT[name], plugin] for name, plugin in zip(LISTS, ["rack", "rack_power", "rack_tier"], strict=True)
+    }
