@@ -7,6 +7,7 @@ whether it was; it repeats the message with the same request id. A server that s
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -33,7 +34,8 @@ import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs, options
-from moorage.handlers import Endpoint, handlers, plain_type, request_id_of, serves
+from moorage.handlers import SECONDS_LEFT, Endpoint, handlers, plain_type, request_id_of, serves
+from moorage.rabbit import SERVER_PART, RabbitDriver
 from moorage.rpc_server import ThreadedServer
 from moorage.wire import Message, R, decode, encode, prepare
 
@@ -138,14 +140,19 @@ class Client:
     def call(self, message: Message[R], timeout: float | None = None) -> R:
         """Send ``message`` and return what it is answered with.
 
+        What is left of the time travels with the message; of a call made for another call, never more than is left of
+        that one.
+
         :raises NoReply: nobody has answered in time; whether it was carried out is unknown.
         :raises BusUnavailable: the broker cannot be reached.
+        :raises DeadlineExceeded: the server took it too late, or whoever this call is made for waits no longer.
         :raises MoorageError: what the server has raised.
         """
-        seconds = self._timeout if timeout is None else timeout
-        with self._faults(message, seconds):
+        seconds = self._seconds(timeout)
+        with self._faults(message, seconds), context.bound(deadline=time.monotonic() + seconds):
             self._bus.reach()
             failpoints.reached("send", message.topic, message.method)
+            context.check_deadline(f"before {message.method} was sent")
             try:
                 data = self._ask(message, seconds)
             except rpc_dispatcher.UnsupportedVersion:
@@ -165,7 +172,7 @@ class Client:
 
     def _ask(self, message: Message[Any], seconds: float) -> Any:
         prepared = self._client.prepare(timeout=seconds, version=message.lowest_version())
-        return prepared.call(_outgoing(message), message.method, **encode(message))
+        return prepared.call(_outgoing(message, seconds), message.method, **encode(message))
 
     def ping(self, timeout: float | None = None) -> None:
         """Return once somebody who serves this topic has answered, whatever it is that they serve.
@@ -173,7 +180,7 @@ class Client:
         :raises NoReply: nobody has.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self._seconds(timeout)
         prepared = self._client.prepare(timeout=seconds, namespace=_HOUSEKEEPING, version="1.0")
         with self._faults(_Wake(), seconds):
             self._bus.reach()
@@ -188,6 +195,16 @@ class Client:
             failpoints.reached("send", message.topic, message.method)
             prepared = self._client.prepare(version=message.lowest_version())
             prepared.cast(_outgoing(message), message.method, **encode(message))
+
+    def _seconds(self, timeout: float | None) -> float:
+        """Return how long a call waits: its time-out, or what is left to whoever it is made for.
+
+        :raises DeadlineExceeded: nothing is.
+        """
+        seconds = self._timeout if timeout is None else timeout
+        context.check_deadline(f"before {self._address} was called")
+        left = context.seconds_left()
+        return seconds if left is None else min(seconds, max(left, 0.001))
 
     @contextmanager
     def _faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
@@ -208,10 +225,17 @@ class Client:
             raise errors.BusUnavailable(reason=f"{self._bus.url}: {reason(fault)}") from None
 
 
-def _outgoing(message: Message[Any]) -> dict[str, str]:
-    """Return what travels beside a message: the ids of the request it is sent for."""
+def _outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
+    """Return what travels beside a message: the ids of its request, and the time of the server that takes it.
+
+    :param seconds: how long the caller waits; not at all after a cast, which has no deadline.
+    """
     now = context.current()
-    sent = {"request_id": now.request_id or request_id_of(message), "attempt_id": now.attempt_id}
+    sent: dict[str, str | float | None] = {
+        "request_id": now.request_id or request_id_of(message),
+        "attempt_id": now.attempt_id,
+        SECONDS_LEFT: None if seconds is None else seconds * SERVER_PART,
+    }
     return {name: value for name, value in sent.items() if value is not None}
 
 
@@ -264,6 +288,12 @@ class Bus:
     def new_transport(self) -> oslo_messaging.Transport:
         """Return connections of one's own to the broker."""
         try:
+            if self._url.startswith(("rabbit://", "kombu://")):
+                url = oslo_messaging.TransportURL.parse(self._conf, self._url)
+                exchange = self._conf.control_exchange
+                return oslo_messaging.transport.RPCTransport(
+                    RabbitDriver(self._conf, url, default_exchange=exchange, allowed_remote_exmods=_EXPECTED_REMOTELY)
+                )
             return oslo_messaging.get_rpc_transport(self._conf, url=self._url, allowed_remote_exmods=_EXPECTED_REMOTELY)
         except (oslo_messaging.DriverLoadFailure, oslo_messaging.InvalidTransportURL) as fault:
             raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault

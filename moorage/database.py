@@ -18,7 +18,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection, Engine, event, exc
 from sqlalchemy.engine import URL, make_url
 
-from moorage import database_faults, errors, failpoints, wire
+from moorage import context, database_faults, errors, failpoints, wire
 from moorage.options import main_database
 
 LOG = logging.getLogger(__name__)
@@ -134,12 +134,14 @@ class Database:
 
     def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         with self._sqlite_writer(writing), self.engine.connect() as connection:
+            context.check_deadline("before its transaction was begun")  # a connection may have been waited for
             if writing:
                 connection = connection.execution_options(moorage_writing=True)
             with connection.begin():
                 result = work(connection)
                 if writing:
                     failpoints.reached("commit")
+                    context.check_deadline("before COMMIT")
             if writing:
                 failpoints.reached("committed")
             return result
@@ -156,14 +158,14 @@ class Database:
         """Run the rings: collisions are repeated with milliseconds of back-off, a lost connection twice at most."""
         collisions = tenacity.Retrying(
             retry=tenacity.retry_if_exception(database_faults.is_collision),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits()),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits(), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
         # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
         losses = tenacity.Retrying(
             retry=tenacity.retry_if_exception(database_faults.is_away),
-            stop=tenacity.stop_after_attempt(3),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
         )
@@ -242,6 +244,13 @@ def _parsed(url: str, schema: str) -> URL:
             "look like mysql+pymysql://user:password@host/name?charset=utf8mb4"
         ) from fault
     return parsed
+
+
+class _Late(tenacity.stop.stop_base):
+    """Ends the tries for a caller whose time is over."""
+
+    def __call__(self, _state: tenacity.RetryCallState) -> bool:
+        return context.is_late()
 
 
 class _LockWaits(tenacity.stop.stop_base):

@@ -20,6 +20,13 @@ LOG = logging.getLogger(__name__)
 
 _SERVES = "_moorage_serves"
 
+#: Keys of what travels beside a message: the seconds that a server may use which has just taken it, and, from there on
+#: in that server's own process, the end of them by the monotonic clock.
+SECONDS_LEFT = "seconds_left"
+DEADLINE = "deadline"
+#: More than any caller waits for; it is not a number's business to overflow. Arbitrary.
+_LONGEST_LEFT = 86_400.0
+
 S = TypeVar("S")
 M = TypeVar("M")
 
@@ -70,9 +77,14 @@ class Endpoint:
             service=self._service_name,
             request_id=_short_text(ctxt.get("request_id")),
             attempt_id=_short_text(ctxt.get("attempt_id")),
+            deadline=ctxt.get(DEADLINE),
         ):
             try:
+                context.check_deadline("before it was begun")
                 message = decode_strictly(self._type, arguments)
+            except errors.DeadlineExceeded as refusal:
+                LOG.warning("%s is refused: its caller waits no longer", self._type.method)
+                raise _expected(refusal) from None
             except errors.MoorageError as refusal:
                 raise _expected(refusal) from None
             with context.bound(
@@ -156,3 +168,16 @@ def _short_text(value: object) -> str | None:
 def request_id_of(message: Message[Any]) -> str | None:
     """Return the message's own request id, if it has one."""
     return message.request_id if isinstance(message, Mutation) else None
+
+
+def stamp(ctxt: dict[str, Any], taken: float, end: float | None = None) -> None:
+    """Write the deadline of a message just taken into what came beside it.
+
+    :param taken: since when at the earliest this process has had the message, by the monotonic clock.
+    :param end: the end of its caller's time, where that is known exactly.
+    """
+    ctxt.pop(DEADLINE, None)  # a peer has another clock
+    left = ctxt.pop(SECONDS_LEFT, None)
+    # A former release sends none, and others may send anything.
+    if isinstance(left, int | float) and not isinstance(left, bool) and 0 <= left <= _LONGEST_LEFT:
+        ctxt[DEADLINE] = taken + left if end is None else end

@@ -50,6 +50,8 @@ class Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
     def __init__(self, envelope: _Envelope) -> None:
         super().__init__(envelope.ctxt, envelope.message)
         self._box = envelope.box
+        #: The end of the caller's time; within one process it is known exactly.
+        self.expires = envelope.expires
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
         """Answer the caller; a cast has none."""

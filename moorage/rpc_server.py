@@ -1,6 +1,7 @@
 """The library's RPC server, which takes no more messages than it has threads for: the others are for its peers."""
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -9,6 +10,8 @@ from moorage import broker  # noqa: F401 - first, because it chooses the threadi
 # isort: split
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
 from oslo_messaging.rpc.server import RPCServer
+
+from moorage.handlers import stamp
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages is also the one that
 #: tells the broker that this server lives, which a broker that hears nothing for a minute does not believe any more.
@@ -44,6 +47,9 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self.stop()
 
     def _on_incoming(self, incoming: Any) -> None:
+        taken = time.monotonic()
+        for message in incoming:
+            stamp(message.ctxt, taken, getattr(message, "expires", None))
         # Within one process the caller's own thread comes here, and must not be kept: its server has no peers.
         has_thread = isinstance(self.listener, PollStyleListenerAdapter)
         with self._changed:

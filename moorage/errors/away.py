@@ -69,3 +69,14 @@ class Overloaded(Unavailable):
 
     code = "moorage.overloaded"
     reason: str
+
+
+class DeadlineExceeded(Unavailable):
+    """The time of the request's caller was over {point}, and it was not carried out.
+
+    An earlier sending of the same request may have been: repeat it with the same request id. It is unavailability, and
+    not :class:`TryAgain`, because whoever gets it knows as much as after :class:`NoReply`.
+    """
+
+    code = "moorage.deadline_exceeded"
+    point: str

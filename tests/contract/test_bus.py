@@ -187,8 +187,8 @@ class Cloud:
         self.buses.append(bus.Bus(self.conf))
         return self.buses[-1]
 
-    def serve(self, *services: object, name: str = "first") -> bus.BusServer:
-        server = self.new_bus().server(self.topic, name, services)
+    def serve(self, *services: object, name: str = "first", threads: int = 8) -> bus.BusServer:
+        server = self.new_bus().server(self.topic, name, services, threads)
         server.start()
         return server
 
