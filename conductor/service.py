@@ -174,9 +174,7 @@ class CellConductor(_Conductor):
         conf = self._conf
         bus = self._bus(opened)
         cell = until_available(lambda: self._cell(bus), f"the placement role, to learn of cell {self._cell_name}")
-        database = self._database(
-            opened, cell.database_connection or main_database(conf), f"cell {self._cell_name}"
-        )
+        database = self._database(opened, cell.database_connection or main_database(conf), f"cell {self._cell_name}")
         CELL.check(database)
         cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)
         acknowledgements = Acknowledgements(bus.client("placement"))

@@ -27,6 +27,21 @@ PLACEMENT_API = [
         min=0.0,
         help="Seconds that requests under way are given when `moorage placement-api` is told to stop.",
     ),
+    cfg.FloatOpt(
+        "receive_timeout",
+        default=30.0,
+        min=1.0,
+        help="Seconds that a client has to send a whole request, headers and body; a slower one is refused with 408. "
+        "No thread waits for it.",
+    ),
+    cfg.FloatOpt(
+        "request_timeout",
+        default=60.0,
+        min=1.0,
+        help="Seconds for which a request that has arrived is worth an answer. One that has waited longer for a "
+        "thread, or comes to its COMMIT later, is refused with 503 and writes nothing. Keep it no shorter than clients "
+        "wait.",
+    ),
     cfg.IntOpt(
         "max_body_bytes",
         default=16 * 2**20,

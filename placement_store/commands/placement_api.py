@@ -1,8 +1,9 @@
-"""The sub-command `moorage placement-api`: Placement's HTTP API on gunicorn."""
+"""The sub-command `moorage placement-api`: Placement's HTTP API, in processes of gunicorn."""
 
 import argparse
 import gc
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cliff.command import Command
@@ -16,6 +17,8 @@ from placement_store.http.application import application
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
+
+    from placement_store.http.buffered_worker import Limits
 
 LOG = logging.getLogger(__name__)
 
@@ -74,18 +77,23 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         host = f"[{api.host}]" if ":" in api.host else api.host
         settings: dict[str, Any] = {
             "bind": f"{host}:{api.port}",
-            "worker_class": "gthread",
+            # By its name: whoever only asks for help needs no server.
+            "worker_class": "placement_store.http.buffered_worker.BufferedWorker",
             "workers": api.workers,
-            "threads": api.threads,
             "graceful_timeout": round(api.stop_timeout),
             "proc_name": "moorage-placement-api",
-            # Front ends keep their connections.
-            "keepalive": 75,
             # The socket by which gunicorn's own tool would steer it.
             "control_socket_disable": True,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
+
+    @cached_property
+    def limits(self) -> "Limits":
+        """The limits that each worker keeps to."""
+        from placement_store.http.buffered_worker import Limits
+
+        return Limits.of(self._conf)
 
     def load(self) -> "WSGIApplication":
         """Return the application of one process."""

@@ -14,6 +14,8 @@ A noun is added in three steps:
 3. ``routes.py``: its class in the list.
 """
 
+import math
+import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ from oslo_middleware import cors, http_proxy_to_wsgi
 from moorage.database import Database
 from placement_store.http import identity, versions
 from placement_store.http.errors import ErrorDocuments
-from placement_store.http.operations import Noun
+from placement_store.http.operations import DEADLINE, Noun
 from placement_store.http.policy import Policy
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import Refused
@@ -98,6 +100,8 @@ class _Preparation:
             request.context.who = self._who(request)
         else:
             request.context.who = None
+        if time.monotonic() > request.env.get(DEADLINE, math.inf):
+            raise Refused(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:
             raise Refused(400, "content-type header required: there is a body.")
 

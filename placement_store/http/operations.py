@@ -24,6 +24,8 @@ from placement_store.http.versions import Version, v
 P = ParamSpec("P")
 N = TypeVar("N", bound="Noun")
 
+#: By this name the environment of a request has the moment (of ``time.monotonic``) after which nobody waits for it.
+DEADLINE = "moorage.deadline"
 #: Answers say when what they show was last changed, and that no cache may keep it.
 _CACHE_HEADERS_SINCE = v("1.15")
 

@@ -1,0 +1,192 @@
+"""A worker process of gunicorn in which waitress reads requests and writes answers: slow clients hold no thread.
+
+gunicorn keeps the processes: it starts, replaces and stops them. In each of them one thread reads whatever clients
+send, as it comes; a thread of the pool gets a request when all of it is there, and is free when its answer is made.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from gunicorn.workers.base import Worker
+from oslo_config import cfg
+from waitress import wasyncore
+from waitress.adjustments import Adjustments
+from waitress.channel import HTTPChannel
+from waitress.server import TcpWSGIServer
+from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
+from waitress.utilities import Error
+
+from placement_store.http.operations import DEADLINE
+from placement_store.http.refusals import UNDEFINED
+
+#: The longest headers, the request line included. Query strings of some hundred uuids must fit.
+MAX_HEADER_BYTES = 64 * 1024
+#: Seconds for which a connection without a request is kept: front ends keep theirs.
+_KEEP_ALIVE = 75
+#: Connections of one process. One that waits for its client costs some memory and no thread.
+_CONNECTIONS = 2000
+# A body that is a little too long is read to its end, so that the client reads the refusal and not a reset connection.
+_SPARE_BODY_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one worker, as group ``placement_api`` has them."""
+
+    threads: int
+    max_body_bytes: int
+    receive_timeout: float
+    request_timeout: float
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> "Limits":
+        """Return the limits that a configuration sets."""
+        api = conf.placement_api
+        return cls(api.threads, api.max_body_bytes, api.receive_timeout, api.request_timeout)
+
+    def adjustments(self) -> Adjustments:
+        """Return them in the words of waitress."""
+        return Adjustments(
+            threads=self.threads,
+            max_request_header_size=MAX_HEADER_BYTES,
+            max_request_body_size=self.max_body_bytes + _SPARE_BODY_BYTES,
+            # An answer is whole before it is written, so waiting for the client would save nothing.
+            outbuf_high_watermark=2**62,
+            channel_timeout=_KEEP_ALIVE,
+            cleanup_interval=1,
+            connection_limit=_CONNECTIONS,
+            asyncore_use_poll=True,
+            # oslo.middleware decides which headers of a front end are believed.
+            clear_untrusted_proxy_headers=False,
+            ident=None,
+        )
+
+
+class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
+    """One process: an event loop, and threads for requests that have arrived."""
+
+    def run(self) -> None:
+        """Serve until gunicorn says stop; then answer what has begun to arrive."""
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
+        limits: Limits = self.app.limits
+        adjustments, channels = limits.adjustments(), dict[int, Any]()
+        dispatcher = ThreadedTaskDispatcher()
+        dispatcher.set_thread_count(limits.threads)
+        servers = [
+            _Server(self.wsgi, limits, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
+            for listener in self.sockets
+        ]
+        while self.alive:
+            self._turn(channels, 1.0)
+        for server in servers:
+            server.stop_listening()
+        while any(server.is_busy() for server in servers):
+            for server in servers:
+                server.maintenance(time.time())
+            self._turn(channels, 0.1)
+        dispatcher.shutdown()
+        wasyncore.close_all(channels)
+
+    def _turn(self, channels: dict[int, Any], seconds: float) -> None:
+        # gunicorn replaces a process that has not said for half a minute that it is there.
+        self.notify()
+        wasyncore.loop(timeout=seconds, use_poll=True, map=channels, count=1)
+
+
+class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
+    code = HTTPStatus.REQUEST_TIMEOUT.value
+    reason = HTTPStatus.REQUEST_TIMEOUT.phrase
+
+
+class _ErrorTask(ErrorTask):  # type: ignore[misc]
+    """Answers with an error document of the API where the request is not even HTTP, too long or too slow."""
+
+    def execute(self) -> None:
+        fault = self.request.error
+        described = {"status": fault.code, "title": fault.reason, "detail": str(fault.body), "code": UNDEFINED}
+        body = msgspec.json.encode({"errors": [described]})
+        self.status = f"{fault.code} {fault.reason}"
+        self.response_headers.append(("Content-Type", "application/json"))
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class _Task(WSGITask):  # type: ignore[misc]
+    """Runs the application for one request."""
+
+    def get_environment(self) -> dict[str, Any]:
+        environ: dict[str, Any] = super().get_environment()
+        environ[DEADLINE] = self.request.deadline
+        return environ
+
+    def set_close_on_finish(self) -> None:
+        # waitress would close the connection after each answer without a body, such as 204.
+        asked = self.request.headers.get("CONNECTION", "").lower()
+        if self.has_body or self.version != "1.1" or asked == "close":
+            super().set_close_on_finish()
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc]
+    """One connection."""
+
+    task_class = _Task
+    error_task_class = _ErrorTask
+    #: The request of which some part has arrived.
+    request: Any = None
+    began = 0.0
+
+    def received(self, data: bytes) -> bool:
+        before = self.request
+        done = bool(super().received(data))
+        if self.request is not None and self.request is not before:
+            self.began = time.monotonic()
+        return done
+
+    def end_if_slow(self, seconds: float) -> None:
+        """Refuse a request of which some part has not come within this time."""
+        with self.requests_lock:
+            slow, self.request = self.request, None
+            if slow is None or self.requests or time.monotonic() - self.began < seconds:
+                self.request = slow
+                return
+            slow.error = _TooSlow(f"The request did not arrive within {seconds:g} seconds.")
+            self.requests.append(slow)
+            self.server.add_task(self)
+
+
+class _Server(TcpWSGIServer):  # type: ignore[misc]
+    """The connections of one listening socket."""
+
+    channel_class = _Channel
+
+    def __init__(self, application: Any, limits: Limits, listening: Any, **words: Any) -> None:
+        self._limits = limits
+        name = listening.getsockname()
+        address = (listening.family, listening.type, listening.proto, name)
+        super().__init__(application, _sock=listening, bind_socket=False, sockinfo=address, **words)
+
+    def add_task(self, task: Any) -> None:
+        """Hand a connection, whose next request has arrived, to a thread."""
+        task.requests[0].deadline = time.monotonic() + self._limits.request_timeout
+        super().add_task(task)
+
+    def maintenance(self, now: float) -> None:
+        """Close connections that are idle, and refuse requests that do not come to their end."""
+        super().maintenance(now)
+        for channel in list(self.active_channels.values()):
+            channel.end_if_slow(self._limits.receive_timeout)
+
+    def stop_listening(self) -> None:
+        """Accept no more connections."""
+        self.accepting = False
+        self.del_channel()
+        self.socket.close()
+
+    def is_busy(self) -> bool:
+        """Whether a request has begun to arrive, is under way, or its answer is being written."""
+        return any(one.request or one.requests or one.total_outbufs_len for one in self.active_channels.values())

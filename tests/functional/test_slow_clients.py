@@ -1,0 +1,127 @@
+"""The HTTP API beside clients that are slow, and requests that are long."""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import falcon.testing
+import pytest
+from http_api import NEWEST, Api, served
+
+from moorage import ids, options
+from moorage.database import Database
+from placement_store import names
+from placement_store.http.application import application
+from placement_store.http.operations import DEADLINE
+from placement_store.schema import MAIN
+
+SETTINGS = "[placement_api]\nauth_strategy = noauth2\nworkers = 1\nthreads = 2\nreceive_timeout = 3\n"
+ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": f"placement {NEWEST}"}
+BEGINNING = b"POST /resource_providers HTTP/1.1\r\nHost: moorage\r\nX-Auth-Token: admin\r\n"
+HEADERS = BEGINNING + b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "moorage.conf").write_text(SETTINGS)
+    with served(f"sqlite:///{folder}/main.sqlite", folder / "log", config_file=folder / "moorage.conf") as api:
+        yield api
+
+
+def connected(api: Api) -> socket.socket:
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def answer(connection: socket.socket) -> tuple[int, Any]:
+    """Return the status and the document of an answer after which the connection is closed."""
+    reply = http.client.HTTPResponse(connection)
+    reply.begin()
+    return reply.status, json.loads(reply.read())
+
+
+def test_clients_that_send_slowly_hold_no_thread(api: Api) -> None:
+    with ExitStack() as clients:
+        for sent in (b"", b"GET", BEGINNING, HEADERS, HEADERS + b'{"name"'):
+            for _ in range(12):
+                client = clients.enter_context(connected(api))
+                client.sendall(sent)
+        began = time.monotonic()
+
+        assert api.ask("GET", "/resource_providers").status_code == 200
+        # Long before the server gives up on any of those.
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("sent", [b"GET", BEGINNING, HEADERS + b'{"name"'], ids=["line", "headers", "body"])
+def test_a_request_that_does_not_arrive_in_time_is_refused(api: Api, sent: bytes) -> None:
+    with connected(api) as client:
+        client.sendall(sent)
+        status, document = answer(client)
+        assert client.recv(1) == b""
+
+    assert status == 408
+    assert document["errors"][0]["detail"] == "The request did not arrive within 3 seconds."
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_refused_as_well(api: Api) -> None:
+    with connected(api) as client:
+        client.settimeout(0.2)
+        refused = b""
+        for byte in HEADERS + b" " * 1000:
+            client.sendall(bytes([byte]))
+            try:
+                refused = client.recv(12)
+                break
+            except TimeoutError:
+                continue
+
+    assert refused == b"HTTP/1.0 408"
+
+
+def test_a_request_line_of_32_kib_is_read(api: Api) -> None:
+    uuids = ",".join(ids.fresh() for _ in range(880))
+    query = f"/resource_providers?member_of=in:{uuids}"
+    assert len(query) > 32_000
+
+    assert api.get(query) == {"resource_providers": []}
+
+
+def test_a_request_line_that_is_too_long_is_refused_with_an_error_document(api: Api) -> None:
+    reply = api.ask("GET", f"/resource_providers?name={'x' * 70_000}")
+
+    assert reply.status_code == 431
+    assert reply.headers["Content-Type"] == "application/json"
+    assert reply.json()["errors"][0]["title"] == "Request Header Fields Too Large"
+
+
+def test_a_connection_is_kept_after_an_answer_without_a_body(api: Api) -> None:
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    connection.request("PUT", "/traits/CUSTOM_KEPT", headers=ADMIN)
+    reply = connection.getresponse()
+    reply.read()
+
+    assert (reply.status, reply.will_close) == (201, False)
+    connection.close()
+
+
+@pytest.mark.parametrize(("left", "status"), [(-1.0, 503), (60.0, 200)])
+def test_a_request_that_has_waited_too_long_for_a_thread_is_refused(tmp_path: Path, left: float, status: int) -> None:
+    database = Database(f"sqlite:///{tmp_path}/main.sqlite", MAIN.name)
+    MAIN.upgrade(database)
+    names.sync(database)
+    (tmp_path / "moorage.conf").write_text(SETTINGS)
+    app = application(options.new(files=[tmp_path / "moorage.conf"]), database)
+    client = falcon.testing.TestClient(lambda environ, start_response: app(environ, start_response))
+
+    reply = client.simulate_get("/traits", headers=ADMIN, extras={DEADLINE: time.monotonic() + left})
+
+    database.close()
+    assert reply.status_code == status
