@@ -13,6 +13,7 @@ from compute import words
 from compute.attempts import Attempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
+from compute.lives import Lives
 from compute.workers import Workers
 from moorage import context, errors, failpoints
 from moorage.bus import serves
@@ -48,6 +49,8 @@ class ComputeAgent:
         self._spawn_patience = spawn_patience
         #: What is in hand, for whoever counts the guests of a host.
         self.attempts = Attempts()
+        #: Of its hosts, as the cell has answered.
+        self.lives = Lives()
         self._workers = Workers("build", workers)
         self._abandoned = threading.Event()
 
@@ -167,7 +170,7 @@ class ComputeAgent:
     def _settle(self, attempt: Attempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
-            attempt.report = words.failed(guest, "the agent ended in the middle of the spawn")
+            attempt.report = self._failed(guest, "the agent ended in the middle of the spawn")
         try:
             self._tell(attempt, guest, attempt.report)
         except errors.InstanceNotFound:
@@ -210,7 +213,7 @@ class ComputeAgent:
             reason = words.unexpected(fault)
             LOG.error("The build ends before it has begun", exc_info=fault)
         self.destroy_guest(attempt, guest)
-        return words.failed(guest, reason)
+        return self._failed(guest, reason)
 
     def _spawn(self, attempt: Attempt, guest: Guest, asked: GuestSpec) -> Report | None:
         if attempt.destroyed:
@@ -222,12 +225,12 @@ class ComputeAgent:
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn has failed: %s", failure.reason)
-            report: Report = words.failed(guest, failure.reason)
+            report: Report = self._failed(guest, failure.reason)
         except errors.Unavailable:
             raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
             LOG.exception("The spawn has met an unexpected fault")
-            report = words.failed(guest, words.unexpected(fault))
+            report = self._failed(guest, words.unexpected(fault))
         else:
             report = words.finished(guest)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
@@ -235,6 +238,9 @@ class ComputeAgent:
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report
+
+    def _failed(self, guest: Guest, reason: str) -> BuildFailedInCell:
+        return words.failed(guest, reason, self.lives.of_host(guest.host))
 
     def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
         """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""
@@ -251,7 +257,7 @@ class ComputeAgent:
         """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
         self.destroy_guest(attempt, guest)
         try:
-            self._cell.once(words.gone(self._driver.agent, [words.ended(guest)]))
+            self._cell.once(words.gone(self._driver.agent, [words.ended(guest)], self.lives.of_hosts([guest.host])))
         except errors.MoorageError as fault:
             LOG.info("The cell has not heard that nothing is left: %s", fault)
 

@@ -7,14 +7,16 @@ each answer names the hosts that are to return before they count as up.
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, TypeVar
 
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
+from compute.numbering import Numbering
+from compute.returns import Returns
 from compute.tracker import Tracker
 from moorage import context, errors, ids
-from moorage.messages import ReportHostsInCell
+from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +34,7 @@ class Reporter:
     """Tells descriptions that are new or have changed until the cell has them, and then who is alive.
 
     :param tracker: sees to it that what the hosts have is known first.
-    :param returning: is told, after each answer of the cell, which hosts are to return.
+    :param returns: has hosts return that an answer of the cell names.
     """
 
     def __init__(
@@ -40,14 +42,17 @@ class Reporter:
         driver: Driver,
         cell: CellClient,
         tracker: Tracker,
-        returning: Callable[[Collection[str]], None],
+        returns: Returns,
+        numbering: Numbering,
         service: str | None = None,
     ) -> None:
         self._driver = driver
         self._cell = cell
         self._tracker = tracker
-        self._returning = returning
+        self._returns = returns
+        self._numbering = numbering
         self._service = service
+        self._introduced: str | None = None
         self._ended = threading.Event()
         self._hosts: dict[str, HostReport] = {}
 
@@ -58,6 +63,7 @@ class Reporter:
         """
         with context.bound(service=self._service):
             try:
+                self._introduce()
                 self._tracker.track()
                 self._tell_hosts()
             except Interrupted:
@@ -68,6 +74,42 @@ class Reporter:
         """Repeat nothing any more."""
         self._ended.set()
         self._tracker.stop()
+
+    def _introduce(self) -> None:
+        """Report this incarnation of the agent, before anything is read that an earlier one may still change."""
+        if self._introduced != self._numbering.incarnation:
+            message = self._message()
+            self._take(message, self._cell.until_answered(message, self._ended, timeout=_PATIENCE))
+            self._introduced = message.incarnation
+
+    def _message(self, **content: Any) -> ReportHostsInCell:
+        number = self._numbering.next()
+        return ReportHostsInCell(
+            request_id=ids.fresh(),
+            agent=self._driver.agent,
+            incarnation=number.incarnation,
+            number=number.number,
+            **content,
+        )
+
+    def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
+        """Do what the cell answers to a report: have hosts return, and describe anew those that are asked for."""
+        if answer.superseded:
+            # A message of an earlier process, or of another one of this name, has come first, and counts as newer.
+            if self._numbering.begin_anew(str(message.incarnation)):
+                LOG.warning("The cell takes another process for agent %s: all hosts are described anew", message.agent)
+                self._hosts.clear()
+                self._tracker.forget()
+            return
+        if answer.undescribed:
+            self._describe_anew(answer.undescribed)
+        self._returns.note(answer.returning, answer.lives)
+
+    def _describe_anew(self, names: Collection[str]) -> None:
+        known = [self._hosts.pop(name) for name in names if name in self._hosts]
+        if known:
+            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(known))
+            self._tracker.forget(known)
 
     def _tell_hosts(self) -> None:
         new = [
@@ -82,9 +124,7 @@ class Reporter:
         """Describe hosts; a batch that is refused is halved, so that a bad member keeps none of the others out."""
         # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
         started = tuple(report.service_host for report in batch if report.service_host not in self._hosts)
-        message = ReportHostsInCell(
-            request_id=ids.fresh(), agent=self._driver.agent, hosts=tuple(batch), started=started
-        )
+        message = self._message(hosts=tuple(batch), started=started)
         try:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
@@ -96,16 +136,17 @@ class Reporter:
             for half in (batch[:middle], batch[middle:]):
                 self._describe(half)
         else:
-            self._hosts.update((report.service_host, report) for report in batch)
-            self._returning(answer.returning)
+            if not answer.superseded:
+                self._hosts.update((report.service_host, report) for report in batch)
+            self._take(message, answer)
 
     def _tell_alive(self) -> None:
         # Sent once: repeated, it would be a lie by the time it arrived.
         alive = sorted(name for name in self._driver.alive() if name in self._hosts)
         for batch in _batches(alive, _NAMES_AT_ONCE):
-            message = ReportHostsInCell(request_id=ids.fresh(), agent=self._driver.agent, alive=tuple(batch))
+            message = self._message(alive=tuple(batch))
             try:
-                self._returning(self._cell.once(message, timeout=_PATIENCE).returning)
+                self._take(message, self._cell.once(message, timeout=_PATIENCE))
             except errors.HostNotFound as lost:
                 LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
                 self._hosts.clear()

@@ -6,7 +6,7 @@ said to be there like every other; what it is, is for the cell to judge.
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from compute import words
 from compute.agent import ComputeAgent
@@ -29,6 +29,7 @@ class Returns:
 
     def __init__(self, driver: Driver, cell: CellClient, agent: ComputeAgent, service: str | None = None) -> None:
         self._driver = driver
+        self._lives = agent.lives
         self._cell = cell
         self._agent = agent
         self._service = service
@@ -47,11 +48,12 @@ class Returns:
         self._ended.set()
         self._workers.stop(seconds)
 
-    def note(self, hosts: Collection[str]) -> None:
-        """Take note of hosts that are returning; all that are still to return are tried again.
+    def note(self, hosts: Collection[str], lives: Mapping[str, int]) -> None:
+        """Take note of hosts that are returning, and in which life; all that are still to return are tried again.
 
         To be called with every answer to a report, which makes the report's interval the one between two tries.
         """
+        self._lives.note(lives)
         with self._lock:
             self._returning.update(hosts)
             if self._busy or not self._returning:
@@ -89,13 +91,15 @@ class Returns:
         """
         known = [host for host in hosts if self._driver.has_host(host)]
         living = [host for host in known if self._driver.is_alive(host)]
-        ready = self._clean(living) if living else []
+        # As they are before anything is looked at: if a host begins another life meanwhile, all of this is void.
+        lives = self._lives.of_hosts(living)
+        ready = self._clean(living, lives) if living else []
         if ready:
-            self._hand_in(ready)
+            self._hand_in(ready, lives)
         # A host of somebody else is none of ours to return, whatever the cell says.
         return {*ready, *(set(hosts) - set(known))}
 
-    def _clean(self, hosts: Sequence[str]) -> list[str]:
+    def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
         """Destroy what the cell has on record as ended; return the hosts on which nothing of it is left."""
         ended = self._ask(ListEndedAttempts(agent=self._driver.agent, hosts=tuple(hosts)))
         gone: list[EndedAttempt] = []
@@ -106,7 +110,7 @@ class Returns:
             else:
                 held_up.add(attempt.host)
         for first in range(0, len(gone), MAX_INSTANCES):
-            self._ask(words.gone(self._driver.agent, gone[first : first + MAX_INSTANCES]))
+            self._ask(words.gone(self._driver.agent, gone[first : first + MAX_INSTANCES], lives))
         return [host for host in hosts if host not in held_up]
 
     def _destroy(self, ended: EndedAttempt) -> bool:
@@ -121,7 +125,7 @@ class Returns:
             return True
         return False
 
-    def _hand_in(self, hosts: Sequence[str]) -> None:
+    def _hand_in(self, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
         """Say what these hosts have, then settle what an earlier life of the agent has left there.
 
         No build begins there until the cell has answered: an attempt whose guest is not named is lost to it.
@@ -136,6 +140,7 @@ class Returns:
                     agent=self._driver.agent,
                     hosts=tuple(hosts),
                     guests=tuple(named.values()),
+                    lives={host: lives[host] for host in hosts if host in lives},
                 )
             )
         LOG.info("%d host(s) have returned, with %d guest(s)", len(hosts), len(named))

@@ -9,6 +9,7 @@ from compute import driver as drivers
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.driver import Driver
+from compute.numbering import Numbering
 from compute.orders import GuestOrders
 from compute.reports import Reporter
 from compute.returns import Returns
@@ -68,8 +69,9 @@ class ComputeService:
             begun.callback(returns.stop, farewell)
             returns.start()
             at_any_report: bool = self._conf.compute.reshape_at_any_report
-            tracker = Tracker(driver, client, reshape_at_any_report=at_any_report)
-            reporter = Reporter(driver, client, tracker, returns.note, name)
+            numbering = Numbering()
+            tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
+            reporter = Reporter(driver, client, tracker, returns, numbering, name)
             reports = Periodic("Report of hosts", reporter.report, self._conf.compute.report_interval)
             begun.callback(reports.stop)
             begun.callback(reporter.stop)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from compute.cell_client import CellClient
 from compute.driver import Driver, ReshapeNeeded
+from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
 from compute.tree_changes import TreeChange, compare
 from moorage import context, errors, ids
@@ -44,12 +45,14 @@ class Tracker:
         self,
         driver: Driver,
         cell: CellClient,
+        numbering: Numbering,
         *,
         reshape_at_any_report: bool = False,
         reshaping_seconds: float = _RESHAPING_SECONDS,
     ) -> None:
         self._driver = driver
         self._cell = cell
+        self._numbering = numbering
         self._ended = threading.Event()
         self._reshape_at_any_report = reshape_at_any_report
         self._reshaping_seconds = reshaping_seconds
@@ -76,9 +79,17 @@ class Tracker:
         """Tell whether the store has had this host's tree in this life of the agent."""
         return host.compute_node_uuid in self._told
 
-    def forget(self) -> None:
-        """Rely on nothing that was answered before: all trees are read again with the next call of :meth:`track`."""
-        self._trees.clear()
+    def forget(self, hosts: Sequence[HostReport] | None = None) -> None:
+        """Rely on nothing that was answered before: trees are read again with the next call of :meth:`track`.
+
+        :param hosts: those that the schedulers have lost, perhaps with their providers; without it, all trees are read.
+        """
+        if hosts is None:
+            self._trees.clear()
+            return
+        for host in hosts:
+            self._trees.pop(host.compute_node_uuid, None)
+            self._told.discard(host.compute_node_uuid)
 
     def _read(self, hosts: Sequence[HostReport]) -> None:
         for batch in _batches(hosts, lambda _host: 1):
@@ -129,9 +140,12 @@ class Tracker:
 
     def _tell(self, changes: Sequence[TreeChange], tries: int) -> None:
         """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
+        number = self._numbering.next()
         message = ReportProviderTree(
             request_id=ids.fresh(),
             agent=self._driver.agent,
+            incarnation=number.incarnation,
+            number=number.number,
             providers=tuple(report for change in changes for report in change.reports),
             gone=tuple(uuid for change in changes for uuid in change.gone),
         )
@@ -200,9 +214,12 @@ class Tracker:
                 "The driver wants host %s reshaped again and again, and is asked at the next report", _name(change)
             )
             return
+        number = self._numbering.next()
         message = ReshapeProviderTree(
             request_id=ids.fresh(),
             agent=self._driver.agent,
+            incarnation=number.incarnation,
+            number=number.number,
             instructions=change.instructions,
             providers=change.children(),
         )

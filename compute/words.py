@@ -1,6 +1,6 @@
 """What an agent says of an attempt: each message, with ids that follow from the attempt's."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from compute.driver import GuestSpec
 from moorage import ids
@@ -60,8 +60,11 @@ def finished(guest: Guest) -> BuildFinished:
     )
 
 
-def failed(guest: Guest, reason: str) -> BuildFailedInCell:
-    """Say that nothing of the guest is left, and why."""
+def failed(guest: Guest, reason: str, life: int | None) -> BuildFailedInCell:
+    """Return the message that nothing of the guest is left, and why.
+
+    :param life: that of its host, if it is known.
+    """
     # The reason is part of the id: a restarted agent may have only another to give, which is another request.
     told = reason[:_LONGEST_REASON]
     return BuildFailedInCell(
@@ -70,6 +73,7 @@ def failed(guest: Guest, reason: str) -> BuildFailedInCell:
         attempt_id=guest.attempt_id,
         claim_id=guest.claim_id,
         reason=told,
+        life=life,
     )
 
 
@@ -80,9 +84,15 @@ def ended(guest: Guest) -> EndedAttempt:
     )
 
 
-def gone(agent: str, attempts: Sequence[EndedAttempt]) -> AttemptsGone:
-    """Say that nothing of these attempts is left, and nothing will come."""
+def gone(agent: str, attempts: Sequence[EndedAttempt], lives: Mapping[str, int]) -> AttemptsGone:
+    """Return the message that nothing of these attempts is left, and nothing will come.
+
+    :param lives: those of their hosts, as far as they are known.
+    """
     names = [attempt.attempt_id for attempt in attempts]
     return AttemptsGone(
-        request_id=ids.derived(names[0], "agent", "gone", *names[1:]), agent=agent, attempts=tuple(attempts)
+        request_id=ids.derived(names[0], "agent", "gone", *names[1:]),
+        agent=agent,
+        attempts=tuple(attempts),
+        lives={attempt.host: lives[attempt.host] for attempt in attempts if attempt.host in lives},
     )

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
+from conductor.cell_lives import HostLives
 from conductor.schema import cell_attempts
 from moorage.columns import now
 from moorage.model import AllocationRequest, Attempt, Selection
@@ -37,6 +38,8 @@ class AttemptRecord:
     #: The migration that it was made for.
     migration_uuid: str | None
     encoded_selection: bytes | None
+    #: That of its host when it was recorded.
+    host_life: int = 0
 
     @property
     def claim(self) -> str:
@@ -88,6 +91,8 @@ class AttemptRecords:
 
     def __init__(self, cell_uuid: str) -> None:
         self.cell_uuid = cell_uuid
+        #: The lives of the hosts that attempts are made on.
+        self.lives = HostLives(cell_uuid)
 
     def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         """Return all attempts of an instance in the order they were made."""
@@ -175,8 +180,11 @@ class AttemptRecords:
         return [_attempt(row) for row in rows]
 
     def _insert_attempts(self, connection: Connection, rows: Sequence[dict[str, Any]], **same: Any) -> None:
+        lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
+        numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
         connection.execute(
-            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), **same), rows
+            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), **same),
+            numbered,
         )
 
     def _in(self, table: Table) -> ColumnElement[bool]:
@@ -222,4 +230,5 @@ def _attempt(row: Row[Any]) -> AttemptRecord:
         guest_gone=row.guest_gone,
         migration_uuid=row.migration_uuid,
         encoded_selection=row.selection,
+        host_life=row.host_life or 0,
     )

@@ -8,6 +8,7 @@ from conductor.cell_attempts import BUILDING, FAILED, HELD, STARTING, AttemptRec
 from conductor.cell_cleanings import CellCleanings
 from conductor.cell_courses import Courses
 from conductor.cell_move_ends import CellMoveEnds
+from conductor.cell_payloads import Fate
 from conductor.cell_records import (
     ACTIVE,
     MOVED,
@@ -57,8 +58,17 @@ class CellGates:
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
-        """Let an attempt start on its host: if it is the current one here, and the store lets it have the claim."""
-        _instance, found = self._database.read(lambda connection: self._current(connection, message, lock=False))
+        """Let an attempt start on its host: if it is the current one here, and the store lets it have the claim.
+
+        :raises RequestInProgress: the host is returning: until it has named its guests nothing begins there.
+        """
+
+        def looked_up(connection: Connection) -> AttemptRecord:
+            _instance, attempt = self._current(connection, message, lock=False)
+            self._require_returned(connection, message, attempt)
+            return attempt
+
+        found = self._database.read(looked_up)
         if found.state == HELD:
             return Done()  # it has been accepted, and its guest is only being moved
         self._placement.call(
@@ -74,6 +84,9 @@ class CellGates:
         def work(connection: Connection) -> Done:
             # Looked at again: an order to delete may have come between the two.
             _instance, attempt = self._current(connection, message, lock=True)
+            # After the lock: a list of guests that does not have this one is either compared before, and then it is
+            # over, or finds the host in no life in which it was to return.
+            self._require_returned(connection, message, attempt)
             if attempt.state == STARTING:
                 self._records.change_attempt(connection, attempt.attempt_id, state=BUILDING)
             return Done()
@@ -115,14 +128,17 @@ class CellGates:
                 return None
             if attempt.state in (STARTING, BUILDING):
                 self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=message.reason)
+            if not self._is_of_this_life(connection, message, attempt):
+                # Sent by an earlier process of the agent: the present one may be spawning the guest.
+                return self._fall_back(connection, instance, attempt, message.reason, "unknown")
             cleaning = self._cleanings.gone(connection, attempt)
-            return cleaning or self._fall_back(connection, instance, attempt, message.reason)
+            return cleaning or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
         self._worker.take_up(self._database.write(work))
         return Done()
 
     def _fall_back(
-        self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str
+        self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str, fate: Fate
     ) -> Operation | None:
         kind = self._courses.kind(instance)
         if kind is None or instance.attempt_number != attempt.number or attempt.state == FAILED:
@@ -131,8 +147,17 @@ class CellGates:
         # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
         if course is None or course.step not in ("start", "wait"):
             return None
-        following = self._courses.following(connection, instance, attempt.number, reason, "gone")
+        following = self._courses.following(connection, instance, attempt.number, reason, fate)
         return self._operations.redirect(connection, course, following)
+
+    def _require_returned(self, connection: Connection, message: AcceptInCell, attempt: AttemptRecord) -> None:
+        if attempt.state in (STARTING, BUILDING) and self._records.lives.of_host(connection, attempt.host).is_returning:
+            raise errors.RequestInProgress(request_id=message.request_id)
+
+    def _is_of_this_life(self, connection: Connection, message: BuildFailedInCell, attempt: AttemptRecord) -> bool:
+        """Tell whether a report was made in the host's present life: it says so, or the attempt is no older."""
+        named = attempt.host_life if message.life is None else message.life
+        return named == self._records.lives.of_host(connection, attempt.host).number
 
     def _current(
         self, connection: Connection, message: AcceptInCell | BuildFinished, *, lock: bool

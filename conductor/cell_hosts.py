@@ -1,13 +1,15 @@
 """The hosts of a cell: what their agents report, kept in the cell."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from oslo_config import cfg
 from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, func, select, true, tuple_, update
 
+from conductor.agent_reports import AgentReports, Kind, Order
+from conductor.cell_lives import HostLives, Life
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus import serves
@@ -33,6 +35,7 @@ _REDESCRIBE = (
     .values(
         agent=bindparam("new_agent"),
         description=bindparam("new_description"),
+        undescribed=False,
         description_number=cell_hosts.c.description_number + 1,
     )
 )
@@ -48,48 +51,92 @@ class CellHosts:
         self._database = database
         self._cell_uuid = cell_uuid
         self._down_after: float = conf.scheduler.host_down_after
+        self._lives = HostLives(cell_uuid)
+        self._reports = AgentReports(cell_uuid)
         #: Set when there is something that a scheduler should hear without waiting for the next round.
         self.changed = threading.Event()
 
     @serves(ReportHostsInCell)
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
-        """Record descriptions that are new or have changed, and which hosts are alive.
+        """Record descriptions that are new or have changed, and which hosts are alive; one that comes late is ignored.
 
         :raises HostNotFound: one that is alive has never been described to this cell, or by another agent; what is said
             of the others is recorded, and the agent is to describe its hosts.
         """
         unknown: list[str] = []
-        returning: list[str] = []
 
-        def work(connection: Connection) -> bool:
+        def work(connection: Connection) -> tuple[HostsReported, bool]:
             unknown.clear()
-            changed = [self._describe(connection, part) for part in parts(message.hosts, BATCH)]
-            for names in parts(message.alive, BATCH):
-                unknown.extend(self._alive(connection, message.agent, names))
-            for names in parts(message.started, BATCH):
-                connection.execute(self._of(message.agent, names).values(is_returning=True))
-            returning[:] = self._returning(connection, message.agent)
-            return any(changed)
+            kind: Kind = "alive" if message.alive else "described"
+            order = self._reports.take(connection, message.agent, message.incarnation, message.number, kind)
+            changed = False
+            if order is Order.NEXT:
+                changed = self._record(connection, message)
+                for names in parts(message.alive, BATCH):
+                    unknown.extend(self._alive(connection, message.agent, names))
+            return self._answer(connection, message, order), changed
 
         try:
-            if self._database.write(work):
-                self.changed.set()
+            answer, changed = self._database.write(work)
         except exc.IntegrityError as fault:
             # Another report of the same host has come first: repeated, this one finds it there.
             raise errors.RequestInProgress(request_id=message.request_id) from fault
-        if unknown:
-            raise errors.HostNotFound(name=unknown[0])
-        return HostsReported(returning=tuple(returning))
+        if changed:
+            self.changed.set()
+        # An agent of the former release describes its hosts anew upon this alone.
+        if unknown or (answer.undescribed and message.incarnation is None):
+            raise errors.HostNotFound(name=[*unknown, *answer.undescribed][0])
+        return answer
 
-    def returned(self, agent: str, hosts: Sequence[str]) -> None:
-        """Record that hosts have worked through what ended while they were away: from now on they count as up."""
+    def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
+        """Record descriptions, and the hosts that have started; tell whether there is news for the schedulers."""
+        started = frozenset(message.started)
+        changed = [self._describe(connection, part, started) for part in parts(message.hosts, BATCH)]
+        for names in parts(message.started, BATCH):
+            self._lives.begin(connection, message.agent, names)
+        return any(changed)
+
+    def _answer(self, connection: Connection, message: ReportHostsInCell, order: Order) -> HostsReported:
+        lives = self._lives.returning(connection, message.agent)
+        undescribed: list[str] = []
+        if message.alive:
+            column = cell_hosts.c.service_host
+            query = select(column).where(self._here(), cell_hosts.c.agent == message.agent, cell_hosts.c.undescribed)
+            undescribed = list(connection.scalars(query.distinct().order_by(column)))
+        return HostsReported(
+            returning=tuple(lives),
+            lives=lives,
+            undescribed=tuple(undescribed),
+            superseded=order is Order.SUPERSEDED,
+        )
+
+    def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
+        """Record that hosts have worked through what ended while they were away: from now on they count as up.
+
+        :param lives: the lives in which they have done so; a host that has begun another one is still returning.
+        :return: the names of those that have returned.
+        """
+        returned: list[str] = []
 
         def work(connection: Connection) -> None:
+            returned.clear()
             for names in parts(hosts, BATCH):
-                connection.execute(self._of(agent, names).values(is_returning=False, last_seen=now()))
+                found = self._lives.returning_in(connection, names, lives, lock=True)
+                connection.execute(self._of(agent, found).values(is_returning=False, last_seen=now()))
+                returned.extend(found)
 
         self._database.write(work)
         self.changed.set()
+        return returned
+
+    def held_up(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
+        """Have hosts that cannot count as up yet begin another life: a list of their guests is used once."""
+
+        def work(connection: Connection) -> None:
+            for names in parts(hosts, BATCH):
+                self._lives.begin(connection, agent, self._lives.returning_in(connection, names, lives, lock=True))
+
+        self._database.write(work)
 
     def why_returning(self, service_host: str) -> str | None:
         """Return why no build is to begin on a host that reports, or nothing if it may."""
@@ -168,15 +215,19 @@ class CellHosts:
         known = set(connection.scalars(select(cell_hosts.c.service_host).where(*here)))
         return [name for name in names if name not in known]
 
-    def _describe(self, connection: Connection, hosts: Sequence[HostReport]) -> bool:
-        """Record descriptions; tell whether any was new or has changed."""
+    def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
+        """Record descriptions; tell whether any was new or has changed, or was asked for."""
         nodes = [(host.service_host, host.nodename) for host in hosts]
         found = connection.execute(
-            select(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description).where(
-                self._here(), _NODE.in_(nodes)
-            )
+            select(
+                cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description, cell_hosts.c.undescribed
+            ).where(self._here(), _NODE.in_(nodes))
         )
-        known: dict[tuple[str, str], bytes] = {(row.service_host, row.nodename): row.description for row in found}
+        known: dict[tuple[str, str], bytes | None] = {
+            # One that was asked for is news, be it the same: and only one whose providers have been reported first.
+            (row.service_host, row.nodename): None if row.undescribed else row.description
+            for row in found
+        }
         new: list[dict[str, Any]] = []
         changed: list[dict[str, Any]] = []
         for host, node in zip(hosts, nodes, strict=True):
@@ -188,6 +239,8 @@ class CellHosts:
             }
             if node not in known:
                 new.append(row)
+            elif known[node] is None and host.service_host not in started:
+                continue  # described before its agent has heard that it is to begin with the providers
             elif known[node] != row["description"]:
                 changed.append(
                     {
@@ -201,21 +254,20 @@ class CellHosts:
         if changed:
             # Put together once: drivers that measure their hosts change thousands of descriptions every few seconds.
             connection.execute(_REDESCRIBE, changed)
-        connection.execute(self._seen(self._here(), _NODE.in_(nodes)))
+        names = sorted({host.service_host for host in hosts})
+        connection.execute(self._seen(self._here(), cell_hosts.c.service_host.in_(names)))
         if new:
+            lives = self._lives.of_hosts(connection, names)
+            for row in new:
+                row["life"] = lives.get(row["service_host"], Life()).number
             statement = cell_hosts.insert().values(
                 cell_uuid=self._cell_uuid, description_number=1, acknowledged_number=0, last_seen=now()
             )
             connection.execute(statement, new)
         return bool(new or changed)
 
-    def _returning(self, connection: Connection, agent: str) -> list[str]:
-        column = cell_hosts.c.service_host
-        hosts = select(column).where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.is_returning).distinct()
-        return list(connection.scalars(hosts.order_by(column)))
-
     # UPDATE cell_hosts SET is_returning = CASE WHEN last_seen < now - :down_after THEN true ELSE is_returning END,
-    #  last_seen = now WHERE …
+    #  life = CASE WHEN last_seen < now - :down_after THEN life + 1 ELSE life END, last_seen = now WHERE …
     # In this order: MySQL lets a later assignment see the result of an earlier one.
     def _seen(self, *where: ColumnElement[bool]) -> Update:
         missed = cell_hosts.c.last_seen < now() - self._down_after
@@ -224,6 +276,7 @@ class CellHosts:
             .where(*where)
             .ordered_values(
                 (cell_hosts.c.is_returning, case((missed, true()), else_=cell_hosts.c.is_returning)),
+                (cell_hosts.c.life, case((missed, cell_hosts.c.life + 1), else_=cell_hosts.c.life)),
                 (cell_hosts.c.last_seen, now()),
             )
         )

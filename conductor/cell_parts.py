@@ -134,6 +134,6 @@ class CellParts:
             self.hosts,
             CellReturns(database, records, operations, worker, self.hosts, self._courses, self._cleanings),
             CellClaims(database, records, self._migrations, operations, self.disowned),
-            CellProviders(placement),
+            CellProviders(database, self.scope["cell_uuid"], placement),
             CellInspection(database, records, self._migrations, OperationStates(cell_operations, self.scope)),
         ]

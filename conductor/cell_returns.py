@@ -1,7 +1,7 @@
 """Hosts that return: what ended while they were away is destroyed, and what they have is compared with the records."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from sqlalchemy import Connection
@@ -70,11 +70,15 @@ class CellReturns:
     def attempts_gone(self, message: AttemptsGone) -> Done:
         """Record that nothing is left of ended attempts; what is held for them is then released."""
         for named in message.attempts:
-            self._worker.take_up(self._database.write(partial(self._gone, named)))
+            life = message.lives.get(named.host)
+            self._worker.take_up(self._database.write(partial(self._gone, named, life)))
         return Done()
 
-    def _gone(self, named: EndedAttempt, connection: Connection) -> Operation | None:
+    def _gone(self, named: EndedAttempt, life: int | None, connection: Connection) -> Operation | None:
         self._records.lock(connection, named.instance_uuid)
+        if life is not None and life != self._records.lives.of_host(connection, named.host).number:
+            LOG.warning("An earlier life of host %s says that attempt %s is gone", named.host, named.attempt_id)
+            return None
         attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
             LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
@@ -85,27 +89,47 @@ class CellReturns:
     def return_hosts(self, message: ReturnHosts) -> Done:
         """Compare what hosts have with the records; those without the guest of an ended attempt then count as up.
 
-        The others stay returning, which the answer to their next report says.
+        The others stay returning, which the answer to their next report says. A host that is not returning, or not in
+        the life that the message names, is left out: the list of its guests is an old one.
         """
-        hosts = set(message.hosts)
-        guests = [guest for guest in message.guests if guest.host in hosts]
+        hosts = self._current(message, message.hosts)
+        guests = [guest for guest in message.guests if guest.host in set(hosts)]
         known = self._known(guests)
-        self._lose(self._on_hosts(message.hosts), {guest.attempt_id for guest in guests})
-        held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and self._left(found)}
+        # An agent of the former release names no life: its list may be of any, and proves of no guest that it is gone.
+        proven = {host: message.lives[host] for host in hosts if host in message.lives}
+        self._lose(self._on_hosts(list(proven)), {guest.attempt_id for guest in guests}, proven)
+        left = partial(self._left, message)
+        held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and left(found)}
         strangers = [guest for guest in guests if guest.attempt_id not in known]
         for guest in strangers:
             LOG.warning("Host %s has a guest of %s without a record here", guest.host, guest.instance_uuid)
 
         def work(connection: Connection) -> None:
-            for names in parts(message.hosts, BATCH):
-                of_these = [guest for guest in strangers if guest.host in set(names)]
-                self._strangers.replace(connection, message.agent, names, of_these)
+            for names in parts(hosts, BATCH):
+                current = self._records.lives.returning_in(connection, names, message.lives, lock=True)
+                of_these = [guest for guest in strangers if guest.host in set(current)]
+                self._strangers.replace(connection, message.agent, current, of_these)
 
         self._database.write(work)
-        returned = [host for host in message.hosts if host not in held_up]
-        self._hosts.returned(message.agent, returned)
+        returned = self._hosts.returned(message.agent, [host for host in hosts if host not in held_up], message.lives)
+        self._hosts.held_up(message.agent, sorted(held_up), message.lives)
         LOG.info("%d host(s) of agent %s have returned", len(returned), message.agent)
         return Done()
+
+    def _current(self, message: ReturnHosts, hosts: Sequence[str]) -> list[str]:
+        """Return the hosts that are returning, in the life that a message names."""
+
+        def work(connection: Connection) -> list[str]:
+            return [
+                host
+                for names in parts(hosts, BATCH)
+                for host in self._records.lives.returning_in(connection, names, message.lives)
+            ]
+
+        found = self._database.read(work)
+        if len(found) < len(hosts):
+            LOG.info("%d host(s) are not returning, or are in another life", len(hosts) - len(found))
+        return found
 
     @serves(ListStrangersInCell)
     def list_strangers(self, _message: ListStrangersInCell) -> list[StrangerGuest]:
@@ -135,13 +159,15 @@ class CellReturns:
             and (attempt.host, attempt.claim_id) == (guest.host, guest.claim_id)
         }
 
-    def _left(self, named: AttemptRecord) -> bool:
+    def _left(self, message: ReturnHosts, named: AttemptRecord) -> bool:
         """Record that the guest of an ended attempt is there, whatever was said before; tell whether it is so."""
 
         def work(connection: Connection) -> bool:
             self._records.lock(connection, named.instance_uuid)
             attempt = self._records.attempt(connection, named.instance_uuid, named.attempt_id)
             if attempt is None or not attempt.ended:
+                return False
+            if not self._records.lives.returning_in(connection, [attempt.host], message.lives):
                 return False
             if attempt.guest_gone:
                 LOG.warning("Host %s has a guest that was said to be gone: %s", attempt.host, attempt.attempt_id)
@@ -150,8 +176,8 @@ class CellReturns:
 
         return named.ended and self._database.write(work)
 
-    def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str]) -> None:
-        """Fall back where hosts have returned without what they were building.
+    def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str], lives: Mapping[str, int]) -> None:
+        """Fall back where hosts have returned without what they were building in an earlier life.
 
         A guest that is being moved away, or was, is none of these: how it fares is seen when its move ends.
         """
@@ -160,12 +186,17 @@ class CellReturns:
                 continue
             if missing.state == ACTIVE:
                 LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
-            self._worker.take_up(self._database.write(partial(self._lost, missing)))
+            self._worker.take_up(self._database.write(partial(self._lost, missing, lives[missing.host])))
 
-    def _lost(self, missing: AttemptRecord, connection: Connection) -> Operation | None:
+    def _lost(self, missing: AttemptRecord, life: int, connection: Connection) -> Operation | None:
         instance = self._records.lock(connection, missing.instance_uuid)
         attempt = self._records.attempt(connection, missing.instance_uuid, missing.attempt_id)
         if instance is None or attempt is None or instance.attempt_number != attempt.number:
+            return None
+        # After the lock, for which whoever passes the first gate waits: from the moment at which the host has returned
+        # an attempt may begin there, and the list does not have it.
+        now = self._records.lives.of_host(connection, attempt.host)
+        if not now.is_returning or now.number != life or attempt.host_life >= life:
             return None
         if attempt.state == ACTIVE and instance.state in (ACTIVE, MOVED):
             # What it holds stays held: moving it is the operator's decision.

@@ -171,6 +171,8 @@ cell_attempts = Table(
     Column("agent", name_type(), nullable=False),
     # Null for an attempt whose claim was refused.
     Column("claim_id", uuid_type()),
+    # The life of its host when the attempt was recorded; null in the records of earlier versions.
+    Column("host_life", Integer),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
     # Proven: its host has said so, or never could have started one.
@@ -223,8 +225,26 @@ cell_hosts = Table(
     Column("last_seen", Double, nullable=False),
     # It was away, and has yet to work through what ended meanwhile: until then it is not told of as alive.
     Column("is_returning", Boolean, nullable=False, server_default=false()),
+    # How often it has begun to return: each time is a new life of the host. The same in all rows of a service host.
+    Column("life", Integer, nullable=False, server_default="0"),
+    # The schedulers do not know it: its agent is to report its providers and to describe it anew.
+    Column("undescribed", Boolean, nullable=False, server_default=false()),
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
     Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
+)
+
+# The incarnations of agents: each start of an agent is one, and the one with the greatest number is the present one.
+cell_agents = Table(
+    "cell_agents",
+    CELL_METADATA,
+    _cell(),
+    Column("agent", name_type(), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("incarnation", uuid_type(), nullable=False),
+    # The numbers of the last messages of each kind that were carried out.
+    Column("described", Integer, nullable=False),
+    Column("alive", Integer, nullable=False),
+    Column("providers", Integer, nullable=False),
 )
 
 # A build that has failed on a host, and how much of it still counts: a guest that starts there halves it.

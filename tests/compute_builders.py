@@ -151,6 +151,8 @@ class FakeCell:
         #: Ended attempts whose guests are not known to be gone, and hosts that have not returned yet.
         self.ended: list[EndedAttempt] = []
         self.returning: set[str] = set()
+        #: How often each host has begun to return.
+        self.lives: dict[str, int] = {}
         self.providers = FakeProviders()
         self.lock = threading.Lock()
 
@@ -182,10 +184,15 @@ class FakeCell:
     @serves(ReportHostsInCell)
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
         with self.lock:
+            for host in message.started:
+                self.lives[host] = self.lives.get(host, 0) + 1
             self.returning |= set(message.started)
         self._take(message)
         with self.lock:
-            return HostsReported(returning=tuple(sorted(self.returning & {*message.alive, *message.started})))
+            returning = sorted(self.returning & {*message.alive, *message.started})
+            return HostsReported(
+                returning=tuple(returning), lives={host: self.lives.setdefault(host, 1) for host in returning}
+            )
 
     @serves(ListEndedAttempts)
     def list_ended(self, message: ListEndedAttempts) -> list[EndedAttempt]:

@@ -1,12 +1,31 @@
-"""Record which code works on the schema."""
+"""Number the lives of hosts and the reports of agents, and record which code works on the schema."""
+
+import sqlalchemy as sa
 
 from moorage import schema_changes
+from moorage.columns import name_type, uuid_type
 
 revision = "cell_0006"
 down_revision = "cell_0005"
 
 
 def upgrade() -> None:
-    """Record which code works on the schema."""
+    """Add numbers of the lives of hosts and of the reports of agents, and record which code works on the schema."""
+    schema_changes.add_column("cell_hosts", sa.Column("life", sa.Integer(), server_default="0", nullable=False))
+    schema_changes.add_column(
+        "cell_hosts", sa.Column("undescribed", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )
+    schema_changes.add_column("cell_attempts", sa.Column("host_life", sa.Integer(), nullable=True))
+    schema_changes.create_table(
+        "cell_agents",
+        sa.Column("cell_uuid", uuid_type(), nullable=False),
+        sa.Column("agent", name_type(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("incarnation", uuid_type(), nullable=False),
+        sa.Column("described", sa.Integer(), nullable=False),
+        sa.Column("alive", sa.Integer(), nullable=False),
+        sa.Column("providers", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("cell_uuid", "agent", "number"),
+    )
     # Everything in this revision expands the schema, so that the code of the revision before works on it.
     schema_changes.declare_oldest_code("cell", "cell_0005")

@@ -24,6 +24,12 @@ from moorage.model import (
 )
 from moorage.wire import Message, Mutation
 
+#: Numbers of an agent's messages, from 1 on.
+MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+#: How often a host has begun to return: each time is a new life of it.
+HostLife = Annotated[int, Meta(ge=0, le=2_000_000_000)]
+HostLives = Annotated[dict[Name, HostLife], Meta(max_length=20_000)]
+
 
 class InstanceBuild(Value, frozen=True, kw_only=True):
     """An instance handed to a cell, with the claimed selection first and its alternates after it."""
@@ -86,32 +92,47 @@ class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "conductor.cell"
     method = "build_failed"
+    since: ClassVar = {"life": "1.6"}
     instance_uuid: Uuid
     attempt_id: Uuid
     claim_id: Uuid
     reason: Text
+    #: The life of the host in which nothing is left. Without it the report proves nothing of an attempt that is older
+    #: than the host's present life.
+    life: HostLife | None = None
 
 
 class HostsReported(Value, frozen=True, kw_only=True):
-    """What a cell makes of a report."""
+    """The answer of a cell to a report."""
 
     #: Hosts that this cell has missed, or that have started anew: they do not count as up before `return_hosts`.
     returning: tuple[Name, ...] = ()
+    #: The present life of each of them, which `return_hosts` names.
+    lives: dict[Name, HostLife] = {}
+    #: Hosts that the schedulers do not know: their providers are to be reported, and then they are to be described, as
+    #: if they had just started.
+    undescribed: tuple[Name, ...] = ()
+    #: Another incarnation of the agent has reported since: if this one still runs, it begins anew under another uuid.
+    superseded: bool = False
 
 
 class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
     """What an agent knows of its hosts: descriptions that are new or have changed, and who is alive.
 
     ``started`` names hosts whose agent has just started: what it left unfinished is not known to it any more.
+    Descriptions and heartbeats do not travel in one message where they are numbered.
     """
 
     topic = "conductor.cell"
     method = "report_hosts"
-    since: ClassVar = {"started": "1.1"}
+    since: ClassVar = {"started": "1.1", "incarnation": "1.6", "number": "1.6"}
     agent: Name
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+    #: Of the agent's process, and the number of this message within it: a late one changes nothing.
+    incarnation: Uuid | None = None
+    number: MessageNumber = 1
 
 
 class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True):
@@ -119,10 +140,13 @@ class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True)
 
     topic = "conductor.cell"
     method = "report_provider_tree"
-    since: ClassVar = {"gone": "1.2"}
+    since: ClassVar = {"gone": "1.2", "incarnation": "1.6", "number": "1.6"}
     agent: Name
     providers: ProviderReports
     gone: Annotated[tuple[Uuid, ...], Meta(max_length=1000)] = ()
+    #: As in :class:`ReportHostsInCell`.
+    incarnation: Uuid | None = None
+    number: MessageNumber = 1
 
 
 class ListProviderTreesInCell(Message[list[ResourceProvider]], frozen=True, kw_only=True):
@@ -140,9 +164,13 @@ class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "reshape_provider_tree"
     version = "1.2"
+    since: ClassVar = {"incarnation": "1.6", "number": "1.6"}
     agent: Name
     instructions: MoveInstructions
     providers: Children = ()
+    #: As in :class:`ReportHostsInCell`.
+    incarnation: Uuid | None = None
+    number: MessageNumber = 1
 
 
 class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):
@@ -161,23 +189,31 @@ class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "attempts_gone"
     version = "1.1"
+    since: ClassVar = {"lives": "1.6"}
     agent: Name
     attempts: Annotated[tuple[EndedAttempt, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
+    #: The lives of their hosts as the agent knows them: a message of an earlier life changes nothing.
+    lives: HostLives = {}
 
 
 class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
     """Hosts have worked through their ended attempts, and have these guests: from now on they count as up.
 
-    A guest that the cell knows nothing of is recorded as a stranger and left running. An attempt that is current here
-    and whose guest is not among them has failed with its host.
+    A guest that the cell knows nothing of is recorded as a stranger and left running. An attempt that was ordered in an
+    earlier life, is current here and whose guest is not among them has failed with its host. A host that is not
+    returning, or is in another life than the message names, is left out. Without ``lives`` the message proves of no
+    guest that it is gone.
     """
 
     topic = "conductor.cell"
     method = "return_hosts"
     version = "1.1"
+    since: ClassVar = {"lives": "1.6"}
     agent: Name
     hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
     guests: Annotated[tuple[Guest, ...], Meta(max_length=20_000)] = ()
+    #: As the cell has named them (``HostsReported.lives``) before the guests were counted.
+    lives: HostLives = {}
 
 
 class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):

@@ -424,6 +424,6 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
     assert impatient.report_hosts(again).returning == ("h7",)
     assert "not yet worked through" in str(hosts.why_down("h7")), "the cell has missed it"
     assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
-    hosts.returned("agent", ["h7"])
+    assert hosts.returned("agent", ["h7"], {"h7": 1}) == ["h7"]
     assert hosts.why_down("h7") is None
     assert hosts.seen_since(clock + 0.1, 60.0)[0] == ["h7"]

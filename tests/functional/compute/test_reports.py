@@ -26,11 +26,15 @@ def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_
     wait_until(lambda: len([said for said in now.cell.said(ReportHostsInCell) if said.alive]) >= 3)
 
     reports = [said for said in now.cell.told if isinstance(said, ReportProviderTree | ReportHostsInCell)]
-    assert isinstance(reports[0], ReportProviderTree)
-    assert [report.uuid for report in reports[0].providers] == [host.compute_node_uuid for host in driver.hosts()]
-    assert list(reports[1].hosts) == list(driver.hosts())
-    assert all(said.hosts == () for said in reports[2:])
-    assert all(said.alive == ("host-0001", "host-0002", "host-0003") for said in reports[2:])
+    assert isinstance(reports[0], ReportHostsInCell)
+    assert (reports[0].hosts, reports[0].alive, reports[0].started) == ((), (), ()), "an agent reports itself first"
+    assert isinstance(reports[1], ReportProviderTree)
+    assert [report.uuid for report in reports[1].providers] == [host.compute_node_uuid for host in driver.hosts()]
+    assert list(reports[2].hosts) == list(driver.hosts())
+    assert all(said.hosts == () for said in reports[3:])
+    assert all(said.alive == ("host-0001", "host-0002", "host-0003") for said in reports[3:])
+    assert [said.number for said in reports] == list(range(1, len(reports) + 1))
+    assert len({said.incarnation for said in reports}) == 1
     assert all(said.agent == AGENT for said in reports)
     assert len({said.request_id for said in reports}) == len(reports)
 
@@ -53,7 +57,7 @@ def test_a_description_is_repeated_with_the_same_id_until_it_is_answered(stage: 
 
     now = stage(Cell())
     now.start()
-    wait_until(lambda: now.cell.said(ReportHostsInCell))
+    wait_until(lambda: any(said.hosts for said in now.cell.said(ReportHostsInCell)))
 
     first, *others = now.cell.said(ReportProviderTree)
     assert others == [first] * 2

@@ -10,6 +10,7 @@ from tree_stage import DEVICES, logged, of_providers, until_alive
 from compute.cell_client import CellClient
 from compute.driver import ReshapeNeeded
 from compute.fake import FakeDriver
+from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
 from compute.tracker import Tracker
 from moorage import errors, ids
@@ -96,7 +97,8 @@ def test_hosts_whose_reshape_has_to_wait_have_it_with_a_later_report(stage: Begi
     now.stop()
     now.conf.set_override("layout", "nested", group="fake_driver")
     driver = FakeDriver(now.conf, AGENT, CELL.name)
-    tracker = Tracker(driver, CellClient(now.around.bus.client(f"conductor.{CELL.uuid}")), reshaping_seconds=0.0)
+    cell = CellClient(now.around.bus.client(f"conductor.{CELL.uuid}"))
+    tracker = Tracker(driver, cell, Numbering(), reshaping_seconds=0.0)
 
     tracker.track()
     assert [tracker.is_told(host) for host in driver.hosts()] == [True, False]

@@ -38,7 +38,8 @@ def gone(world: World, *attempts: EndedAttempt) -> None:
 
 
 def returns(world: World, *hosts: str, guests: tuple[Guest, ...] = ()) -> None:
-    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=tuple(hosts), guests=guests))
+    lives = world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent")).lives
+    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=tuple(hosts), guests=guests, lives=lives))
 
 
 def guest_of(taken: BuildOnHost) -> Guest:
@@ -174,6 +175,7 @@ def test_a_guest_without_a_record_is_listed_as_a_stranger_and_left_running(world
     assert 0 <= listed.age < 60
     assert ended(world, "a") == []
     assert world.agent.destroyed == []
+    starts(world, "a")
     returns(world, "a")
     assert world.cell_call(ListStrangersInCell()) == []
 
