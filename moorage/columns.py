@@ -59,5 +59,6 @@ def _now_sqlite(_element: now, _compiler: Any, **_options: Any) -> str:
 
 @compiles(now)
 def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
-    # UNIX_TIMESTAMP of a fraction is a DECIMAL; adding a double makes it one.
-    return "(UNIX_TIMESTAMP(NOW(6)) + 0e0)"
+    # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
+    # a double it is one.
+    return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"

@@ -7,18 +7,20 @@ lets a connection that is lost during COMMIT be answered by simply running the w
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-import sqlalchemy
 import tenacity
 from oslo_config import cfg
-from sqlalchemy import Connection, Engine, event, exc
+from sqlalchemy import Connection, exc
 from sqlalchemy.engine import URL, make_url
 
-from moorage import context, database_faults, errors, failpoints, wire
+from moorage import context, database_engine, database_faults, errors, failpoints, wire
+from moorage.bounded_lock import BoundedLock
+from moorage.database_engine import Limits
 from moorage.options import main_database
 
 LOG = logging.getLogger(__name__)
@@ -30,15 +32,9 @@ T = TypeVar("T")
 _LOCK_WAITS = 5
 
 
-class _WriterLock:
-    """Lets one writer of this process at a time reach an SQLite file; SQLite itself would have them poll."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-#: Shared by all that open the same file in this process, which in the harness is every service.
-_WRITER_LOCKS: "WeakValueDictionary[str, _WriterLock]" = WeakValueDictionary()
+#: By file of SQLite the lock by which one writer of this process at a time reaches it: SQLite itself would have them
+#: poll. Shared by all that open the same file in this process, which in the harness is every service.
+_WRITER_LOCKS: "WeakValueDictionary[str, BoundedLock]" = WeakValueDictionary()
 _WRITER_LOCKS_GUARD = threading.Lock()
 
 
@@ -48,32 +44,20 @@ class Database:
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
     :raises ConfigurationError: it is none.
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
-    :param pool_size: connections kept at most; a thread that finds none free waits ``pool_timeout`` seconds.
-    :param lock_wait: seconds to wait for a row lock.
     :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
         a few times only where it is a row lock that does not come free.
-    :param idle_transaction: seconds after which MariaDB rolls back a transaction in which nothing happens, and closes
-        its connection; 0 for never. MySQL has no such limit.
+    :param limits: the fields of :class:`~moorage.database_engine.Limits`.
     """
 
-    def __init__(
-        self,
-        url: str,
-        schema: str,
-        *,
-        pool_size: int = 16,
-        pool_timeout: float = 10.0,
-        lock_wait: float = 2.0,
-        tries: int = 20,
-        idle_transaction: float = 30.0,
-    ) -> None:
+    def __init__(self, url: str, schema: str, *, tries: int = 20, **limits: Any) -> None:
         wire.prepare()
         self.schema = schema
         self.url: URL = _parsed(url, schema)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.tries = tries
-        self._writer: _WriterLock | None = self._writer_lock() if self.is_sqlite else None
-        self.engine = self._create_engine(pool_size, pool_timeout, lock_wait, idle_transaction)
+        self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
+        self._limits = Limits(**limits)
+        self.engine = database_engine.create(self.url, self._limits)
 
     @classmethod
     def configured(
@@ -89,11 +73,12 @@ class Database:
         return cls(
             main_database(conf) if url is None else url,
             schema,
+            tries=options.max_transaction_tries,
             pool_size=options.pool_size if pool_size is None else pool_size,
             pool_timeout=options.pool_timeout,
             lock_wait=options.lock_wait_timeout,
-            tries=options.max_transaction_tries,
             idle_transaction=options.idle_transaction_timeout,
+            statement_limit=options.statement_timeout,
         )
 
     def close(self) -> None:
@@ -128,7 +113,8 @@ class Database:
 
         :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT, whether it was written is
             unknown to the caller, who repeats the request with its id.
-        :raises Overloaded: collisions went on, a row lock did not come free, or no connection did.
+        :raises Overloaded: collisions went on, a row lock or a connection did not come free, or a statement took too
+            long.
         """
         return self._repeated(lambda: self._transaction(work, writing=True))
 
@@ -151,7 +137,7 @@ class Database:
         if self._writer is None or not writing:
             yield
             return
-        with self._writer.lock:
+        with self._writer.held():
             yield
 
     def _repeated(self, transaction: Callable[[], T]) -> T:
@@ -165,7 +151,7 @@ class Database:
         # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
         losses = tenacity.Retrying(
             retry=tenacity.retry_if_exception(database_faults.is_away),
-            stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _Late()),
+            stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _SlowRepeat(self._limits.connect), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
         )
@@ -174,60 +160,46 @@ class Database:
         except exc.TimeoutError as fault:
             raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
         except exc.DBAPIError as fault:
-            if database_faults.is_away(fault):
-                LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
-                raise errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault)) from fault
-            if database_faults.is_refused(fault):
-                reason = f"{database_faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
-                raise errors.StoreRefused(schema=self.schema, reason=reason) from fault
-            if database_faults.is_collision(fault):
-                raise errors.Overloaded(
-                    reason=f"what was to be written to the database of {self.schema} went on colliding with others"
-                ) from fault
-            raise
+            raise self._in_words(fault) from fault
 
-    def _writer_lock(self) -> _WriterLock:
+    def _in_words(self, fault: exc.DBAPIError) -> Exception:
+        """Return a fault as its callers know it, or as it is if it has no such meaning."""
+        if database_faults.is_away(fault):
+            LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
+            return errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault))
+        if database_faults.is_refused(fault):
+            reason = f"{database_faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+            return errors.StoreRefused(schema=self.schema, reason=reason)
+        if database_faults.is_too_long(fault):
+            LOG.warning("A statement took too long for the database of %s: %s", self.schema, fault.statement)
+            return errors.Overloaded(reason=f"a statement took too long for the database of {self.schema}")
+        if database_faults.is_collision(fault):
+            return errors.Overloaded(
+                reason=f"what was to be written to the database of {self.schema} went on colliding with others"
+            )
+        return fault
+
+    def _writer_lock(self) -> BoundedLock:
         path = self.url.database or ":memory:"
+
+        def no_turn(seconds: float) -> errors.Overloaded:
+            return errors.Overloaded(reason=f"another writer has kept the database of {self.schema} for {seconds:g} s")
+
         with _WRITER_LOCKS_GUARD:
             lock = _WRITER_LOCKS.get(path)
             if lock is None:
-                lock = _WRITER_LOCKS[path] = _WriterLock()
+                lock = _WRITER_LOCKS[path] = BoundedLock(no_turn)
             return lock
 
-    def _create_engine(self, pool_size: int, pool_timeout: float, lock_wait: float, idle_transaction: float) -> Engine:
-        if self.is_sqlite:
-            engine = sqlalchemy.create_engine(
-                self.url,
-                poolclass=sqlalchemy.QueuePool,
-                pool_size=pool_size,
-                max_overflow=0,
-                pool_timeout=pool_timeout,
-                connect_args={"timeout": max(lock_wait, 10.0), "check_same_thread": False},
-            )
-            event.listen(engine, "connect", _prepare_sqlite)
-            event.listen(engine, "begin", _begin_sqlite)
-            return engine
-        engine = sqlalchemy.create_engine(
-            self.url,
-            isolation_level="READ COMMITTED",
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=pool_timeout,
-            pool_recycle=3600,
-            # Every transaction has been ended by the time its connection returns: a ROLLBACK more would be one round
-            # trip of nine on the path of a claim.
-            pool_reset_on_return=None,
-            connect_args={
-                "connect_timeout": 5,
-                "init_command": f"SET SESSION innodb_lock_wait_timeout = {_whole(lock_wait)}, "
-                f"SESSION sql_mode = 'TRADITIONAL' {_AS_LISTS} {_idle_limits(idle_transaction)}",
-            },
-        )
-        if engine.dialect.driver == "pymysql":
-            from moorage import mysql_connection  # here, because with SQLite nobody needs the driver
 
-            event.listen(engine, "do_connect", mysql_connection.connect)
-        return engine
+class _SlowRepeat(tenacity.stop.stop_base):
+    """Ends the tries if a fresh connection has not helped either, and silence has cost a time-out."""
+
+    def __init__(self, connect_seconds: float) -> None:
+        self._connect_seconds = connect_seconds
+
+    def __call__(self, state: tenacity.RetryCallState) -> bool:
+        return state.attempt_number >= 2 and time.monotonic() - state.start_time >= self._connect_seconds
 
 
 def _parsed(url: str, schema: str) -> URL:
@@ -263,39 +235,3 @@ class _LockWaits(tenacity.stop.stop_base):
         fault = state.outcome.exception() if state.outcome else None
         self._waits += fault is not None and database_faults.is_lock_wait(fault)
         return self._waits >= _LOCK_WAITS
-
-
-#: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
-#: made a table and joined: then rows are locked in any order, and others with them (ADR 91).
-_AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
-
-
-def _whole(seconds: float) -> int:
-    """Return what MySQL, which counts in whole seconds, takes for a time that is not zero."""
-    return max(1, round(seconds))
-
-
-def _idle_limits(seconds: float) -> str:
-    """Return the rest of a SET statement that limits idle transactions, in a comment that MariaDB alone reads.
-
-    A process that is stopped within a transaction keeps its row locks for as long as its connection stands, and the
-    broker's heartbeats or our leases cannot take those away. The second variable is for a transaction that has locked
-    rows and not changed any yet, which MariaDB does not count as a writing one.
-    """
-    if not seconds:
-        return ""
-    limits = ("idle_write_transaction_timeout", "idle_transaction_timeout")
-    return f"/*M!100300 {''.join(f', SESSION {name} = {_whole(seconds)}' for name in limits)} */"
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Leave transactions to us, let readers and one writer work side by side, and check foreign keys."""
-    connection.isolation_level = None
-    for pragma in ("journal_mode=wal", "synchronous=normal", "foreign_keys=on"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
-    writing = connection.get_execution_options().get("moorage_writing", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,4 +1,4 @@
-"""What a fault of a database means, by the driver's own code and never by its text."""
+"""The meaning of a database's fault, by the driver's own code and never by its text."""
 
 import sqlite3
 
@@ -6,11 +6,31 @@ from sqlalchemy import exc
 
 #: Deadlock, lock wait, and a row changed since the snapshot (MariaDB with innodb_snapshot_isolation): begin again.
 _MYSQL_COLLISIONS = frozenset({1213, 1205, 1020})
-#: Not reachable, gone away, lost, shutting down, killed, too many connections, read-only while failing over.
-_MYSQL_AWAY = frozenset({0, 1040, 1053, 1129, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055})
 _MYSQL_LOCK_WAIT = 1205
 #: Wrong user or password, no rights on the database, no such database, a user who may log in by a socket alone.
 _MYSQL_REFUSED = frozenset({1044, 1045, 1049, 1698})
+#: A statement has taken too long: MariaDB's code, and MySQL's.
+_MYSQL_TOO_LONG = frozenset({1969, 3024})
+
+#: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.
+_MYSQL_UNREACHABLE = frozenset({0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2013, 2014, 2026, 2055, 4031})
+#: It takes no more connections: too many, of this user too many, or this host is blocked.
+_MYSQL_FULL = frozenset({1040, 1129, 1203, 1226})
+#: It is shutting down, starting or off line, or somebody has ended the connection or the statement.
+_MYSQL_ENDING = frozenset({1053, 1077, 1079, 1184, 1317, 1927, 3032, 3169})
+#: It only reads: read_only, a read-only transaction by default, innodb_read_only.
+_MYSQL_READ_ONLY = frozenset({1290, 1792, 1836})
+#: It is not a part of its cluster, or that has refused a COMMIT: Galera (1047, 1180), Group Replication (3100, 3101).
+_MYSQL_CLUSTER = frozenset({1047, 1180, 3100, 3101})
+#: Its disk is full.
+_MYSQL_DISK = frozenset({1021, 1114})
+#: ProxySQL has found no server behind it.
+_MYSQL_PROXY = frozenset({9001})
+
+#: Another server, or the same one later, may do what this one has not done.
+_MYSQL_AWAY = (
+    _MYSQL_UNREACHABLE | _MYSQL_FULL | _MYSQL_ENDING | _MYSQL_READ_ONLY | _MYSQL_CLUSTER | _MYSQL_DISK | _MYSQL_PROXY
+)
 
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
@@ -42,13 +62,27 @@ def is_lock_wait(fault: BaseException) -> bool:
     return _code(fault) == ("mysql", _MYSQL_LOCK_WAIT)
 
 
+def is_too_long(fault: BaseException) -> bool:
+    """Tell whether the server has ended a statement because of its limit."""
+    match _code(fault):
+        case ("mysql", code):
+            return code in _MYSQL_TOO_LONG
+    return False
+
+
 def is_away(fault: BaseException) -> bool:
-    """Tell whether the database could not be reached, or the connection to it was lost."""
-    if isinstance(fault, exc.DBAPIError) and fault.connection_invalidated:
+    """Tell whether the database could not be reached, the connection was lost, or the server does not write now.
+
+    After such a fault of a COMMIT, whether it was carried out is unknown.
+    """
+    if not isinstance(fault, exc.DBAPIError):
+        return False
+    if fault.connection_invalidated:
         return True
     match _code(fault):
         case ("mysql", code):
-            return code in _MYSQL_AWAY
+            # COMMIT and ROLLBACK come without a statement. A COMMIT that takes too long may still be carried out.
+            return code in _MYSQL_AWAY or (code in _MYSQL_TOO_LONG and fault.statement is None)
         case ("sqlite", code):
             return code in _SQLITE_AWAY
     return False

@@ -1,6 +1,7 @@
-"""What a connection to MySQL or MariaDB is made with: once for a process, and not for each connection."""
+"""Connections to MySQL and MariaDB: no certificate read in vain, and none that waits for a silent server for long."""
 
 import functools
+import socket
 import ssl
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,16 @@ if TYPE_CHECKING:
 else:
     _Connection = Connection
 
+#: Seconds without a word after which the kernel asks the other side for a sign of life, and between two such questions.
+_KEEPALIVE_SECONDS = 5
+#: Milliseconds after which the kernel gives up a connection whose other side acknowledges neither data nor questions.
+#: Shorter than the time that an answer may take: a machine that is gone is found out before that.
+_UNACKNOWLEDGED_MILLISECONDS = 15_000
+
 
 @functools.cache
 def _any_server() -> ssl.SSLContext:
-    """Return what is encrypted with where nothing is said of TLS: if the server does it at all, and whoever it is."""
+    """Return the TLS context for a URL without TLS settings: encrypt if the server can, whoever it is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -22,11 +29,29 @@ def _any_server() -> ssl.SSLContext:
 
 
 class MySQLConnection(_Connection):
-    """A connection of PyMySQL's that reads no certificates which it would not check.
+    """A connection of PyMySQL's whose hand-shake has the time-out of the connecting, and that notices a dead peer.
 
-    PyMySQL reads all that the machine has for every connection: 40 ms of a processor each, and a service whose database
-    was away makes all its connections anew at once.
+    It reads no certificates which it would not check. PyMySQL reads all that the machine has for every connection: 40
+    ms of a processor each, and a service whose database was away makes all its connections anew at once.
     """
+
+    _read_timeout: float | None
+    _write_timeout: float | None
+    _sock: socket.socket
+
+    def connect(self, sock: Any = None) -> None:
+        """Connect and authenticate; a server that takes the connection and then says nothing is given up soon."""
+        answer, send = self._read_timeout, self._write_timeout
+        self._read_timeout = self._write_timeout = self.connect_timeout
+        super().connect(sock)
+        self._read_timeout, self._write_timeout = answer, send
+        if self._sock.family in (socket.AF_INET, socket.AF_INET6):
+            for option, value in (
+                (socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS),
+                (socket.TCP_KEEPINTVL, _KEEPALIVE_SECONDS),
+                (socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MILLISECONDS),
+            ):
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
         # Whatever the URL of the database says of TLS is PyMySQL's to understand.

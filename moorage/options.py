@@ -37,6 +37,13 @@ _DATABASE = [
     ),
     cfg.FloatOpt("pool_timeout", default=10.0, min=0.1, help="Seconds to wait for a free connection."),
     cfg.FloatOpt("lock_wait_timeout", default=2.0, min=1.0, help="Seconds to wait for a row lock."),
+    cfg.FloatOpt(
+        "statement_timeout",
+        default=15.0,
+        min=1.0,
+        help="Seconds that one statement may take. MariaDB ends it then, MySQL only if it reads. A connection that "
+        "brings no answer for 5 seconds longer counts as lost, and with it all pooled connections that are older.",
+    ),
     cfg.IntOpt(
         "max_transaction_tries",
         default=20,

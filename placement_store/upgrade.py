@@ -39,7 +39,9 @@ def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | N
     :raises StoreUnavailable: the database cannot be reached.
     """
     schema = known_schemas()[place.schema]
-    database = Database(place.url, f"cell {place.cell}" if place.cell else place.schema, pool_size=1)
+    database = Database(
+        place.url, f"cell {place.cell}" if place.cell else place.schema, pool_size=1, statement_limit=None
+    )
     try:
         if dry_run:
             return schema.planned(database)

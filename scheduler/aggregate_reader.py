@@ -1,11 +1,12 @@
 """The host aggregates as request filters want them: all of them, without their hosts, read when somebody asks."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import Connection, select
 
+from moorage import errors
+from moorage.bounded_lock import PATIENCE, BoundedLock
 from moorage.database import Database
 from moorage.plugin import Aggregate
 from placement_store.schema import aggregates, host_aggregates
@@ -16,18 +17,23 @@ _ALL = select(aggregates.c.uuid, host_aggregates.c.name, host_aggregates.c.metad
 )
 
 
+def _not_read(seconds: float) -> errors.StoreUnavailable:
+    return errors.StoreUnavailable(schema="main", reason=f"a reading of the aggregates has not ended in {seconds:g} s")
+
+
 class AggregateReader:
     """Reads all host aggregates at most once for all who ask at about the same time. Safe to use from several threads.
 
     They are a few hundred at most, and most requests ask for none of them: so they are read whole, and not followed.
 
     :param clock: the time by which whoever asks says how old the answer may be.
+    :param patience: seconds that a thread waits for the reading of another one.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float], patience: float = PATIENCE) -> None:
         self._database = database
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = BoundedLock(_not_read, patience)
         self._begun = float("-inf")
         self._known: Mapping[tuple[str, str, bytes], Aggregate] = {}
 
@@ -36,7 +42,7 @@ class AggregateReader:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        with self._lock:
+        with self._lock.held():
             if self._begun < begun_after:
                 begun = self._clock()
                 self._database.read(self._read)

@@ -3,12 +3,13 @@
 Threads that want the same reading share it: whoever asked before a reading began is served by it.
 """
 
-import threading
 import time
 from collections.abc import Callable, Collection
 
 from sqlalchemy import Connection
 
+from moorage import errors
+from moorage.bounded_lock import PATIENCE, BoundedLock
 from moorage.database import Database
 from moorage.plugin import HostInventory
 from placement_store import aggregates, feed, placed, providers, seqs, traits
@@ -19,8 +20,15 @@ from scheduler import hosts
 from scheduler.picture import Picture, Provider
 
 
+def _not_read(seconds: float) -> errors.StoreUnavailable:
+    return errors.StoreUnavailable(schema="main", reason=f"a reading of all hosts has not ended within {seconds:g} s")
+
+
 class Follower:
-    """Keeps a picture of all hosts up with the store. Safe to use from several threads."""
+    """Keeps a picture of all hosts up with the store. Safe to use from several threads.
+
+    :param patience: seconds that a thread waits for the reading of another one.
+    """
 
     def __init__(
         self,
@@ -28,6 +36,7 @@ class Follower:
         names: ResourceClassNames,
         picture: Picture,
         clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
     ) -> None:
         self._database = database
         self._names = names
@@ -35,7 +44,7 @@ class Follower:
         self._clock = clock
         self._last_change = 0
         # One reading at a time, so that what was read first is also taken over first.
-        self._lock = threading.Lock()
+        self._lock = BoundedLock(_not_read, patience)
         self._followed = self._compared = float("-inf")
 
     def now(self) -> float:
@@ -49,7 +58,7 @@ class Follower:
         """
         if self._followed >= begun_after:
             return
-        with self._lock:
+        with self._lock.held():
             # Whoever had the lock until now may have begun late enough.
             if self._followed < begun_after:
                 begun = self._clock()
@@ -63,7 +72,7 @@ class Follower:
         """
         if self._compared >= begun_after:
             return
-        with self._lock:
+        with self._lock.held():
             if self._compared < begun_after:
                 begun = self._clock()
                 self._database.read(self._compare)
@@ -82,7 +91,7 @@ class Follower:
             known = self._picture.tree_ids(roots)
             self._take_over(connection, known.union(providers.tree_ids(connection, roots)))
 
-        with self._lock:
+        with self._lock.held():
             self._database.read(work)
 
     def _read_feed(self, connection: Connection) -> None:

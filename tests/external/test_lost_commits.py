@@ -1,4 +1,4 @@
-"""MariaDB at its worst moments: a transaction that does not end, a connection that is cut at COMMIT."""
+"""MariaDB at its worst moments: a transaction that does not end, a COMMIT without an answer or with one in doubt."""
 
 import contextlib
 import select
@@ -17,14 +17,24 @@ from placement_store.schema import MAIN
 
 #: How PyMySQL says it: the command byte of a query, and the query.
 COMMIT = b"\x03COMMIT"
+#: How Galera answers a COMMIT that it may have carried out or not: an error packet of its code.
+_SAYS_NOTHING = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 6 during COMMIT"
+REFUSED = len(_SAYS_NOTHING).to_bytes(3, "little") + b"\x01" + _SAYS_NOTHING
+
+#: What becomes of the answer to a COMMIT.
+LOSSES = pytest.mark.parametrize("loss", ["cut", "silent", "error 1180"])
+
+#: A silent connection counts as lost a little after MariaDB has rolled back what went on there.
+SHORT = {"statement_limit": 1.3, "answer_margin": 0.2, "idle_transaction": 1.0}
 
 pytestmark = pytest.mark.servers
 
 
 class Wire:
-    """Passes bytes between a client and MariaDB, and cuts the connection at the next COMMIT when told to.
+    """Passes bytes between a client and MariaDB, and loses the answer to the next COMMIT when told to.
 
-    ``passing`` says whether MariaDB still gets that COMMIT; its answer is lost either way.
+    ``passing`` says whether MariaDB still gets that COMMIT, ``loss`` what the client gets: a connection that is cut,
+    one on which nothing comes any more, or an error.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -32,13 +42,16 @@ class Wire:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._cutting = self._passing = False
+        self._loss = "cut"
+        self._ended = threading.Event()
         self.cuts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut_next_commit(self, *, passing: bool) -> None:
-        self._cutting, self._passing = True, passing
+    def lose_next_commit(self, *, passing: bool, loss: str) -> None:
+        self._cutting, self._passing, self._loss = True, passing, loss
 
     def close(self) -> None:
+        self._ended.set()
         # What waits in accept() is woken by this, and not by closing.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -62,7 +75,12 @@ class Wire:
                             server.sendall(data)
                             # MariaDB is done once it answers, which nobody hears any more.
                             server.recv(65536)
-                        return
+                        if self._loss == "silent":
+                            self._ended.wait()
+                        if self._loss != "error 1180":
+                            return
+                        client.sendall(REFUSED)
+                        continue
                     server.sendall(data)
                 else:
                     data = server.recv(65536)
@@ -99,19 +117,20 @@ def wire(mariadb_url: str) -> Iterator[Wire]:
 def store(direct: Store, mariadb_url: str, wire: Wire) -> Iterator[Store]:
     """The same store, at the other end of the wire."""
     url = make_url(mariadb_url).set(host="127.0.0.1", port=wire.port)
-    database = Database(url.render_as_string(hide_password=False), "main", lock_wait=1.0, tries=3)
+    database = Database(url.render_as_string(hide_password=False), "main", lock_wait=1.0, tries=3, **SHORT)
     yield Store(database)
     database.close()
 
 
+@LOSSES
 @pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
 def test_a_write_whose_commit_was_lost_is_done_once_and_answered(
-    direct: Store, store: Store, wire: Wire, passing: bool
+    direct: Store, store: Store, wire: Wire, passing: bool, loss: str
 ) -> None:
     host, uuid = direct.provider(VCPU=8), ids.fresh()
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
 
-    wire.cut_next_commit(passing=passing)
+    wire.lose_next_commit(passing=passing, loss=loss)
     answer = store.endpoint.put_allocations(put)
 
     assert wire.cuts == 1
@@ -121,21 +140,22 @@ def test_a_write_whose_commit_was_lost_is_done_once_and_answered(
     assert direct.endpoint.put_allocations(put) == answer
 
 
+@LOSSES
 @pytest.mark.parametrize("passing", [True, False], ids=["after it took effect", "before it took effect"])
 def test_a_swap_and_a_residues_end_whose_commits_were_lost_are_done_once(
-    direct: Store, store: Store, wire: Wire, passing: bool
+    direct: Store, store: Store, wire: Wire, passing: bool, loss: str
 ) -> None:
     first, second = direct.provider(VCPU=8), direct.provider(VCPU=8)
     uuid, attempt, amount = ids.fresh(), ids.fresh(), {"VCPU": 2}
     claim_id = direct.claim(uuid, {first: amount}).claim_id
-    wire.cut_next_commit(passing=passing)
+    wire.lose_next_commit(passing=passing, loss=loss)
     store.accept(uuid, claim_id, attempt)
 
-    wire.cut_next_commit(passing=passing)
+    wire.lose_next_commit(passing=passing, loss=loss)
     swapped = store.swap(uuid, claim_id, {first: amount}, {second: amount}, leave_residue=True)
     assert swapped.residue_uuid == attempt
     assert direct.consumer(uuid).claim_id == swapped.claim_id
-    wire.cut_next_commit(passing=passing)
+    wire.lose_next_commit(passing=passing, loss=loss)
     store.delete(attempt, for_good=True)
 
     assert wire.cuts == 3

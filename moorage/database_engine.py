@@ -1,0 +1,143 @@
+"""SQLAlchemy engines for MySQL, MariaDB and SQLite: how a connection is set up, and when it is dropped."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, event
+from sqlalchemy.engine import URL, ExceptionContext
+
+from moorage import database_faults
+
+#: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
+#: made a table and joined: then rows are locked in any order, and others with them (ADR 91).
+_AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a database's connections, in seconds but for ``pool_size``.
+
+    :param pool_size: connections kept at most.
+    :param pool_timeout: how long a thread waits for a free one.
+    :param lock_wait: how long a statement waits for a row lock, or for a table whose definition is being changed.
+    :param idle_transaction: after which MariaDB rolls back a transaction in which nothing happens; 0 for never.
+    :param connect: how long a server may be silent while a connection is made, hand-shake and authentication included.
+    :param statement_limit: how long a statement may take; MySQL limits only those that read. None for no limit, and
+        none for the answer either.
+    :param answer_margin: how much longer than a statement its answer may take; then the connection counts as lost.
+    """
+
+    pool_size: int = 16
+    pool_timeout: float = 10.0
+    lock_wait: float = 2.0
+    idle_transaction: float = 30.0
+    connect: float = 5.0
+    statement_limit: float | None = 15.0
+    answer_margin: float = 5.0
+
+    @property
+    def answer(self) -> float | None:
+        """Seconds of silence after which a connection counts as lost."""
+        return None if self.statement_limit is None else self.statement_limit + self.answer_margin
+
+
+def create(url: URL, limits: Limits) -> Engine:
+    """Return an engine, which connects when it is first used."""
+    return _sqlite(url, limits) if url.get_backend_name() == "sqlite" else _mysql(url, limits)
+
+
+def _sqlite(url: URL, limits: Limits) -> Engine:
+    engine = sqlalchemy.create_engine(
+        url,
+        poolclass=sqlalchemy.QueuePool,
+        pool_size=limits.pool_size,
+        max_overflow=0,
+        pool_timeout=limits.pool_timeout,
+        connect_args={"timeout": max(limits.lock_wait, 10.0), "check_same_thread": False},
+    )
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    """Leave transactions to us, let readers and one writer work side by side, and check foreign keys."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode=wal", "synchronous=normal", "foreign_keys=on"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and writes later could not be upgraded beside another writer: take the lock now.
+    writing = connection.get_execution_options().get("moorage_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+def _mysql(url: URL, limits: Limits) -> Engine:
+    engine = sqlalchemy.create_engine(
+        url,
+        isolation_level="READ COMMITTED",
+        pool_size=limits.pool_size,
+        max_overflow=0,
+        pool_timeout=limits.pool_timeout,
+        pool_recycle=3600,
+        # Every transaction has been ended by the time its connection returns: a ROLLBACK more would be one round
+        # trip of nine on the path of a claim.
+        pool_reset_on_return=None,
+        connect_args={
+            "connect_timeout": limits.connect,
+            "read_timeout": limits.answer,
+            "write_timeout": limits.answer,
+            "init_command": f"SET SESSION innodb_lock_wait_timeout = {_whole(limits.lock_wait)}, "
+            f"SESSION lock_wait_timeout = {_whole(limits.lock_wait)}, "
+            f"SESSION sql_mode = 'TRADITIONAL' {_AS_LISTS} {_idle_limits(limits.idle_transaction)}"
+            f"{_statement_limits(limits.statement_limit)}",
+        },
+    )
+    event.listen(engine, "handle_error", _drop_what_is_away)
+    if engine.dialect.driver == "pymysql":
+        from moorage import mysql_connection  # here, because with SQLite nobody needs the driver
+
+        event.listen(engine, "do_connect", mysql_connection.connect)
+    return engine
+
+
+def _drop_what_is_away(context: ExceptionContext) -> None:
+    """Drop the connection, and all older ones of the pool, after a fault that means that the server is away.
+
+    SQLAlchemy does so by itself when a connection is lost. A server that has become read-only, or that has left its
+    cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over.
+    """
+    fault = context.sqlalchemy_exception
+    if fault is not None and database_faults.is_away(fault):
+        context.is_disconnect = True
+
+
+def _whole(seconds: float) -> int:
+    """Return a time that is not zero as MySQL takes it, which counts in whole seconds."""
+    return max(1, round(seconds))
+
+
+def _idle_limits(seconds: float) -> str:
+    """Return the rest of a SET statement that limits idle transactions, in a comment that MariaDB alone reads.
+
+    A process that is stopped within a transaction keeps its row locks for as long as its connection stands, and the
+    broker's heartbeats or our leases cannot take those away. The second variable is for a transaction that has locked
+    rows and not changed any yet, which MariaDB does not count as a writing one.
+    """
+    if not seconds:
+        return ""
+    limits = ("idle_write_transaction_timeout", "idle_transaction_timeout")
+    return f"/*M!100300 {''.join(f', SESSION {name} = {_whole(seconds)}' for name in limits)} */"
+
+
+def _statement_limits(seconds: float | None) -> str:
+    """Return the rest of a SET statement that limits statements: one comment for MariaDB, and one for MySQL alone."""
+    if seconds is None:
+        return ""
+    # MariaDB does not read comments of MySQL 5.7 and newer.
+    return (
+        f" /*M!100108 , SESSION max_statement_time = {seconds:g} */"
+        f" /*!80000 , SESSION max_execution_time = {round(seconds * 1000)} */"
+    )

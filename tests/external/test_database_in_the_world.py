@@ -1,0 +1,178 @@
+"""MariaDB as it is met in the world: with a summer time of its own, read-only from now on, at the end of its life."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Connection, make_url, select, text
+from tcp_proxy import TcpProxy
+
+from harness.servers import MariaDBServer
+from moorage import errors
+from moorage.columns import now
+from moorage.database import Database
+
+pytestmark = pytest.mark.servers
+
+#: The user of a service: whoever may do everything is not stopped by `read_only`.
+SERVICE = "service"
+CONNECTIONS = 4
+INSERT = text("INSERT INTO seen VALUES (1)")
+SERVER = text("SELECT @@port")
+
+
+class _Berlin(MariaDBServer):
+    """A MariaDB on a machine whose clocks are put forward and back."""
+
+    def _launch(self) -> object:
+        self.env["TZ"] = "Europe/Berlin"
+        return super()._launch()
+
+
+@pytest.fixture(scope="module")
+def berlin() -> Iterator[MariaDBServer]:
+    with _Berlin() as server:
+        yield server
+
+
+def with_service_user(server: MariaDBServer, name: str) -> str:
+    """Create a database with a table, and a user who may not do everything; return the URL."""
+    url = make_url(server.create_database(name))
+    server._execute(f"CREATE OR REPLACE USER {SERVICE}@'127.0.0.1' IDENTIFIED BY 'secret'")
+    server._execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}`.* TO {SERVICE}@'127.0.0.1'")
+    server._execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
+    return url.set(username=SERVICE, password="secret").render_as_string(hide_password=False)
+
+
+def insert(connection: Connection) -> int:
+    """Write a row, and return which server it is on."""
+    connection.execute(INSERT)
+    found: int = connection.scalar(SERVER)
+    return found
+
+
+# --- Time -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", [datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)], ids=["spring", "autumn"]
+)
+def test_the_clock_of_the_database_goes_on_evenly_when_summer_time_begins_and_ends(
+    berlin: MariaDBServer, change: datetime
+) -> None:
+    database = Database(berlin.create_database("clock"), "test", pool_size=1)
+    instants = [(change + timedelta(minutes=minutes)).timestamp() for minutes in range(-90, 91, 10)]
+
+    def read(connection: Connection) -> tuple[list[float], set[str]]:
+        clock, hours = [], set()
+        for instant in instants:
+            connection.execute(text(f"SET TIMESTAMP = {instant}"))
+            clock.append(connection.scalar(select(now())))
+            hours.add(connection.scalar(text("SELECT TIMEDIFF(NOW(), UTC_TIMESTAMP())")))
+        return clock, hours
+
+    try:
+        clock, hours = database.read(read)
+    finally:
+        database.close()
+
+    assert clock == instants
+    assert len(hours) == 2, "the wall clock of this server is changed in between"
+
+
+# --- A server that writes no more -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def first_url(mariadb: MariaDBServer) -> Iterator[str]:
+    yield with_service_user(mariadb, "failing_over")
+    mariadb._execute("SET GLOBAL read_only = 0")
+    mariadb.drop_database("failing_over")
+
+
+@pytest.fixture
+def proxy(mariadb: MariaDBServer, first_url: str) -> Iterator[TcpProxy]:
+    with TcpProxy("127.0.0.1", mariadb.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def database(proxy: TcpProxy, first_url: str) -> Iterator[Database]:
+    """A database behind one address, whose connections have all been used before."""
+    url = make_url(first_url).set(port=proxy.port).render_as_string(hide_password=False)
+    database = Database(url, "main", pool_size=CONNECTIONS)
+    open_all(database)
+    assert proxy.connections == CONNECTIONS
+    yield database
+    database.close()
+
+
+def open_all(database: Database, depth: int = CONNECTIONS) -> None:
+    """Use as many connections at the same time."""
+    if depth:
+        database.read(lambda connection: connection.scalar(SERVER) and open_all(database, depth - 1))
+
+
+def test_writes_go_on_behind_the_same_address_after_the_primary_has_become_read_only(
+    mariadb: MariaDBServer, berlin: MariaDBServer, proxy: TcpProxy, database: Database
+) -> None:
+    assert database.write(insert) == mariadb.port
+    with_service_user(berlin, "failing_over")
+
+    mariadb._execute("SET GLOBAL read_only = 1")
+    proxy.switch("127.0.0.1", berlin.port)
+
+    assert [database.write(insert) for _ in range(2 * CONNECTIONS)] == [berlin.port] * 2 * CONNECTIONS
+    assert mariadb._execute("SELECT COUNT(*) FROM failing_over.seen") == ((1,),)
+
+
+def test_a_primary_that_is_read_only_for_a_while_is_away_for_writes_alone(
+    mariadb: MariaDBServer, database: Database
+) -> None:
+    mariadb._execute("SET GLOBAL read_only = 1")
+
+    with pytest.raises(errors.StoreUnavailable, match="read-only"):
+        database.write(insert)
+    assert database.read(lambda connection: connection.scalar(SERVER)) == mariadb.port
+
+    mariadb._execute("SET GLOBAL read_only = 0")
+    assert database.write(insert) == mariadb.port
+
+
+class _Fails:
+    """Meets an error of the server at its first try."""
+
+    def __init__(self, fail: Callable[[Connection], object]) -> None:
+        self.fail = fail
+        self.connections: list[int] = []
+
+    def __call__(self, connection: Connection) -> int:
+        self.connections.append(connection.scalar(text("SELECT CONNECTION_ID()")))
+        if len(self.connections) == 1:
+            self.fail(connection)
+        return insert(connection)
+
+
+# 1040, 1129, 2002 and the like come before there is a connection.
+@pytest.mark.parametrize("code", [1047, 1053, 1180, 1184, 1290, 1317, 1792, 1836, 1927, 3032, 3100, 3101, 9001])
+def test_after_an_error_that_means_away_the_write_is_repeated_on_a_new_connection_and_no_old_one_is_used_again(
+    database: Database, code: int
+) -> None:
+    former = {database.read(lambda connection: connection.scalar(text("SELECT CONNECTION_ID()")))}
+    signal = text(f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'away'")
+    work = _Fails(lambda connection: connection.execute(signal))
+
+    database.write(work)
+
+    first, second = work.connections
+    assert second > first  # they are numbered in the order in which they were made
+    after = {database.read(lambda connection: connection.scalar(text("SELECT CONNECTION_ID()"))) for _ in range(8)}
+    assert min(after) >= second > max(former)
+
+
+@pytest.mark.parametrize("code", [1047, 1180, 1290, 1836, 3100, 3101])
+def test_an_error_that_means_away_and_stays_is_answered_as_such(database: Database, code: int) -> None:
+    signal = text(f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = 'not here'")
+
+    with pytest.raises(errors.StoreUnavailable, match="not here"):
+        database.write(lambda connection: connection.execute(signal) and None)

@@ -1,0 +1,83 @@
+"""A lock that is held by a thread which a silent database holds up is not waited for without end."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from moorage import errors
+from moorage.bounded_lock import BoundedLock
+from moorage.database import Database
+from placement_store.names import ResourceClassNames
+from scheduler.aggregate_reader import AggregateReader
+from scheduler.follow import Follower
+from scheduler.picture import Picture
+
+PATIENCE = 0.05
+
+
+def not_free(seconds: float) -> errors.Overloaded:
+    return errors.Overloaded(reason=f"not free for {seconds} s")
+
+
+def test_a_lock_that_does_not_come_free_is_given_up_by_an_error() -> None:
+    lock = BoundedLock(not_free, PATIENCE)
+
+    with ThreadPoolExecutor(1) as other, lock.held():
+        fault = other.submit(lambda: lock.held().__enter__()).exception(10)
+
+    assert isinstance(fault, errors.Overloaded)
+    assert fault.reason == f"not free for {PATIENCE} s"
+    with lock.held():  # whoever gave up has left nothing behind
+        pass
+
+
+def test_a_lock_comes_free_when_what_is_done_under_it_fails() -> None:
+    lock = BoundedLock(not_free, PATIENCE)
+
+    with pytest.raises(ZeroDivisionError), lock.held():
+        raise ZeroDivisionError
+    with lock.held():
+        pass
+
+
+class _Silent(Database):
+    """Brings no answer to anything until it is released."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"sqlite:///{path}", "main")
+        self.asked = threading.Event()
+        self.released = threading.Event()
+
+    def read(self, work: object) -> object:  # type: ignore[override]
+        self.asked.set()
+        self.released.wait(30)
+        raise errors.StoreUnavailable(schema="main", reason="silent")
+
+
+@pytest.mark.parametrize("reader", ["feed", "comparison", "refused providers", "aggregates"])
+def test_who_waits_for_a_reading_that_a_silent_database_holds_up_is_answered_before_it_ends(
+    tmp_path: Path, reader: str
+) -> None:
+    database = _Silent(tmp_path / "main.sqlite")
+    follower = Follower(database, ResourceClassNames(database), Picture(), patience=PATIENCE)
+    aggregates = AggregateReader(database, follower.now, patience=PATIENCE)
+    read = {
+        "feed": lambda: follower.follow(follower.now()),
+        "comparison": lambda: follower.catch_up(follower.now()),
+        "refused providers": lambda: follower.refresh([]),
+        "aggregates": lambda: aggregates.read(follower.now()),
+    }[reader]
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            holder = threads.submit(read)
+            assert database.asked.wait(10)
+            fault = threads.submit(read).exception(10)
+            assert not holder.done()
+        finally:
+            database.released.set()
+    database.close()
+
+    assert isinstance(fault, errors.StoreUnavailable)
+    assert f"{PATIENCE:g} s" in fault.reason
