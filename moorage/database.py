@@ -160,10 +160,13 @@ class Database:
         except exc.TimeoutError as fault:
             raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
         except exc.DBAPIError as fault:
-            raise self._in_words(fault) from fault
+            meaning = self._meaning(fault)
+            if meaning is None:
+                raise
+            raise meaning from fault
 
-    def _in_words(self, fault: exc.DBAPIError) -> Exception:
-        """Return a fault as its callers know it, or as it is if it has no such meaning."""
+    def _meaning(self, fault: exc.DBAPIError) -> errors.MoorageError | None:
+        """Return the error that callers know a fault by, if it has such a meaning."""
         if database_faults.is_away(fault):
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault))
@@ -177,7 +180,7 @@ class Database:
             return errors.Overloaded(
                 reason=f"what was to be written to the database of {self.schema} went on colliding with others"
             )
-        return fault
+        return None
 
     def _writer_lock(self) -> BoundedLock:
         path = self.url.database or ":memory:"
