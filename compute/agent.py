@@ -205,13 +205,13 @@ class ComputeAgent:
         """Return the report that nothing was started, once the driver has seen to it that nothing ever will be."""
         if isinstance(fault, errors.BuildFailed):
             reason = fault.reason
-            LOG.info("Host %s refuses the build: %s", guest.host, reason)
+            LOG.info("Host %s refuses the build of instance %s: %s", guest.host, guest.instance_uuid, reason)
         elif isinstance(fault, errors.MoorageError):
             reason = f"the claim could not be accepted: {fault}"
-            LOG.warning("The build ends before it has begun: %s", reason)
+            LOG.warning("The build of instance %s on host %s ends before it has begun: %s", *_named(guest), reason)
         else:
             reason = words.unexpected(fault)
-            LOG.error("The build ends before it has begun", exc_info=fault)
+            LOG.error("The build of instance %s on host %s ends before it has begun", *_named(guest), exc_info=fault)
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason)
 
@@ -224,12 +224,12 @@ class ComputeAgent:
                 self._driver.spawn(guest.host, asked)
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
-            LOG.warning("The spawn has failed: %s", failure.reason)
+            LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
             report: Report = self._failed(guest, failure.reason)
         except errors.Unavailable:
             raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
-            LOG.exception("The spawn has met an unexpected fault")
+            LOG.exception("The spawn of instance %s on host %s has met an unexpected fault", *_named(guest))
             report = self._failed(guest, words.unexpected(fault))
         else:
             report = words.finished(guest)
@@ -284,3 +284,8 @@ class ComputeAgent:
             failpoints.reached("destroy")
             self._driver.destroy(named.host, named.instance_uuid, named.attempt_id, named.claim_id)
             failpoints.reached("destroyed")
+
+
+def _named(guest: Guest) -> tuple[str, str]:
+    """Return what a log line calls a guest by: its instance and its host."""
+    return guest.instance_uuid, guest.host

@@ -18,8 +18,12 @@ _DEFAULTS: Mapping[str, Any] = {
     "logging_context_format_string": _LINE,
     "logging_default_format_string": _LINE,
     "logging_exception_prefix": _TRACEBACK_LINE,
-    # Alembic says at level INFO what it is about to look at.
-    "default_log_levels": [*log.get_default_log_levels(), "alembic=WARN"],
+    # Alembic says at level INFO what it is about to look at. The AMQP library warns of each message that it receives
+    # while it closes a channel: that is at every stop of a service.
+    "default_log_levels": [
+        *(level for level in log.get_default_log_levels() if not level.startswith("amqp=")),
+        *("alembic=WARN", "amqp=ERROR"),
+    ],
 }
 _SERVICE_NAME = cfg.StrOpt(
     "log_service_name",

@@ -79,3 +79,11 @@ def test_the_bench_prints_the_promised_figures_and_a_clean_audit() -> None:
         "hosts", "clients", "per_request", "claims_per_s", "p50_ms", "p99_ms", "overcommitted", "leaked",
     ]  # fmt: skip
     assert (figures["overcommitted"], figures["leaked"]) == (0, 0)
+
+
+def test_a_good_run_says_nothing_but_its_progress_and_its_audit() -> None:
+    done = moorage("demo", "--hosts", "4", "--instances", "8", "--fail-rate", "0.5", "--seed", "7", "-f", "json")
+    *progress, verdict = done.stderr.strip().splitlines()
+    assert verdict == "over-committed providers: 0; leaked allocations: 0"
+    assert all(line.startswith("building") for line in progress)
+    assert any(len(row["attempts"]) > 1 for row in json.loads(done.stdout))

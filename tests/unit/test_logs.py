@@ -119,3 +119,11 @@ def test_a_configuration_knows_its_service(tmp_path: Path) -> None:
     logs.setup(one, "scheduler")
     logs.setup(other, "conductor")
     assert (logs.service_name(one), logs.service_name(other)) == ("scheduler", "conductor")
+
+
+def test_what_the_amqp_library_warns_of_at_every_stop_is_not_logged(tmp_path: Path) -> None:
+    file = start_log(tmp_path, "scheduler")
+    library = logging.getLogger("amqp")
+    library.warning("Received method (60, 30) during closing channel 1. This method will be ignored")
+    library.error("a fault of its own")
+    assert [line.rpartition("] ")[2] for line in file.read_text().splitlines()] == ["a fault of its own"]

@@ -66,6 +66,19 @@ def test_a_build_is_answered_before_its_spawn_is_over(stage: Begin) -> None:
     wait_until(lambda: now.cell.said(BuildFinished))
 
 
+def test_a_failed_spawn_is_logged_with_its_instance_and_its_host(
+    stage: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = stage(fake_driver={"failing_hosts": [HOST]})
+    now.start()
+    build = build_on(HOST)
+    now.build(build)
+    wait_until(lambda: now.cell.said(BuildFailedInCell))
+
+    [line] = [record.getMessage() for record in caplog.records if record.name == "compute.agent"]
+    assert line.startswith(f"The spawn of instance {build.instance_uuid} on host {HOST} has failed: ")
+
+
 def test_a_failed_spawn_is_cleaned_up_before_it_is_reported_with_its_reason(stage: Begin) -> None:
     class Cell(FakeCell):
         guests_when_it_failed: list[Guest] | None = None
