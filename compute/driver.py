@@ -45,6 +45,9 @@ class GuestOrder:
     instance_uuid: str
     attempt_id: str
     claim_id: str
+    #: Grows with each order: one that is new and has a smaller number than another of the same guest comes too late.
+    #: Null from a cell of a former release.
+    number: int | None = None
 
 
 class ReshapeNeeded(Exception):
@@ -146,7 +149,8 @@ class Driver(ABC):
 
         As for the two methods below: an order that is repeated is carried out once, and taken up again where it had
         failed or was cut short; one that comes after a later order is refused, so that a message which arrives late
-        changes nothing any more. To know that, the driver keeps the ids of a guest's orders for as long as the guest.
+        changes nothing any more. To know that, the driver keeps the ids of a guest's orders, and the greatest number
+        among them, for as long as the guest.
 
         :raises InvalidState: this attempt has no guest here that was ever started, its guest is another claim's, or a
             later order has been begun.

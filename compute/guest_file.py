@@ -127,6 +127,7 @@ class GuestFile:
                 (*key, *key, order.order_id),
             ).fetchone()
             if found is None:
+                _require_latest(connection, host, order, action)
                 connection.execute(
                     "INSERT INTO orders (host, attempt_id, order_id, action, number) SELECT ?, ?, ?, ?, "
                     "COALESCE(MAX(number), 0) + 1 FROM orders WHERE host = ? AND attempt_id = ?",
@@ -137,10 +138,7 @@ class GuestFile:
                 if its_action != action:
                     raise errors.RequestIdReused(request_id=order.order_id)
                 if not is_latest:
-                    raise errors.InvalidState(
-                        reason=f"the order to {action} the guest of attempt {order.attempt_id} on host {host} came "
-                        "before others"
-                    )
+                    raise _overtaken(host, order, action)
                 if done:
                     return True
             if action == "rebuild":
@@ -241,6 +239,24 @@ def _require_made(connection: sqlite3.Connection, host: str, order: GuestOrder) 
         raise errors.InvalidState(reason=_other_claim(host, order.attempt_id, claim_id, order.claim_id))
     if not made:
         raise errors.InvalidState(reason=f"the guest of attempt {order.attempt_id} on host {host} was never started")
+
+
+def _require_latest(connection: sqlite3.Connection, host: str, order: GuestOrder, action: Action) -> None:
+    """Note the number of an order that is new; refuse one that was written down before another that has come."""
+    if order.number is None:
+        return
+    changed = connection.execute(
+        "UPDATE guests SET greatest_order = ? WHERE host = ? AND attempt_id = ? AND greatest_order <= ?",
+        (order.number, host, order.attempt_id, order.number),
+    )
+    if not changed.rowcount:
+        raise _overtaken(host, order, action)
+
+
+def _overtaken(host: str, order: GuestOrder, action: Action) -> errors.InvalidState:
+    return errors.InvalidState(
+        reason=f"the order to {action} the guest of attempt {order.attempt_id} on host {host} came before others"
+    )
 
 
 def _other_claim(host: str, attempt_id: str, found: str, named: str) -> str:

@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS orders (
 _LATER = {
     "stopped": "ALTER TABLE guests ADD COLUMN stopped INTEGER NOT NULL DEFAULT 0",
     "rebuilt_as": "ALTER TABLE guests ADD COLUMN rebuilt_as TEXT",
+    "greatest_order": "ALTER TABLE guests ADD COLUMN greatest_order INTEGER NOT NULL DEFAULT 0",
 }
 
 

@@ -179,6 +179,7 @@ def _order(message: Order, order_id: str) -> GuestOrder:
         instance_uuid=message.instance_uuid,
         attempt_id=message.attempt_id,
         claim_id=message.claim_id,
+        number=message.order_number,
     )
 
 

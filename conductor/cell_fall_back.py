@@ -83,14 +83,16 @@ class FallBack:
         try:
             claimed = self._placement.call(message)
         except errors.MoorageError as fault:
-            return self._not_swapped(operation, swapping, fault)
+            return self._not_swapped(operation, swapping, failed, fault)
         return partial(self._swapped, operation, swapping, claimed)
 
-    def _not_swapped(self, operation: Operation, swapping: Swapping, fault: errors.MoorageError) -> Record:
+    def _not_swapped(
+        self, operation: Operation, swapping: Swapping, failed: AttemptRecord, fault: errors.MoorageError
+    ) -> Record:
         if isinstance(fault, errors.InvalidState):
             return partial(self.accepted, operation, swapping.failed, swapping.reason)
         if isinstance(fault, LOST):
-            return partial(_lost, operation, swapping, str(fault))
+            return partial(_lost, operation, swapping, failed.claim, str(fault))
         if isinstance(fault, UNDECIDED):
             raise fault
         return partial(self._skip, operation, swapping, str(fault))
@@ -171,7 +173,7 @@ class FallBack:
     def release(self, operation: Operation) -> Record:
         """Release what the instance holds, then record that it is in error with every attempt named."""
         releasing = operation.read(Releasing)
-        claim_id, claimed_with = None, {}
+        claim_id, claimed_with = releasing.claim_id, {}
         if releasing.failed is not None:
             failed = self._read(operation, releasing.failed)[2]
             claim_id, claimed_with = failed.claim, failed.claimed_with
@@ -234,14 +236,16 @@ class FallBack:
         return self._courses.of(connection, self._records.lock(connection, operation.subject))
 
 
-def _lost(operation: Operation, swapping: Swapping, why: str, _connection: Connection) -> Outcome:
+def _lost(operation: Operation, swapping: Swapping, claim_id: str, why: str, _connection: Connection) -> Outcome:
     """Give up where the claim is lost: if it is not an order to delete that did this, somebody else has written.
 
-    Whatever the instance holds is released then; in a move its source is taken back, which only the store can refuse.
+    Whatever a new instance holds is released then; in a move its source is taken back, which only the store can refuse.
+    One that is unshelved releases the claim that was lost and no other: it can be placed again by then.
     """
     if operation.kind == MOVE:
         return Next("give_back", GivingBack(failed=swapping.failed, fate=swapping.fate, reason=why))
-    return Next("release", Releasing(failed=None, fate="unknown", reason=why))
+    lost = claim_id if operation.kind == UNSHELVE else None
+    return Next("release", Releasing(failed=None, fate="unknown", reason=why, claim_id=lost))
 
 
 def _max_retries_exceeded(instance_uuid: str, attempts: list[AttemptRecord]) -> errors.MaxRetriesExceeded:

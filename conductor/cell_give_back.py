@@ -6,6 +6,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
+from conductor import order_numbers
 from conductor.cell_attempts import ACTIVE, AttemptRecord
 from conductor.cell_end_move import MoveEnder
 from conductor.cell_fall_back import FallBack
@@ -96,6 +97,8 @@ class GiveBack:
         if ended.extras:
             LOG.warning("What others had put on host %s for %s has gone", failed.host, instance.uuid)
         if migration.kind in STOPPING and giving.stopped:
+            # A late order to stop it is refused from then on.
+            order_numbers.next_guest_order(self._records, connection, instance)
             return Next("restart", Restarting(reason=giving.reason))
         return self._back(connection, operation, giving.reason, None)
 
@@ -103,17 +106,18 @@ class GiveBack:
         """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
         restarting = operation.read(Restarting)
 
-        def work(connection: Connection) -> AttemptRecord:
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance, _migration = self._of(connection, self._records.read(connection, operation.subject))
-            return self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
 
-        source = self._database.read(work)
+        instance, source = self._database.read(work)
         message = StartOnHost(
             request_id=operation.derived("restart"),
             host=source.host,
             instance_uuid=operation.subject,
             attempt_id=source.attempt_id,
             claim_id=source.claim,
+            order_number=instance.guest_order,
         )
         why = self._guests.why_silent(source) or self._guests.order(operation, source, message)
         return lambda connection: self._back(connection, operation, restarting.reason, why)

@@ -5,6 +5,7 @@ import logging
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
+from conductor import order_numbers
 from conductor.cell_attempts import ACTIVE, FAILED, HELD, AttemptRecord
 from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell_move_ends import CellMoveEnds
@@ -57,6 +58,7 @@ class CellMoves:
             instance = self._lock(connection, message.instance_uuid)
             if self._disowned.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
+            order_numbers.take(self._records, connection, instance, message)
             source = self._movable(connection, instance, message)
             self._migrations.add(connection, message, instance, source, origin(message))
             self._records.change(connection, instance.uuid, state=MOVING, migration_uuid=message.migration_uuid)
@@ -137,6 +139,8 @@ class CellMoves:
             if migration.is_aborted:
                 self._fail(connection, attempt_id, _BROKEN_OFF, gone=True)
             self._records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
+            # The guest on the source is to be stopped.
+            order_numbers.next_guest_order(self._records, connection, instance)
             begun += self._operations.begin(connection, [new], origin(message))
             return Done()
 
@@ -157,10 +161,13 @@ class CellMoves:
 
         :raises InstanceNotFound: this cell has no record of it.
         :raises InvalidState: there is no such move of this instance.
+        :raises StaleOrder: the move that is named is not the instance's by now.
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
+            _require_its_move(instance, message.migration_uuid)
             if message.outcome == "abort":
                 begun += self._abort(connection, instance)
             else:
@@ -207,3 +214,10 @@ class CellMoves:
         if instance is None:
             raise errors.InstanceNotFound(name=uuid)
         return instance
+
+
+def _require_its_move(instance: CellInstance, migration_uuid: str | None) -> None:
+    """Refuse an order about another move than the one that is under way, or waits to be confirmed or reverted."""
+    if migration_uuid is not None and instance.migration_uuid not in (None, migration_uuid):
+        reason = f"it is about migration {migration_uuid}, and the migration is {instance.migration_uuid} by now"
+        raise errors.StaleOrder(instance_uuid=instance.uuid, reason=reason)

@@ -95,12 +95,12 @@ class CellOrders:
         )
 
 
-def first_step(number: int, disowned: bool) -> tuple[str, Value]:
+def first_step(number: int, disowned: bool, claim_id: str | None = None) -> tuple[str, Value]:
     """Return what is done first with a claimed host: it is tried, unless its claim was given up before it arrived."""
     if not disowned:
         return "start", Starting(number=number)
     why = "its claim had been given up before it arrived"
-    return "release", Releasing(failed=None, fate="unknown", reason=why)
+    return "release", Releasing(failed=None, fate="unknown", reason=why, claim_id=claim_id)
 
 
 def _build(parent: str, build: InstanceBuild, disowned: bool) -> NewOperation:

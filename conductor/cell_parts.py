@@ -123,7 +123,7 @@ class CellParts:
     def endpoints(self, stored: StoredRequests, worker: Worker, placement: Client) -> list[object]:
         """Return what the cell's topic serves."""
         database, records, operations = self._database, self._records, self._operations
-        requests = CellRequests(stored, records.cell_uuid, worker)
+        requests = CellRequests(database, stored, records.cell_uuid, worker)
         return [
             CellOrders(database, requests, records, operations, self._deletes, self.disowned),
             CellMoves(requests, records, self._migrations, operations, self.disowned, self._ends),

@@ -33,6 +33,8 @@ class Releasing(Value, frozen=True, kw_only=True):
     fate: Fate
     #: Why the last one has failed, or why the instance is in error without all of them having failed.
     reason: str
+    #: Without an attempt, the claim of an unshelving: the instance may be placed again before this is carried out.
+    claim_id: Uuid | None = None
 
 
 class GivingBack(Value, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
+from conductor import order_numbers
 from conductor.cell_attempts import AttemptRecord
 from conductor.cell_guests import CellGuests
 from conductor.cell_payloads import Rebuilding
@@ -38,11 +39,11 @@ class CellRebuilds:
         """Have the guest made anew, until it is answered; what cannot be done leaves the instance in error."""
         rebuilding = operation.read(Rebuilding)
 
-        def work(connection: Connection) -> AttemptRecord:
+        def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance = _rebuilding(self._records.read(connection, operation.subject))
-            return self._records.numbered(connection, instance.uuid, instance.attempt_number)
+            return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
 
-        attempt = self._database.read(work)
+        instance, attempt = self._database.read(work)
         message = RebuildOnHost(
             request_id=operation.derived("rebuild"),
             host=attempt.host,
@@ -51,6 +52,7 @@ class CellRebuilds:
             claim_id=attempt.claim,
             rebuild_id=operation.derived("rebuild"),
             image=rebuilding.image,
+            order_number=instance.guest_order,
         )
         # In error it can be evacuated from a host that is down, or rebuilt once more.
         why = self._guests.why_silent(attempt) or self._guests.order(operation, attempt, message)
@@ -90,6 +92,7 @@ class RebuildOrders:
             instance = self._records.lock(connection, message.instance_uuid)
             if instance is None:
                 raise errors.InstanceNotFound(name=message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
             if instance.state not in (ACTIVE, ERROR) or instance.claim_id is None:
                 where = "" if instance.claim_id else " and on no host"
                 raise errors.InvalidState(
@@ -97,6 +100,7 @@ class RebuildOrders:
                 )
             require_settled(connection, self._operations, instance.uuid)
             self._records.change(connection, instance.uuid, state=REBUILDING, reason=None)
+            order_numbers.next_guest_order(self._records, connection, instance)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, REBUILD, instance.uuid),
                 kind=REBUILD,

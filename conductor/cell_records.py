@@ -49,6 +49,15 @@ class CellInstance:
     reason: str | None
     #: Those groups of the request that were attached after the build.
     attached: tuple[str, ...]
+    #: The last order that was carried out, the greatest that was refused, and the last one about its guests.
+    order_number: int
+    refused_order_number: int
+    guest_order_number: int
+
+    @property
+    def guest_order(self) -> int | None:
+        """The number of the order about a guest that is on record; null where an earlier version has written it."""
+        return self.guest_order_number or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,9 @@ def _instance(row: Row[Any]) -> CellInstance:
         migration_uuid=row.migration_uuid,
         reason=text(row.reason),
         attached=_attached(row),
+        order_number=row.order_number,
+        refused_order_number=row.refused_order_number,
+        guest_order_number=row.guest_order_number,
     )
 
 

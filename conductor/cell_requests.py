@@ -1,14 +1,18 @@
 """Orders to a cell: each is answered once, and what it begins is then worked on."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 from sqlalchemy import Connection
 
+from conductor import order_numbers
 from conductor.steps import Operation
 from conductor.worker import Worker
 from moorage import context, errors, ids
+from moorage.database import Database
+from moorage.messages.basis import NumberedOrder
 from moorage.requests import StoredRequests
 from moorage.wire import Mutation
 
@@ -20,7 +24,8 @@ Work = Callable[[Connection, list[Operation]], R]
 class CellRequests:
     """The stored requests of one cell: several cells may share one table, so each has ids of its own there."""
 
-    def __init__(self, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
+    def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
+        self._database = database
         self._requests = requests
         self._cell_uuid = cell_uuid
         self._worker = worker
@@ -43,6 +48,10 @@ class CellRequests:
             answer = self._requests.once(msgspec.structs.replace(message, request_id=stored_as), transaction)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
+        except errors.CallerError:
+            if isinstance(message, NumberedOrder) and message.order_number is not None:
+                self._database.write(partial(order_numbers.refuse, cell_uuid=self._cell_uuid, message=message))
+            raise
         if not answer.replayed:
             self._worker.take_up(*begun)
         return answer.result

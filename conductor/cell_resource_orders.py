@@ -2,6 +2,7 @@
 
 from sqlalchemy import Connection
 
+from conductor import order_numbers
 from conductor.cell_payloads import Choosing
 from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
 from conductor.cell_requests import CellRequests, origin
@@ -10,6 +11,7 @@ from conductor.steps import ATTACH, DETACH, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
+from moorage.messages.basis import NumberedOrder
 from moorage.model import ResourceGroup
 
 #: The most groups that a request has, the bound of :class:`moorage.model.RequestSpec`.
@@ -36,7 +38,7 @@ class ResourceOrders:
         _check(message.suffix, message.group)
 
         def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
-            instance = self._lock(connection, message.instance_uuid, (ACTIVE,))
+            instance = self._lock(connection, message, (ACTIVE,))
             if message.suffix in instance.spec.groups:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             if len(instance.spec.groups) >= _MOST_GROUPS:
@@ -70,7 +72,7 @@ class ResourceOrders:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
-            instance = self._lock(connection, message.instance_uuid, (ACTIVE, SHELVED))
+            instance = self._lock(connection, message, (ACTIVE, SHELVED))
             group = instance.spec.groups.get(message.suffix)
             if group is None:
                 raise errors.NotFound(kind="resource group", name=message.suffix)
@@ -92,10 +94,14 @@ class ResourceOrders:
 
         return self._requests.once(message, work)
 
-    def _lock(self, connection: Connection, uuid: str, states: tuple[str, ...]) -> CellInstance:
+    def _lock(
+        self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[str, ...]
+    ) -> CellInstance:
+        uuid = message.instance_uuid
         instance = self._records.lock(connection, uuid)
         if instance is None:
             raise errors.InstanceNotFound(name=uuid)
+        order_numbers.take(self._records, connection, instance, message)
         if instance.state not in states:
             needed = " or ".join(states)
             raise errors.InvalidState(reason=f"instance {uuid} is {instance.state}; it has to be {needed}")

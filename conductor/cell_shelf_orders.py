@@ -3,6 +3,7 @@
 import msgspec
 from sqlalchemy import Connection
 
+from conductor import order_numbers
 from conductor.cell_attempts import ENDED
 from conductor.cell_orders import first_step
 from conductor.cell_payloads import Starting
@@ -51,6 +52,7 @@ class ShelfOrders:
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
             pending = self._operations.pending(connection, instance.uuid, SHELVE)
             if pending is not None:
                 again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(Starting)))
@@ -103,6 +105,7 @@ class ShelfOrders:
 
         def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
             instance = self._lock(connection, message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
             if instance.state != UNSHELVING or self._is_starting(connection, instance):
                 _require(instance, SHELVED)
             require_settled(connection, self._operations, instance.uuid)
@@ -120,6 +123,7 @@ class ShelfOrders:
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
             if instance.state == UNSHELVING and not self._is_starting(connection, instance):
                 self._records.change(connection, instance.uuid, state=SHELVED, reason=message.reason)
             return Done()
@@ -141,11 +145,12 @@ class ShelfOrders:
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
+            order_numbers.take(self._records, connection, instance, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
             _require(instance, UNSHELVING)
             number = self._records.next_number(connection, instance.uuid)
-            step, payload = first_step(number, claim_id in self._disowned.among(connection, [claim_id]))
+            step, payload = first_step(number, claim_id in self._disowned.among(connection, [claim_id]), claim_id)
             uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
             self._records.add_attempt(
                 connection,

@@ -47,18 +47,20 @@ class CellStops:
         """Have the guest on the source stopped, until it is answered, for a time; else the move is given up."""
         starting = operation.read(Starting)
 
-        def work(connection: Connection) -> AttemptRecord:
+        def work(connection: Connection) -> tuple[int | None, AttemptRecord]:
             instance = self._records.read(connection, operation.subject)
             migration = self._under_way(connection, instance)
-            return self._records.numbered(connection, operation.subject, migration.source_number)
+            number = None if instance is None else instance.guest_order
+            return number, self._records.numbered(connection, operation.subject, migration.source_number)
 
-        source = self._database.read(work)
+        number, source = self._database.read(work)
         message = StopOnHost(
             request_id=operation.derived("stop"),
             host=source.host,
             instance_uuid=operation.subject,
             attempt_id=source.attempt_id,
             claim_id=source.claim,
+            order_number=number,
         )
         why = self._guests.why_silent(source)
         if why is not None:

@@ -5,12 +5,15 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from cliff.lister import Lister
 
 from conductor.waiting import wait_for
 from moorage import errors, ids
 from moorage.commands import Configured, shown
 from moorage.messages import ShowInstance
+from moorage.messages.basis import OrderAfter
+from moorage.messages.conductor import EndOfMigration
 from moorage.model import Instance
 from moorage.wire import Mutation
 
@@ -37,11 +40,20 @@ class Ordering(Configured, Lister):
     def order(self, message: Mutation[R]) -> R:
         """Give an order to the super conductor; where it is unknown whether it has come, say how to repeat it."""
         try:
-            return self.client("conductor").call(message)
+            return self.client("conductor").call(self._guarded(message))
         except (errors.NoReply, errors.StoreUnavailable, errors.CellUnreachable):
             # It may be on record all the same; the same order once more finds out.
             LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", self._request_id)
             raise
+
+    def _guarded(self, message: Mutation[R]) -> Mutation[R]:
+        """Return an order that names the state which the operator has in mind: it is refused after any other order."""
+        if not isinstance(message, OrderAfter | EndOfMigration):
+            return message
+        instance = self.client("conductor").call(ShowInstance(instance_uuid=message.instance_uuid))
+        if isinstance(message, EndOfMigration):
+            return msgspec.structs.replace(message, migration_uuid=instance.migration_uuid)
+        return msgspec.structs.replace(message, last_order=instance.last_order)
 
     def named(self, given: argparse.Namespace) -> str:
         """Return what the request is called."""

@@ -84,6 +84,8 @@ conductor_instances = Table(
     # The scheduler's answer, until the cell has it.
     Column("selections", document_type()),
     Column("handed_over", Boolean, nullable=False),
+    # How many orders about it were passed on or put on record: the number of the last of them.
+    Column("order_number", Integer, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index("ix_conductor_instances_operation", "operation_uuid"),
@@ -149,6 +151,11 @@ cell_instances = Table(
     Column("host", name_type()),
     # The move that is under way, or waits to be confirmed or reverted.
     Column("migration_uuid", uuid_type()),
+    # The number of the last order that was carried out, and the greatest of those that were refused.
+    Column("order_number", Integer, nullable=False, server_default="0"),
+    Column("refused_order_number", Integer, nullable=False, server_default="0"),
+    # How many orders to its guests were written down: the number of the last of them.
+    Column("guest_order_number", Integer, nullable=False, server_default="0"),
     # Which of the request's groups were attached to it after its build: a list of suffixes.
     Column("attached", document_type()),
     Column("created_at", Double, nullable=False),

@@ -50,6 +50,8 @@ class Asking(Value, frozen=True, kw_only=True):
     conflicts: int = 0
     #: Earlier requests that may have been carried out, or may be yet.
     doubtful: tuple[Asked, ...] = ()
+    #: The number of the order that is carried out; null in the records of earlier versions.
+    order_number: int | None = None
 
 
 class Chosen(Value, frozen=True, kw_only=True):
@@ -58,6 +60,7 @@ class Chosen(Value, frozen=True, kw_only=True):
     request_spec: RequestSpec
     move: Move | None = None
     selections: tuple[Selection, ...]
+    order_number: int | None = None
 
 
 class Refused(Value, frozen=True, kw_only=True):
@@ -68,6 +71,7 @@ class Refused(Value, frozen=True, kw_only=True):
     #: The instance has been deleted.
     deleted: bool = False
     asking: Asking | None = None
+    order_number: int | None = None
 
 
 class Asker:
@@ -82,9 +86,10 @@ class Asker:
         """Return the function for each step of operations of this kind."""
         return {(kind, "read"): self.read, (kind, "select"): self.select, (kind, "recover"): self.recover}
 
-    def asking(self, request_spec: RequestSpec, move: Move | None = None) -> Asking:
+    def asking(self, request_spec: RequestSpec, move: Move | None = None, *, order_number: int | None = None) -> Asking:
         """Return what to begin step `read` with."""
-        return Asking(request_spec=request_spec, num_alternates=self._conf.max_attempts - 1, move=move)
+        alternates = self._conf.max_attempts - 1
+        return Asking(request_spec=request_spec, num_alternates=alternates, move=move, order_number=order_number)
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
@@ -209,7 +214,12 @@ def _not_recovered(operation: Operation, refusal: errors.MoorageError, connectio
 
 
 def _chosen(asking: Asking, selections: Sequence[Selection]) -> Record:
-    chosen = Chosen(request_spec=asking.request_spec, move=asking.move, selections=tuple(selections))
+    chosen = Chosen(
+        request_spec=asking.request_spec,
+        move=asking.move,
+        selections=tuple(selections),
+        order_number=asking.order_number,
+    )
     return lambda _connection: Next("hand_over", chosen)
 
 
@@ -221,6 +231,7 @@ def _refused(operation: Operation, asking: Asking, fault: errors.MoorageError) -
         explanation=dict(fault.explanation) if isinstance(fault, errors.NoValidHost) else None,
         deleted=deleted,
         asking=asking if asking.doubtful else None,
+        order_number=asking.order_number,
     )
     # The consumer is buried: whatever comes late is refused as well.
     return lambda _connection: Next("fence" if asking.doubtful and not deleted else "cancel", refused)

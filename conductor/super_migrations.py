@@ -77,6 +77,12 @@ def read(connection: Connection, uuid: str) -> MigrationRecord:
     return _migration(row)
 
 
+def open_of(connection: Connection, instance_uuid: str) -> str | None:
+    """Return the migration of an instance that is not over as far as is known here; of several, the last."""
+    found = list_all(connection, instance_uuid, over=False)
+    return found[-1].uuid if found else None
+
+
 def list_all(
     connection: Connection, instance_uuid: str | None = None, *, over: bool = True, request_id: str | None = None
 ) -> list[MigrationRecord]:

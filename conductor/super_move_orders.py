@@ -26,14 +26,15 @@ from moorage.messages import (
     ResizeInstance,
     UnshelveInstance,
 )
+from moorage.messages.basis import OrderAfter
 from moorage.model import Flavor, Instance, MoveKind
 from moorage.requests import StoredRequests
 from moorage.wire import Mutation
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
-#: Given the transaction, its instance's cell, and the request that it all began with.
-_Begin = Callable[[Connection, str, str], list[Operation]]
+#: Given the transaction, the instance, the request that it all began with, and the number of the order.
+_Begin = Callable[[Connection, str, str, int], list[Operation]]
 
 #: In which states an instance can be ordered to go elsewhere. Its cell has the last word.
 MOVABLE = ("active",)
@@ -95,8 +96,8 @@ class SuperMoveOrders:
         cell_uuid = _free_in_cell(instance)
         self._targets.check(message.host, cell_uuid)
 
-        def begin(connection: Connection, uuid: str, origin: str) -> list[Operation]:
-            preparing = PreparingUnshelve(cell_uuid=cell_uuid, host=message.host)
+        def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
+            preparing = PreparingUnshelve(cell_uuid=cell_uuid, host=message.host, order_number=number)
             return SuperUnshelves.begin(
                 connection,
                 self._operations,
@@ -124,9 +125,14 @@ class SuperMoveOrders:
         self._targets.check(message.host, cell_uuid, leaving=None if kind == "resize" else instance.host)
         migration_uuid = ids.derived(message.request_id, "migration")
 
-        def begin(connection: Connection, uuid: str, origin: str) -> list[Operation]:
+        def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
             preparing = Preparing(
-                kind=kind, cell_uuid=cell_uuid, host=message.host, flavor=flavor, drop_extras=message.drop_extras
+                kind=kind,
+                cell_uuid=cell_uuid,
+                host=message.host,
+                flavor=flavor,
+                drop_extras=message.drop_extras,
+                order_number=number,
             )
             return SuperMoves.begin(
                 connection,
@@ -157,13 +163,14 @@ class SuperMoveOrders:
         answer = self._database.read(lambda connection: self._requests.find(connection, message))
         return None if answer is None else answer.result
 
-    def _record(self, message: Mutation[R], uuid: str, answer: R, begin: _Begin) -> R:
+    def _record(self, message: OrderAfter[R], uuid: str, answer: R, begin: _Begin) -> R:
         origin = context.current().request_id or message.request_id
         begun: list[Operation] = []
 
         def work(connection: Connection) -> R:
             require_free(connection, self._operations, uuid)
-            begun[:] = begin(connection, uuid, origin)
+            number = super_records.number_order(connection, uuid, message.last_order)
+            begun[:] = begin(connection, uuid, origin, number)
             return answer
 
         recorded = self._requests.once(message, work)

@@ -48,6 +48,8 @@ class Preparing(Value, frozen=True, kw_only=True):
     host: Name | None = None
     flavor: Flavor | None = None
     drop_extras: bool = False
+    #: Null in the records of earlier versions.
+    order_number: int | None = None
 
 
 class SuperMoves:
@@ -104,6 +106,7 @@ class SuperMoves:
             instance_uuid=operation.subject,
             migration_uuid=operation.uuid,
             kind=preparing.kind,
+            order_number=preparing.order_number,
         )
         try:
             placement = self._cells.call(preparing.cell_uuid, message)
@@ -124,6 +127,7 @@ class SuperMoves:
         if operation.tries or operation.resumed:
             # An earlier sending of it may be slower than this refusal: cancelled, it is refused as well.
             return lambda _connection: Next("cancel", refused)
+        # The only sending there was: its cell refuses whatever else comes under the number of the order.
         return lambda connection: _failed(connection, operation, refused)
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
@@ -218,7 +222,8 @@ class SuperMoves:
 
 def was_refused(fault: errors.MoorageError) -> bool:
     """Tell whether a cell has said no, and did nothing."""
-    return isinstance(fault, errors.CallerError) and not isinstance(fault, errors.CellNotFound)
+    refused = isinstance(fault, errors.CallerError | errors.StaleOrder)
+    return refused and not isinstance(fault, errors.CellNotFound)
 
 
 def lasting(spec: RequestSpec) -> RequestSpec:

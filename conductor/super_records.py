@@ -55,6 +55,21 @@ def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
     return msgspec.json.decode(spec, type=RequestSpec)
 
 
+def number_order(connection: Connection, uuid: str, last_order: int | None = None) -> int:
+    """Return the number of a new order about an instance, which is locked; it is greater than all earlier ones.
+
+    :param last_order: the last order that the caller knows of.
+    :raises StaleOrder: another order has been given since.
+    """
+    last: int = connection.scalars(select(instances.c.order_number).where(instances.c.uuid == uuid)).one()
+    if last_order is not None and last_order != last:
+        raise errors.StaleOrder(
+            instance_uuid=uuid, reason=f"it was given after order {last_order}, and the last one is {last} by now"
+        )
+    connection.execute(instances.update().where(instances.c.uuid == uuid).values(order_number=last + 1))
+    return last + 1
+
+
 class Standing(NamedTuple):
     """How an instance stands."""
 
@@ -247,6 +262,7 @@ def _instance(row: Row[Any]) -> Instance:
         reason=None if row.reason is None else row.reason.decode(),
         explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
         request_id=row.request_id,
+        last_order=row.order_number,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

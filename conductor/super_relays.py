@@ -6,7 +6,7 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import super_records
+from conductor import super_migrations, super_records
 from conductor.cells import Cells
 from conductor.operations import Operations
 from conductor.steps import MOVE, UNSHELVE
@@ -29,13 +29,24 @@ from moorage.messages import (
     ShelveInCell,
     ShelveInstance,
 )
+from moorage.messages.basis import NumberedOrder
+from moorage.messages.conductor import EndOfMigration
+from moorage.model import Uuid, Value
 from moorage.requests import StoredRequests
 from moorage.wire import Mutation
 
 R = TypeVar("R")
 
 
-class PassedOn(Mutation[Done], frozen=True, kw_only=True):
+class Passed(Value, frozen=True, kw_only=True):
+    """What an order is passed on with. Both are null in the records of a former release."""
+
+    order_number: int | None = None
+    #: The migration that the order is about.
+    migration_uuid: Uuid | None = None
+
+
+class PassedOn(Mutation[Passed], frozen=True, kw_only=True):
     """That an order may go to its instance's cell. It is kept here among the stored requests, and never sent."""
 
     topic = "conductor"
@@ -111,28 +122,31 @@ class SuperRelays:
         in_cell = DetachResourceInCell(request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix)
         return self._relay(message, uuid, in_cell)
 
-    def _end(
-        self,
-        message: ConfirmMigration | RevertMigration | AbortMigration,
-        outcome: Literal["confirm", "revert", "abort"],
-    ) -> Done:
+    def _end(self, message: EndOfMigration, outcome: Literal["confirm", "revert", "abort"]) -> Done:
         uuid = message.instance_uuid
         return self._relay(
             message, uuid, EndMoveInCell(request_id=message.request_id, instance_uuid=uuid, outcome=outcome)
         )
 
-    def _relay(self, message: Mutation[R], uuid: str, in_cell: Mutation[R]) -> R:
+    def _relay(self, message: Mutation[R], uuid: str, in_cell: NumberedOrder[R]) -> R:
         """Give an order to the cell of its instance.
 
         :raises InstanceNotFound: there is no such instance.
+        :raises StaleOrder: another order was given since the caller read the instance, or was carried out before this.
         :raises InvalidState: it is being placed, or the cell says so.
         :raises CellUnreachable: the cell does not answer; whether it has the order is unknown.
         """
         answer = self._database.read(lambda connection: self._requests.find(connection, message))
         if answer is not None:
             return answer.result
-        cell_uuid = self._pass_on(message, uuid)
-        passed_on = msgspec.structs.replace(in_cell, request_id=ids.derived(message.request_id, "in_cell"))
+        cell_uuid, passed = self._pass_on(message, uuid)
+        named = {"migration_uuid": passed.migration_uuid} if isinstance(in_cell, EndMoveInCell) else {}
+        passed_on = msgspec.structs.replace(
+            in_cell,
+            request_id=ids.derived(message.request_id, "in_cell"),
+            order_number=passed.order_number,
+            **named,
+        )
         try:
             done = self._cells.call(cell_uuid, passed_on, timeout=self._timeout)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
@@ -140,22 +154,29 @@ class SuperRelays:
         # Repeated, it is answered from here, whatever is done with the instance by then.
         return self._requests.once(message, lambda _connection: done).result
 
-    def _pass_on(self, message: Mutation[R], uuid: str) -> str:
-        """Return the cell that an order is to go to."""
-        may_be_placed = isinstance(message, AbortMigration)
+    def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, Passed]:
+        """Return the cell that an order is to go to, and what it goes there with; repeated, it is the same."""
         decision = PassedOn(request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex())
 
-        def work(connection: Connection) -> Done:
-            self._require_unplaced(connection, uuid, may_be_placed)
-            return Done()
+        def work(connection: Connection) -> Passed:
+            is_abort = isinstance(message, AbortMigration)
+            self._require_unplaced(connection, uuid, may_be_placed=is_abort)
+            migration_uuid = None
+            if isinstance(message, EndOfMigration):
+                migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
+            if is_abort:
+                # Ordered while the order to move is carried out, which it must not overtake.
+                return Passed(migration_uuid=migration_uuid)
+            number = super_records.number_order(connection, uuid, getattr(message, "last_order", None))
+            return Passed(order_number=number, migration_uuid=migration_uuid)
 
         try:
-            self._requests.once(decision, work)
+            passed = self._requests.once(decision, work).result
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
-        return str(self._database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid)
+        return str(self._database.read(lambda connection: super_records.read(connection, uuid)).cell_uuid), passed
 
-    def _require_unplaced(self, connection: Connection, uuid: str, may_be_placed: bool) -> None:
+    def _require_unplaced(self, connection: Connection, uuid: str, *, may_be_placed: bool) -> None:
         row = super_records.lock(connection, [uuid]).get(uuid)
         if row is None:
             raise errors.InstanceNotFound(name=uuid)

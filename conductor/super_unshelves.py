@@ -32,6 +32,8 @@ class PreparingUnshelve(Value, frozen=True, kw_only=True):
 
     cell_uuid: Uuid
     host: Name | None = None
+    #: Null in the records of earlier versions.
+    order_number: int | None = None
 
 
 class SuperUnshelves:
@@ -73,7 +75,10 @@ class SuperUnshelves:
     def prepare(self, operation: Operation) -> Record:
         """Have the cell take the instance, and say what is to be asked for."""
         preparing = operation.read(PreparingUnshelve)
-        message = PrepareUnshelveInCell(request_id=operation.derived("prepare"), instance_uuid=operation.subject)
+        number = preparing.order_number
+        message = PrepareUnshelveInCell(
+            request_id=operation.derived("prepare"), instance_uuid=operation.subject, order_number=number
+        )
         try:
             spec = self._cells.call(preparing.cell_uuid, message)
         except errors.MoorageError as fault:
@@ -81,15 +86,19 @@ class SuperUnshelves:
                 raise
             # An earlier sending of it may be slower than this refusal; cancelled, it is refused as well.
             step = "cancel" if operation.tries or operation.resumed else None
-            return partial(_refused, operation, Refused(reason=str(fault)), step)
-        asking = self._asker.asking(within_cell(spec, preparing.cell_uuid, preparing.host))
+            return partial(_refused, operation, Refused(reason=str(fault), order_number=number), step)
+        asking = self._asker.asking(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
         return lambda _connection: Next("read", asking)
 
     def hand_over(self, operation: Operation) -> Record:
         """Give the cell the instance with its claimed host, until it is answered: it may have started it already."""
-        selections = operation.read(Chosen).selections
+        chosen = operation.read(Chosen)
+        selections = chosen.selections
         message = UnshelveInCell(
-            request_id=operation.derived("hand_over"), instance_uuid=operation.subject, selections=selections
+            request_id=operation.derived("hand_over"),
+            instance_uuid=operation.subject,
+            selections=selections,
+            order_number=chosen.order_number,
         )
         try:
             self._cells.call(selections[0].cell_uuid, message)
@@ -131,7 +140,10 @@ class SuperUnshelves:
         refused = operation.read(Refused)
         known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
         message = CancelUnshelveInCell(
-            request_id=operation.derived("cancel"), instance_uuid=operation.subject, reason=refused.reason
+            request_id=operation.derived("cancel"),
+            instance_uuid=operation.subject,
+            reason=refused.reason,
+            order_number=refused.order_number,
         )
         try:
             self._cells.call(str(known.cell_uuid), message)

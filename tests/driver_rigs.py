@@ -58,11 +58,14 @@ def attempts(driver: Driver, host: str) -> list[str]:
     return [guest.attempt_id for guest in driver.guests(host)]
 
 
-def order(guest: GuestSpec, order_id: str | None = None, claim_id: str | None = None) -> GuestOrder:
+def order(
+    guest: GuestSpec, order_id: str | None = None, claim_id: str | None = None, number: int | None = None
+) -> GuestOrder:
     """An order about a guest, by default one that was never given before."""
     return GuestOrder(
         order_id=order_id or ids.fresh(),
         instance_uuid=guest.instance_uuid,
         attempt_id=guest.attempt_id,
         claim_id=claim_id or guest.claim_id,
+        number=number,
     )

@@ -218,6 +218,8 @@ class FakeCell:
         def work() -> None:
             record = self.require(message.instance_uuid, "moved")
             assert record.migration_uuid is not None
+            if message.migration_uuid not in (None, record.migration_uuid):
+                raise errors.StaleOrder(instance_uuid=message.instance_uuid, reason=f"not {message.migration_uuid}")
             self.ended(record.migration_uuid, f"{message.outcome}ed")
             self.placement.migrations.pop(record.migration_uuid, None)
             record.state, record.migration_uuid = "active", None

@@ -29,3 +29,7 @@ def upgrade() -> None:
     )
     # Everything in this revision expands the schema, so that the code of the revision before works on it.
     schema_changes.declare_oldest_code("cell", "cell_0005")
+    # Order numbers: an order that arrives after a later one is refused.
+    for name in ("order_number", "refused_order_number", "guest_order_number"):
+        number = sa.Column(name, sa.Integer, nullable=False, server_default="0")
+        schema_changes.add_column("cell_instances", number)

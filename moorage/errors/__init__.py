@@ -78,6 +78,7 @@ from moorage.errors.stale import (
     ClaimReleased,
     ConsumerGenerationConflict,
     ProviderGenerationConflict,
+    StaleOrder,
     StaleView,
 )
 
@@ -133,6 +134,7 @@ __all__ = [
     "SchemaTooNew",
     "SearchBoundReached",
     "ServerGroupNotFound",
+    "StaleOrder",
     "StaleView",
     "StoreRefused",
     "StoreUnavailable",

@@ -30,6 +30,18 @@ class ProviderGenerationConflict(StaleView):
     found: int
 
 
+class StaleOrder(StaleView):
+    """The order about instance {instance_uuid} is out of date, and nothing was changed: {reason}.
+
+    Another order has been given or carried out since, or this one was refused and its caller told so. Look at the
+    instance; what is still wanted is ordered anew, with a new request id.
+    """
+
+    code = "moorage.stale_order"
+    instance_uuid: str
+    reason: str
+
+
 class ClaimReleased(StaleView):
     """The claim {claim_id} of consumer {consumer_uuid} has been released or replaced."""
 

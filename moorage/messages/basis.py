@@ -1,10 +1,11 @@
 """What the messages of several topics have in common."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar, Generic
 
 from msgspec import Meta
 
-from moorage.model import Uuid, Value
+from moorage.model import Count, Uuid, Value
+from moorage.wire import Mutation, R
 
 #: The most instances that one request may name.
 MAX_INSTANCES = 1000
@@ -21,3 +22,28 @@ InstanceUuids = Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_IN
 
 class Done(Value, frozen=True):
     """The answer of a mutation that has nothing to tell."""
+
+
+class OrderAfter(Mutation[R], Generic[R], frozen=True, kw_only=True):
+    """An order about an instance that names the last order which its caller knows of."""
+
+    since: ClassVar = {"last_order": "1.6"}
+    guards: ClassVar = frozenset({"last_order"})
+    instance_uuid: Uuid
+    #: ``Instance.last_order`` as the caller has read it. Refused with ``StaleOrder`` where another was given since.
+    last_order: Count | None = None
+
+
+class NumberedOrder(Mutation[R], Generic[R], frozen=True, kw_only=True):
+    """An order about an instance that its super conductor has numbered.
+
+    The cell carries out orders in the order of their numbers. One whose number is below that of the last order which
+    was carried out, or not above that of one which was refused, is refused with ``StaleOrder``. Messages of one order
+    have one number.
+    """
+
+    since: ClassVar = {"order_number": "1.6"}
+    guards: ClassVar = frozenset({"order_number"})
+    instance_uuid: Uuid
+    #: Null from a super conductor of a former release: nothing is compared then.
+    order_number: Count | None = None

@@ -1,10 +1,10 @@
 """Topic `conductor.<cell uuid>` once more: what is done with a server that has been built, the cell's half of it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from moorage.messages.basis import MAX_INSTANCES, Done
+from moorage.messages.basis import MAX_INSTANCES, Done, NumberedOrder
 from moorage.messages.conductor import OperationBegun
 from moorage.model import (
     AllocationRequest,
@@ -24,7 +24,7 @@ from moorage.wire import Message, Mutation
 Selections = Annotated[tuple[Selection, ...], Meta(min_length=1, max_length=101)]
 
 
-class PrepareMoveInCell(Mutation[Placement], frozen=True, kw_only=True):
+class PrepareMoveInCell(NumberedOrder[Placement], frozen=True, kw_only=True):
     """Take an instance for a move: from now on it is `moving`, and no other operation but its deletion begins.
 
     Refused with ``InvalidState`` where it is not in a state to be moved.
@@ -33,7 +33,6 @@ class PrepareMoveInCell(Mutation[Placement], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "prepare_move"
     version = "1.3"
-    instance_uuid: Uuid
     migration_uuid: Uuid
     kind: MoveKind
 
@@ -64,82 +63,81 @@ class MoveInCell(Mutation[Done], frozen=True, kw_only=True):
     selections: Selections
 
 
-class EndMoveInCell(Mutation[Done], frozen=True, kw_only=True):
-    """Confirm or revert a move that is done, or break one off that is under way."""
+class EndMoveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
+    """Confirm or revert a move that is done, or break one off that is under way.
+
+    To break one off has no number: it is ordered while the order to move is carried out.
+    """
 
     topic = "conductor.cell"
     method = "end_move"
     version = "1.3"
-    instance_uuid: Uuid
+    since: ClassVar = {"order_number": "1.6", "migration_uuid": "1.6"}
+    guards: ClassVar = frozenset({"order_number", "migration_uuid"})
+    #: Refused with ``StaleOrder`` where the instance has another one by now; null compares nothing.
+    migration_uuid: Uuid | None = None
     outcome: Literal["confirm", "revert", "abort"]
 
 
-class ShelveInCell(Mutation[Done], frozen=True, kw_only=True):
+class ShelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """The cell's half of `shelve_instance`."""
 
     topic = "conductor.cell"
     method = "shelve_instance"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class PrepareUnshelveInCell(Mutation[RequestSpec], frozen=True, kw_only=True):
+class PrepareUnshelveInCell(NumberedOrder[RequestSpec], frozen=True, kw_only=True):
     """Take a shelved instance to be placed again; answered with what is to be asked for."""
 
     topic = "conductor.cell"
     method = "prepare_unshelve"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class CancelUnshelveInCell(Mutation[Done], frozen=True, kw_only=True):
+class CancelUnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """Nothing has been claimed for it: the instance stays shelved."""
 
     topic = "conductor.cell"
     method = "cancel_unshelve"
     version = "1.3"
-    instance_uuid: Uuid
     reason: Text
 
 
-class UnshelveInCell(Mutation[Done], frozen=True, kw_only=True):
+class UnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """Start a shelved instance on the first of these selections, which is claimed, or on one of its alternates."""
 
     topic = "conductor.cell"
     method = "unshelve_instance"
     version = "1.3"
-    instance_uuid: Uuid
     selections: Selections
 
 
-class RebuildInCell(Mutation[Done], frozen=True, kw_only=True):
+class RebuildInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     """The cell's half of `rebuild_instance`."""
 
     topic = "conductor.cell"
     method = "rebuild_instance"
     version = "1.3"
-    instance_uuid: Uuid
     image: Image
 
 
-class AttachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+class AttachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=True):
     """The cell's half of `attach_resource`."""
 
     topic = "conductor.cell"
     method = "attach_resource"
     version = "1.4"
-    instance_uuid: Uuid
     suffix: Suffix
     group: ResourceGroup
 
 
-class DetachResourceInCell(Mutation[OperationBegun], frozen=True, kw_only=True):
+class DetachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=True):
     """The cell's half of `detach_resource`."""
 
     topic = "conductor.cell"
     method = "detach_resource"
     version = "1.4"
-    instance_uuid: Uuid
     suffix: Suffix
 
 

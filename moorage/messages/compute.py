@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from moorage.messages.basis import Done
-from moorage.model import AllocationRequest, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
+from moorage.model import AllocationRequest, Count, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
 from moorage.wire import Mutation
 
 
@@ -47,31 +47,37 @@ class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class StopOnHost(Mutation[Done], frozen=True, kw_only=True):
+class OrderOnHost(Mutation[Done], frozen=True, kw_only=True):
+    """Something that is to be done to a guest that is there."""
+
+    since: ClassVar = {"order_number": "1.6"}
+    guards: ClassVar = frozenset({"order_number"})
+    host: Name
+    instance_uuid: Uuid
+    attempt_id: Uuid
+    claim_id: Uuid
+    #: Grows with each order about a guest of the instance. The driver keeps the greatest that it has begun with the
+    #: guest, and an order with a smaller one is refused. Null from a cell conductor of a former release.
+    order_number: Count | None = None
+
+
+class StopOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Stop a guest without removing anything of it; one that is stopped stays so. Answered when it has stopped."""
 
     topic = "compute"
     method = "stop_instance"
     version = "1.3"
-    host: Name
-    instance_uuid: Uuid
-    attempt_id: Uuid
-    claim_id: Uuid
 
 
-class StartOnHost(Mutation[Done], frozen=True, kw_only=True):
+class StartOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Start a guest that was stopped; one that runs is left as it is. Answered when it runs."""
 
     topic = "compute"
     method = "start_instance"
     version = "1.3"
-    host: Name
-    instance_uuid: Uuid
-    attempt_id: Uuid
-    claim_id: Uuid
 
 
-class RebuildOnHost(Mutation[Done], frozen=True, kw_only=True):
+class RebuildOnHost(OrderOnHost, frozen=True, kw_only=True):
     """Make a guest anew in its place, from another image, under the same attempt and claim; answered when it runs.
 
     Repeated with the same ``rebuild_id`` it is not made anew again.
@@ -80,9 +86,5 @@ class RebuildOnHost(Mutation[Done], frozen=True, kw_only=True):
     topic = "compute"
     method = "rebuild_instance"
     version = "1.3"
-    host: Name
-    instance_uuid: Uuid
-    attempt_id: Uuid
-    claim_id: Uuid
     rebuild_id: Uuid
     image: Image

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from moorage.inspection import OperationState, StrangerGuest
-from moorage.messages.basis import Done, InstanceUuids
+from moorage.messages.basis import Done, InstanceUuids, OrderAfter
 from moorage.model import (
     Flavor,
     Image,
@@ -114,105 +114,106 @@ class Ordered(Value, frozen=True, kw_only=True):
     migration_uuid: Uuid
 
 
-class MigrateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host, stopped meanwhile; then it waits to be confirmed or reverted."""
 
     topic = "conductor"
     method = "migrate_instance"
     version = "1.3"
-    instance_uuid: Uuid
     #: The host to move to; null leaves the choice to the scheduler.
     host: Name | None = None
     drop_extras: bool = False
 
 
-class ResizeInstance(Mutation[Ordered], frozen=True, kw_only=True):
+class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Give a server another size, on its own or another host; then it waits to be confirmed or reverted."""
 
     topic = "conductor"
     method = "resize_instance"
     version = "1.3"
-    instance_uuid: Uuid
     flavor: Flavor
     host: Name | None = None
     drop_extras: bool = False
 
 
-class LiveMigrateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Move a server to another host while it runs."""
 
     topic = "conductor"
     method = "live_migrate_instance"
     version = "1.3"
-    instance_uuid: Uuid
     host: Name | None = None
     drop_extras: bool = False
 
 
-class EvacuateInstance(Mutation[Ordered], frozen=True, kw_only=True):
+class EvacuateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
     """Start a server anew elsewhere, whose host has been declared down."""
 
     topic = "conductor"
     method = "evacuate_instance"
     version = "1.3"
-    instance_uuid: Uuid
     host: Name | None = None
     drop_extras: bool = False
 
 
-class ConfirmMigration(Mutation[Done], frozen=True, kw_only=True):
+class EndOfMigration(Mutation[Done], frozen=True, kw_only=True):
+    """An order about the move of an instance."""
+
+    since: ClassVar = {"migration_uuid": "1.6"}
+    guards: ClassVar = frozenset({"migration_uuid"})
+    instance_uuid: Uuid
+    #: Refused with ``StaleOrder`` where the instance has another one by now. Null for the one that it has when the
+    #: super conductor takes the order.
+    migration_uuid: Uuid | None = None
+
+
+class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
     """Let a moved server be where it is: what it left is destroyed and released."""
 
     topic = "conductor"
     method = "confirm_migration"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class RevertMigration(Mutation[Done], frozen=True, kw_only=True):
+class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
     """Take a moved server back to where it came from."""
 
     topic = "conductor"
     method = "revert_migration"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class AbortMigration(Mutation[Done], frozen=True, kw_only=True):
+class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
     """Break a live migration off that is under way."""
 
     topic = "conductor"
     method = "abort_migration"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class ShelveInstance(Mutation[Done], frozen=True, kw_only=True):
+class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Take a server off its host; it keeps its record and holds nothing."""
 
     topic = "conductor"
     method = "shelve_instance"
     version = "1.3"
-    instance_uuid: Uuid
 
 
-class UnshelveInstance(Mutation[Done], frozen=True, kw_only=True):
+class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Place a shelved server again, in its cell."""
 
     topic = "conductor"
     method = "unshelve_instance"
     version = "1.3"
-    instance_uuid: Uuid
     host: Name | None = None
 
 
-class RebuildInstance(Mutation[Done], frozen=True, kw_only=True):
+class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
     """Make a server anew where it is, from another image; what it holds stays as it is."""
 
     topic = "conductor"
     method = "rebuild_instance"
     version = "1.3"
-    instance_uuid: Uuid
     image: Image
 
 
@@ -222,7 +223,7 @@ class OperationBegun(Value, frozen=True, kw_only=True):
     operation_uuid: Uuid
 
 
-class AttachResource(Mutation[OperationBegun], frozen=True, kw_only=True):
+class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     """Claim a further resource group for a server that runs, in the tree of its host.
 
     From then on the group is part of the server's request: wherever the server goes, it is asked for. Answered as soon
@@ -232,19 +233,17 @@ class AttachResource(Mutation[OperationBegun], frozen=True, kw_only=True):
     topic = "conductor"
     method = "attach_resource"
     version = "1.4"
-    instance_uuid: Uuid
     #: What the group is called: by this name it is detached.
     suffix: Suffix
     group: ResourceGroup
 
 
-class DetachResource(Mutation[OperationBegun], frozen=True, kw_only=True):
+class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
     """Release a resource group that was attached; answered as soon as the order is on record."""
 
     topic = "conductor"
     method = "detach_resource"
     version = "1.4"
-    instance_uuid: Uuid
     suffix: Suffix
 
 

@@ -54,6 +54,8 @@ class Instance(Value, frozen=True, kw_only=True):
     request_id: str | None = None
     #: The migration that is under way, or waits to be confirmed or reverted.
     migration_uuid: Uuid | None = None
+    #: The number of the last order about it, which an order may name; null from a release that counts none.
+    last_order: int | None = None
     #: What was attached to it after its build, by the name of the group.
     attached: dict[Suffix, AttachedResource] = {}
     #: What was asked for, as it stands by now; only where it was wanted.

@@ -120,6 +120,27 @@ def test_an_order_that_arrives_after_a_later_one_is_refused_and_changes_nothing(
     assert list(driver.stopped(host)) == before
 
 
+@EVERY
+def test_an_order_that_arrives_for_the_first_time_after_one_with_a_greater_number_is_refused(
+    driver: Driver, host: str, guest: GuestSpec, act: Act, make: Make
+) -> None:
+    last = order(guest, number=5)
+    driver.stop_guest(host, last)
+
+    with pytest.raises(errors.InvalidState):
+        act(driver, host, order(guest, number=4))
+
+    assert list(driver.stopped(host)) == [guest.attempt_id]
+    driver.close()
+    with started(make) as next_life:
+        with pytest.raises(errors.InvalidState):
+            act(next_life, host, order(guest, number=4))
+        # Refused, it does not count as the last one.
+        next_life.stop_guest(host, last)
+        assert list(next_life.stopped(host)) == [guest.attempt_id]
+        act(next_life, host, order(guest, number=6))
+
+
 def test_one_order_is_for_one_thing(driver: Driver, host: str, guest: GuestSpec) -> None:
     told = order(guest)
     driver.stop_guest(host, told)
