@@ -12,9 +12,10 @@ COMPUTE = [
     cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),
     cfg.FloatOpt(
         "stop_timeout",
-        default=20.0,
+        default=3.0,
         min=0.0,
-        help="Seconds that an agent which is told to stop gives to the builds under way.",
+        help="Seconds that an agent which is told to stop gives to the builds under way, and as many to other orders. "
+        "Its process ends 10 seconds after the signal in any case.",
     ),
     cfg.BoolOpt(
         "reshape_at_any_report",

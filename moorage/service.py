@@ -1,9 +1,13 @@
 """A service of one process: started, kept until a signal, and stopped without losing what it is working on."""
 
 import logging
+import math
+import os
 import queue
+import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -14,6 +18,12 @@ from moorage import errors
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+#: Seconds that a process may take to stop, whatever the broker or the database do.
+STOP_SECONDS = 10.0
+#: Seconds between two log lines of one wait.
+_LOG_SECONDS = 5.0
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service(Protocol):
@@ -34,20 +44,87 @@ class Reloadable(Protocol):
         """Read the configuration anew; what is wrong with it is logged, and changes nothing."""
 
 
-def run(service: Service) -> None:
-    """Start ``service`` and stop it upon SIGTERM or SIGINT; upon SIGHUP reload it, if it can be."""
-    # A queue, and not an event: a signal that comes while its own lock is held must not wait for that.
-    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
-    reloadable = service if isinstance(service, Reloadable) else None
-    for number in (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if reloadable else ())):
-        signal.signal(number, lambda number, _frame: signals.put(number))
-    service.start()
+class Stopping(Exception):
+    """The process was signalled to stop while it waited for something."""
+
+
+#: Set by the first SIGTERM or SIGINT. A process has one set of signals, and so one of these.
+_STOPPING = threading.Event()
+
+
+class _Signals:
+    """Takes the signals of this process, in a thread of its own: the main one may be anywhere, also in a library.
+
+    The first SIGTERM or SIGINT asks for a stop, and ends the process by force if it has not ended within
+    ``stop_seconds``. The second one ends it at once.
+    """
+
+    def __init__(self, stop_seconds: float) -> None:
+        self._stop_seconds = stop_seconds
+        self._arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._read, write = os.pipe()
+        os.set_blocking(write, False)
+        for number in (*_STOPS, signal.SIGHUP):
+            signal.signal(number, lambda _number, _frame: None)
+        # Written to by the interpreter itself, whatever the main thread is doing.
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        # A daemon, and never ended: what hangs at the interpreter's exit is ended by it as well.
+        threading.Thread(target=self._watch, name="signals", daemon=True).start()
+
+    def next(self) -> int:
+        """Wait for a signal and return its number."""
+        return self._arrived.get()
+
+    def _watch(self) -> None:
+        end: float | None = None
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self._read], [], [], left)[0]:
+                LOG.error("Not stopped within %s s, and ended by force; at work: %s", self._stop_seconds, _at_work())
+                os._exit(1)
+            for number in os.read(self._read, 64):
+                if number in _STOPS:
+                    if end is not None:
+                        os._exit(1)
+                    end = time.monotonic() + self._stop_seconds
+                    _STOPPING.set()
+                if number in (*_STOPS, signal.SIGHUP):
+                    self._arrived.put(number)
+
+
+def _at_work() -> str:
+    return ", ".join(thread.name for thread in threading.enumerate() if thread is not threading.current_thread())
+
+
+def run(service: Service, stop_seconds: float = STOP_SECONDS) -> None:
+    """Start ``service`` and stop it upon SIGTERM or SIGINT; upon SIGHUP reload it, if it can be.
+
+    While a part of the cloud is away, the start is repeated. A service that fails to start is stopped before that, so
+    its ``stop`` must undo whatever its ``start`` has begun.
+
+    :param stop_seconds: how long the process may go on after the first signal; the second one ends it at once.
+    """
+    signals = _Signals(stop_seconds)
+    try:
+        until_available(lambda: _start(service), "what it starts with", seconds=math.inf)
+    except Stopping:
+        LOG.info("Stopped before it was ready")
+        return
     LOG.info("Ready")
-    while signals.get() == signal.SIGHUP:
-        if reloadable:
-            reloadable.reload()
+    while signals.next() == signal.SIGHUP:
+        if isinstance(service, Reloadable):
+            service.reload()
     LOG.info("Stopping")
     service.stop()
+    LOG.info("Stopped")
+
+
+def _start(service: Service) -> None:
+    try:
+        service.start()
+    except (errors.MoorageError, Stopping):
+        service.stop()
+        raise
 
 
 class Periodic:
@@ -87,21 +164,26 @@ class Periodic:
 def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> T:
     """Return what ``work`` returns, repeating it while a part of the cloud is away, for ``seconds`` at most.
 
-    :raises StoreRefused: the database does not let us in, which waiting would not change.
-    :raises BusRefused: nor does the broker.
+    :raises Stopping: the process was signalled to stop meanwhile.
     """
+    logged = -math.inf
 
     def tell(state: tenacity.RetryCallState) -> None:
-        LOG.warning("Waiting for %s: %s", what, state.outcome.exception() if state.outcome else "")
+        nonlocal logged
+        if (now := time.monotonic()) - logged >= _LOG_SECONDS:
+            logged = now
+            LOG.warning("Waiting for %s: %s", what, state.outcome.exception() if state.outcome else "")
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(
-            lambda fault: (
-                isinstance(fault, errors.Unavailable) and not isinstance(fault, errors.StoreRefused | errors.BusRefused)
-            )
-        ),
+        retry=tenacity.retry_if_exception_type(errors.Unavailable),
         stop=tenacity.stop_after_delay(seconds),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+        sleep=_sleep,
         before_sleep=tell,
         reraise=True,
     )(work)
+
+
+def _sleep(seconds: float) -> None:
+    if _STOPPING.wait(seconds):
+        raise Stopping

@@ -1,5 +1,7 @@
 """The placement role: topic `placement` and what keeps the store in order, on its own or in a scheduler's process."""
 
+from contextlib import ExitStack
+
 from oslo_config import cfg
 
 from moorage.bus import Bus
@@ -81,10 +83,7 @@ class PlacementService:
     def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
         self._conf = conf
         self._name = name
-        self._database = Database.configured(conf)
-        self._bus = Bus(conf)
-        self._presence = Presence(conf, self._bus, "placement", name)
-        self._role: PlacementRole | None = None
+        self._closing = ExitStack()
 
     def start(self) -> None:
         """Begin to serve.
@@ -93,16 +92,20 @@ class PlacementService:
         :raises StoreUnavailable: the database cannot be reached.
         :raises BusUnavailable: the broker cannot be reached.
         """
-        MAIN.check(self._database)
-        names = ResourceClassNames(self._database)
-        self._role = PlacementRole(self._conf, self._name, self._bus, self._database, names)
-        self._role.start()
-        self._presence.start()
+        with ExitStack() as opened:
+            database = Database.configured(self._conf)
+            opened.callback(database.close)
+            MAIN.check(database)
+            bus = Bus(self._conf)
+            opened.callback(bus.close)
+            role = PlacementRole(self._conf, self._name, bus, database, ResourceClassNames(database))
+            opened.callback(role.stop)
+            role.start()
+            presence = Presence(self._conf, bus, "placement", self._name)
+            opened.callback(presence.stop)
+            presence.start()
+            self._closing = opened.pop_all()
 
     def stop(self) -> None:
         """Answer what has been taken, and close all connections."""
-        self._presence.stop()
-        if self._role is not None:
-            self._role.stop()
-        self._bus.close()
-        self._database.close()
+        self._closing.close()
