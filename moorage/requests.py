@@ -1,12 +1,14 @@
 """Stored requests: an answer is kept in the transaction of the write itself, so that the same id is the same answer."""
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
 
-from moorage import errors
+from moorage import errors, ids
 from moorage.columns import digest_type, document_type, name_type, now, request_id_type
 from moorage.database import Database
 from moorage.database_faults import is_lock_wait
@@ -16,6 +18,9 @@ R = TypeVar("R")
 
 #: The most answers that one transaction forgets, so that none grows without bound.
 _FORGOTTEN_AT_ONCE = 1000
+
+#: How many rows of requests without a name are deleted together, with the write of another one.
+_FORGOTTEN_WITH_ANOTHER = 100
 
 #: How often a duplicate that finds its forerunner rolled back takes its place, before it is told to come again.
 _SUCCESSIONS = 5
@@ -54,6 +59,7 @@ class StoredRequests:
     def __init__(self, database: Database, table: Table) -> None:
         self._database = database
         self._table = table
+        self._answered: deque[str] = deque()
 
     def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> Answer[R]:
         """Run ``work`` and store what it returns, or return what the same request returned before.
@@ -66,7 +72,7 @@ class StoredRequests:
         """
 
         def transaction(connection: Connection) -> R:
-            self._insert(connection, message)
+            self._begin(connection, message)
             result = work(connection)
             self._store(connection, message, result)
             return result
@@ -78,6 +84,49 @@ class StoredRequests:
                 if stored := self._database.read(lambda connection: self.find(connection, message)):
                     return stored
         raise errors.RequestInProgress(request_id=message.request_id)
+
+    def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
+        """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.
+
+        For a request to which its sender gives no id. It has one here while it is being carried out, by which a
+        new try finds that the last one was committed.
+
+        :param method: the name under which the row is stored.
+        """
+        request_id, done = ids.fresh(), list[R]()
+        answered = self._take_answered()
+
+        def transaction(connection: Connection) -> R:
+            # Where this process ends first, the row is pruned like one whose sender has acknowledged it.
+            self._insert(
+                connection, request_id=request_id, method=method, digest=b"", result=b"null", acknowledged_at=now()
+            )
+            if answered:
+                connection.execute(self._table.delete().where(self._table.c.request_id.in_(answered)))
+            result = work(connection)
+            done[:] = [result]
+            return result
+
+        try:
+            result = self._database.write(transaction)
+        except _Duplicate:
+            # The last try that came to its COMMIT is the one that is stored.
+            result = done[0]
+        except Exception:
+            self._answered.extend(answered)
+            raise
+        self._answered.append(request_id)
+        return result
+
+    def _take_answered(self) -> list[str]:
+        """Return the ids of requests without a name whose rows are needed no more, once there are some of them."""
+        if len(self._answered) < _FORGOTTEN_WITH_ANOTHER:
+            return []
+        taken: list[str] = []
+        with contextlib.suppress(IndexError):  # other threads take some as well
+            while len(taken) < _FORGOTTEN_WITH_ANOTHER:
+                taken.append(self._answered.popleft())
+        return sorted(taken)
 
     def find(self, connection: Connection, message: Mutation[R]) -> Answer[R] | None:
         """Return the stored answer of a request, or nothing when there is none.
@@ -137,19 +186,19 @@ class StoredRequests:
             forgotten += part
         return forgotten
 
-    def _insert(self, connection: Connection, message: Mutation[R]) -> None:
+    def _begin(self, connection: Connection, message: Mutation[R]) -> None:
         try:
-            connection.execute(
-                self._table.insert().values(
-                    request_id=message.request_id, method=message.method, digest=message.digest(), created_at=now()
-                )
-            )
-        except exc.IntegrityError as fault:
-            raise _Duplicate from fault
+            self._insert(connection, request_id=message.request_id, method=message.method, digest=message.digest())
         except exc.OperationalError as fault:
             if is_lock_wait(fault):
                 raise errors.RequestInProgress(request_id=message.request_id) from fault
             raise
+
+    def _insert(self, connection: Connection, **values: object) -> None:
+        try:
+            connection.execute(self._table.insert().values(created_at=now(), **values))
+        except exc.IntegrityError as fault:
+            raise _Duplicate from fault
 
     def _store(self, connection: Connection, message: Mutation[R], result: R) -> None:
         table = self._table

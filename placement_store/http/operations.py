@@ -170,7 +170,7 @@ def operation(
             self: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
         ) -> None:
             request.context.told = declared.told
-            with context.bound(request_id=request.context.request_id):
+            with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
                 call = self.checked(declared, request, path)
                 answer = work(self, call, *args, **path)
             _write(answer, call, request, response)

@@ -6,8 +6,10 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from moorage.database import Database
+from moorage.requests import StoredRequests
 from placement_store.names import ResourceClassNames, TraitNames
 from placement_store.races import until_settled
+from placement_store.schema import requests
 
 R = TypeVar("R")
 
@@ -15,12 +17,14 @@ R = TypeVar("R")
 class Store:
     """One database, with the names that its numbers stand for; one object serves all threads of a process.
 
-    The functions that operations call in these transactions are those of the RPC endpoints. No answer is stored with
-    a write: over HTTP a request has no id by which its repetition could be known.
+    The functions that operations call in these transactions are those of the RPC endpoints. Over HTTP a request has no
+    id by which its client could repeat it, so no answer is stored; but each write has an id here, so that one whose
+    COMMIT was answered by nobody is not taken for somebody else's.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._requests = StoredRequests(database, requests)
         self.classes = ResourceClassNames(database)
         self.traits = TraitNames(database)
 
@@ -37,4 +41,4 @@ class Store:
         :raises ClaimContention: others were faster every time.
         :raises StoreUnavailable: the database cannot be reached.
         """
-        return until_settled(lambda: self._database.write(work))
+        return until_settled(lambda: self._requests.once_unnamed("http", work))

@@ -1,12 +1,9 @@
 """MariaDB at its worst moments: a transaction that does not end, a COMMIT without an answer or with one in doubt."""
 
-import contextlib
-import select
-import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
+from commit_wire import Wire
 from placement_builders import Store
 from sqlalchemy import make_url, text
 
@@ -15,12 +12,6 @@ from moorage.database import Database
 from moorage.messages import PutAllocations
 from placement_store.schema import MAIN
 
-#: How PyMySQL says it: the command byte of a query, and the query.
-COMMIT = b"\x03COMMIT"
-#: How Galera answers a COMMIT that it may have carried out or not: an error packet of its code.
-_SAYS_NOTHING = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 6 during COMMIT"
-REFUSED = len(_SAYS_NOTHING).to_bytes(3, "little") + b"\x01" + _SAYS_NOTHING
-
 #: What becomes of the answer to a COMMIT.
 LOSSES = pytest.mark.parametrize("loss", ["cut", "silent", "error 1180"])
 
@@ -28,72 +19,6 @@ LOSSES = pytest.mark.parametrize("loss", ["cut", "silent", "error 1180"])
 SHORT = {"statement_limit": 1.3, "answer_margin": 0.2, "idle_transaction": 1.0}
 
 pytestmark = pytest.mark.servers
-
-
-class Wire:
-    """Passes bytes between a client and MariaDB, and loses the answer to the next COMMIT when told to.
-
-    ``passing`` says whether MariaDB still gets that COMMIT, ``loss`` what the client gets: a connection that is cut,
-    one on which nothing comes any more, or an error.
-    """
-
-    def __init__(self, host: str, port: int) -> None:
-        self._server = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._cutting = self._passing = False
-        self._loss = "cut"
-        self._ended = threading.Event()
-        self.cuts = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def lose_next_commit(self, *, passing: bool, loss: str) -> None:
-        self._cutting, self._passing, self._loss = True, passing, loss
-
-    def close(self) -> None:
-        self._ended.set()
-        # What waits in accept() is woken by this, and not by closing.
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        with client, socket.create_connection(self._server) as server, contextlib.suppress(OSError):
-            while True:
-                ready, _, _ = select.select([client, server], [], [])
-                if client in ready:
-                    data = client.recv(65536)
-                    if self._cuts(data):
-                        if self._passing:
-                            server.sendall(data)
-                            # MariaDB is done once it answers, which nobody hears any more.
-                            server.recv(65536)
-                        if self._loss == "silent":
-                            self._ended.wait()
-                        if self._loss != "error 1180":
-                            return
-                        client.sendall(REFUSED)
-                        continue
-                    server.sendall(data)
-                else:
-                    data = server.recv(65536)
-                    client.sendall(data)
-                if not data:
-                    return
-
-    def _cuts(self, data: bytes) -> bool:
-        if not self._cutting or COMMIT not in data:
-            return False
-        self._cutting = False
-        self.cuts += 1
-        return True
 
 
 @pytest.fixture
@@ -168,7 +93,7 @@ def test_a_duplicate_of_a_request_that_does_not_end_is_told_that_it_is_in_progre
     put = PutAllocations(request_id="r1", consumer_uuid=uuid, wanted=store.wanted({host: {"VCPU": 2}}))
     with direct.database.engine.connect() as connection:
         work = connection.begin()
-        direct.requests._insert(connection, put)
+        direct.requests._begin(connection, put)
         with pytest.raises(errors.RequestInProgress) as caught:
             store.endpoint.put_allocations(put)
         assert caught.value.request_id == "r1"

@@ -4,21 +4,24 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import falcon.testing
 import pytest
 from http_api import NEWEST, Api, served
+from sqlalchemy import Connection
 
-from moorage import ids, options
+from moorage import context, ids, options
 from moorage.database import Database
 from placement_store import names
 from placement_store.http.application import application
 from placement_store.http.operations import DEADLINE
 from placement_store.schema import MAIN
+
+T = TypeVar("T")
 
 SETTINGS = "[placement_api]\nauth_strategy = noauth2\nworkers = 1\nthreads = 2\nreceive_timeout = 3\n"
 ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": f"placement {NEWEST}"}
@@ -112,16 +115,46 @@ def test_a_connection_is_kept_after_an_answer_without_a_body(api: Api) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(("left", "status"), [(-1.0, 503), (60.0, 200)])
-def test_a_request_that_has_waited_too_long_for_a_thread_is_refused(tmp_path: Path, left: float, status: int) -> None:
-    database = Database(f"sqlite:///{tmp_path}/main.sqlite", MAIN.name)
+def in_process(tmp_path: Path, database: Database) -> falcon.testing.TestClient:
     MAIN.upgrade(database)
     names.sync(database)
     (tmp_path / "moorage.conf").write_text(SETTINGS)
     app = application(options.new(files=[tmp_path / "moorage.conf"]), database)
-    client = falcon.testing.TestClient(lambda environ, start_response: app(environ, start_response))
+    return falcon.testing.TestClient(lambda environ, start_response: app(environ, start_response))
+
+
+@pytest.mark.parametrize(("left", "status"), [(-1.0, 503), (60.0, 200)])
+def test_a_request_that_has_waited_too_long_for_a_thread_is_refused(tmp_path: Path, left: float, status: int) -> None:
+    database = Database(f"sqlite:///{tmp_path}/main.sqlite", MAIN.name)
+    client = in_process(tmp_path, database)
 
     reply = client.simulate_get("/traits", headers=ADMIN, extras={DEADLINE: time.monotonic() + left})
 
     database.close()
     assert reply.status_code == status
+
+
+def test_a_write_that_comes_to_its_commit_too_late_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    class Slow(Database):
+        """A database whose writes end just after the time of the request."""
+
+        def write(self, work: Callable[[Connection], T]) -> T:
+            def late(connection: Connection) -> T:
+                result = work(connection)
+                while not context.is_late():
+                    time.sleep(0.01)
+                return result
+
+            return super().write(late if context.current().deadline else work)
+
+    database = Slow(f"sqlite:///{tmp_path}/main.sqlite", MAIN.name)
+    client = in_process(tmp_path, database)
+    soon = {DEADLINE: time.monotonic() + 0.5}
+
+    late = client.simulate_post("/resource_providers", headers=ADMIN, json={"name": "late"}, extras=soon)
+    found = client.simulate_get("/resource_providers", headers=ADMIN)
+
+    database.close()
+    assert late.status_code == 503
+    assert "before COMMIT" in late.json["errors"][0]["detail"]
+    assert found.json["resource_providers"] == []

@@ -1,0 +1,78 @@
+"""A wire to MariaDB on which the answer to a COMMIT is lost."""
+
+import contextlib
+import select
+import socket
+import threading
+
+#: How PyMySQL says it: the command byte of a query, and the query.
+COMMIT = b"\x03COMMIT"
+#: How Galera answers a COMMIT that it may have carried out or not: an error packet of its code.
+_SAYS_NOTHING = b"\xff" + (1180).to_bytes(2, "little") + b"#HY000Got error 6 during COMMIT"
+REFUSED = len(_SAYS_NOTHING).to_bytes(3, "little") + b"\x01" + _SAYS_NOTHING
+
+
+class Wire:
+    """Passes bytes between a client and MariaDB, and loses the answer to the next COMMIT when told to.
+
+    ``passing`` says whether MariaDB still gets that COMMIT, ``loss`` what the client gets: a connection that is cut,
+    one on which nothing comes any more, or an error.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._cutting = self._passing = False
+        self._loss = "cut"
+        self._ended = threading.Event()
+        self.cuts = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def lose_next_commit(self, *, passing: bool, loss: str) -> None:
+        self._cutting, self._passing, self._loss = True, passing, loss
+
+    def close(self) -> None:
+        self._ended.set()
+        # What waits in accept() is woken by this, and not by closing.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._server) as server, contextlib.suppress(OSError):
+            while True:
+                ready, _, _ = select.select([client, server], [], [])
+                if client in ready:
+                    data = client.recv(65536)
+                    if self._cuts(data):
+                        if self._passing:
+                            server.sendall(data)
+                            # MariaDB is done once it answers, which nobody hears any more.
+                            server.recv(65536)
+                        if self._loss == "silent":
+                            self._ended.wait()
+                        if self._loss != "error 1180":
+                            return
+                        client.sendall(REFUSED)
+                        continue
+                    server.sendall(data)
+                else:
+                    data = server.recv(65536)
+                    client.sendall(data)
+                if not data:
+                    return
+
+    def _cuts(self, data: bytes) -> bool:
+        if not self._cutting or COMMIT not in data:
+            return False
+        self._cutting = False
+        self.cuts += 1
+        return True
