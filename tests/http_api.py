@@ -91,7 +91,7 @@ def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> 
     database = Database(url, MAIN.name)
     MAIN.upgrade(database)
     names.sync(database)
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "moorage.shell"]
     command += ["--config-file", str(config_file)] if config_file else []
     command += ["placement-api", "--host", "127.0.0.1", "--port", str(port), "--database-url", url, *more]
@@ -111,7 +111,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "MOORAGE_CONFIG"}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 

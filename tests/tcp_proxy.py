@@ -4,7 +4,7 @@ import contextlib
 import selectors
 import socket
 import threading
-from typing import Self
+from typing import Literal, Self
 
 _Address = tuple[str, int]
 
@@ -22,7 +22,7 @@ class TcpProxy:
         self._selector = selectors.DefaultSelector()
         self._peers: dict[socket.socket, socket.socket] = {}
         self._silent: list[socket.socket] = []
-        self._new_are_silent = False
+        self._new_are: Literal["forwarded", "silent", "refused"] = "forwarded"
         self._lock = threading.Lock()
         self._waker, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -34,7 +34,7 @@ class TcpProxy:
     def go_silent(self, *, new_too: bool = False) -> None:
         """Lose whatever is sent from now on by the connections that there are, and by new ones until ``resume``."""
         with self._lock:
-            self._new_are_silent = new_too
+            self._new_are = "silent" if new_too else "forwarded"
             for one in list(self._peers):
                 self._mute(one)
         self._wake()
@@ -42,7 +42,16 @@ class TcpProxy:
     def resume(self) -> None:
         """Forward new connections. Silent ones stay so, as behind a firewall that has forgotten them."""
         with self._lock:
-            self._new_are_silent = False
+            self._new_are = "forwarded"
+
+    def refuse(self) -> None:
+        """Cut the connections that there are, and new ones until ``resume``, as where no server runs."""
+        with self._lock:
+            self._new_are = "refused"
+            for one in list(self._peers):
+                self._mute(one)
+                one.shutdown(socket.SHUT_RDWR)
+        self._wake()
 
     def switch(self, host: str, port: int) -> None:
         """Forward new connections to another server; those that there are stay with the former one."""
@@ -85,10 +94,12 @@ class TcpProxy:
     def _accept(self) -> None:
         client, _ = self._listener.accept()
         with self._lock:
-            if self._new_are_silent:
+            if self._new_are == "silent":
                 self._silent.append(client)
                 return
             try:
+                if self._new_are == "refused":
+                    raise ConnectionRefusedError
                 server = socket.create_connection(self._server, 5)
             except OSError:
                 client.close()

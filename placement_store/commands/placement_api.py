@@ -13,7 +13,6 @@ from oslo_config import cfg
 from moorage import errors, logs
 from moorage.commands import Configured
 from placement_store.http import wsgi
-from placement_store.http.application import application
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -44,14 +43,14 @@ class PlacementApi(Configured, Command):
         """Run the servers.
 
         :raises ConfigurationError: an option has a value that it cannot have.
-        :raises SchemaMismatch: the tables are older or newer than this version.
+        :raises SchemaMismatch: the tables are older than this version, or too new for it.
         """
         _override(self.conf, "placement_api", parsed_args, ["host", "port", "auth_strategy", "workers", "threads"])
         if parsed_args.database_url:
             self.conf.set_override("connection", parsed_args.database_url, group="database")
         logs.setup(self.conf, "placement-api")
-        # What is wrong is said once, before there are any processes; they have connections of their own.
-        wsgi.open_database(self.conf, pool_size=1).close()
+        # What is wrong for good is said once, before there are any processes; they have connections of their own.
+        wsgi.prepare_once(self.conf)
         _Servers(self.conf).run()
 
 
@@ -96,8 +95,8 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         return Limits.of(self._conf)
 
     def load(self) -> "WSGIApplication":
-        """Return the application of one process."""
-        made = application(self._conf, wsgi.open_database(self._conf, self._conf.placement_api.threads))
+        """Return the application of one process: one that fails here would have gunicorn end all of them."""
+        made = wsgi.make(self._conf, self._conf.placement_api.threads)
         # What is there by now stays: the garbage collector need not look through all modules again during requests,
         # which would be a third of what an answer of a thousand candidates costs.
         gc.collect()

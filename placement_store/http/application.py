@@ -17,6 +17,7 @@ A noun is added in three steps:
 import math
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import falcon
@@ -46,13 +47,16 @@ _CORS_DEFAULTS = {
 }
 
 
-def application(conf: cfg.ConfigOpts, database: Database) -> "WSGIApplication":
-    """Return the API on a database whose schema is there, as ``conf`` sets it up.
+def application(
+    conf: cfg.ConfigOpts, database: Database, prepare: Callable[[], object] = lambda: None
+) -> "WSGIApplication":
+    """Return the API on a database, as ``conf`` sets it up.
 
+    :param prepare: called before each operation but that of the root; what it raises is the answer.
     :raises ConfigurationError: Keystone is to tell who asks, and its middleware is not installed.
     """
     by_keystone = conf.placement_api.auth_strategy == "keystone"
-    app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token)])
+    app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token, prepare)])
     # An answer without a body has no media type, and one with a body says its own.
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
@@ -89,8 +93,9 @@ def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGI
 class _Preparation:
     """What happens to each request before its operation is looked for, and to each answer."""
 
-    def __init__(self, who: Any) -> None:
+    def __init__(self, who: Any, prepare: Callable[[], object]) -> None:
         self._who = who
+        self._prepare = prepare
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         """Give the request an id, find out its version and who asks."""
@@ -115,6 +120,8 @@ class _Preparation:
         if request.method not in noun.operations:
             headers = {"Allow": ", ".join(noun.methods())}
             raise Refused(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
+        if noun.path != "/":
+            self._prepare()
         if "uuid" in path:
             uuid = canonical_uuid(path["uuid"])
             if uuid is None:

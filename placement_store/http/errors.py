@@ -33,6 +33,7 @@ DEFAULT: Told = {
     errors.ProviderInUse: (409, refusals.PROVIDER_IN_USE),
     errors.ProviderHasChildren: (409, refusals.PROVIDER_HAS_CHILDREN),
     errors.Unavailable: (503, UNDEFINED),
+    errors.SchemaMismatch: (503, UNDEFINED),
 }
 
 _CODES_SINCE = v("1.23")

@@ -4,36 +4,75 @@ It is set up at its first request, which is after a server has made its processe
 names, else by ``/etc/moorage/moorage.conf``.
 """
 
+import logging
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from moorage import logs, options
+from moorage import errors, logs, options
+from moorage.bounded_lock import BoundedLock
 from moorage.database import Database
 from placement_store import names
-from placement_store.http.application import application as make_application
+from placement_store.http.application import application as application_of
 from placement_store.schema import MAIN
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
+LOG = logging.getLogger(__name__)
 
-def open_database(conf: cfg.ConfigOpts, pool_size: int) -> Database:
-    """Return the main database with all standard names in it, for so many threads.
 
-    :raises SchemaMismatch: its tables are older or newer than this version.
-    :raises StoreUnavailable: it cannot be reached.
+class Tables:
+    """The tables as a process needs them: of a revision that this version works on, with all standard names in them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = BoundedLock(self._not_ready)
+        self._are_ready = False
+
+    def prepare(self) -> None:
+        """Check and complete the tables, until that has succeeded once.
+
+        :raises SchemaMismatch: they are older than this version, or too new for it.
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        if self._are_ready:
+            return
+        with self._lock.held():
+            if not self._are_ready:
+                MAIN.check(self._database)
+                names.sync(self._database)
+                self._are_ready = True
+
+    def _not_ready(self, seconds: float) -> errors.StoreUnavailable:
+        return errors.StoreUnavailable(
+            schema=self._database.schema, reason=f"its tables could not be looked at within {seconds:g} s"
+        )
+
+
+def prepare_once(conf: cfg.ConfigOpts) -> None:
+    """Check and complete the tables before there are any processes; a database that is away is only named in the log.
+
+    :raises SchemaMismatch: they are older than this version, or too new for it.
+    :raises StoreRefused: the database does not let this user in.
     """
-    database = Database.configured(conf, pool_size=pool_size)
+    database = Database.configured(conf, pool_size=1)
     try:
-        MAIN.check(database)
-        names.sync(database)
-    except Exception:
-        database.close()
+        Tables(database).prepare()
+    except errors.StoreRefused:
         raise
-    return database
+    except errors.Unavailable as fault:
+        LOG.warning("Requests are answered with 503 for now: %s", fault)
+    finally:
+        database.close()
+
+
+def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
+    """Return the API for one process of so many threads. It connects to the database at its first request."""
+    database = Database.configured(conf, pool_size=threads)
+    return application_of(conf, database, Tables(database).prepare)
 
 
 class _SetUpWhenAsked:
@@ -52,7 +91,7 @@ class _SetUpWhenAsked:
     def _make(self) -> "WSGIApplication":
         conf = options.new(files=options.find_file(None))
         logs.setup(conf, "placement-api")
-        return make_application(conf, open_database(conf, conf.database.pool_size))
+        return make(conf, conf.database.pool_size)
 
 
 application = _SetUpWhenAsked()
