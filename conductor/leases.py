@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select, tuple_
 
 from conductor.steps import PENDING, Operation
 from moorage import ids
@@ -33,6 +33,32 @@ class Leases:
         self._owner = self._lives + ids.fresh()
         self._scope = dict(scope)
         self.lease_seconds = seconds
+        self._known_steps: list[tuple[str, str]] | None = None
+
+    def take_only(self, steps: Collection[tuple[str, str]]) -> None:
+        """Take no operation from now on whose next step is none of these, by kind and name.
+
+        A newer release has written such a step, and a conductor of that release goes on with it.
+        """
+        self._known_steps = sorted(steps)
+
+    def leave(self, operation: Operation) -> None:
+        """Give one operation back: another conductor need not wait for the lease to run out.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        table = self._table
+        statement = (
+            table.update()
+            .where(
+                *self._mine(),
+                table.c.uuid == operation.uuid,
+                table.c.state == PENDING,
+                table.c.lease_number == operation.lease_number,
+            )
+            .values(**self._lease(False))
+        )
+        self._database.write(lambda connection: connection.execute(statement))
 
     def take(self, uuid: str) -> Operation | None:
         """Take an operation that is due, unless another conductor has it; return it with the step to be done."""
@@ -151,7 +177,10 @@ class Leases:
     def _free(self) -> ColumnElement[bool]:
         lease = self._table.c
         left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
-        return and_(lease.state == PENDING, or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
+        free = and_(lease.state == PENDING, or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
+        if self._known_steps is None:
+            return free
+        return and_(free, tuple_(lease.kind, lease.step).in_(self._known_steps))
 
 
 def found(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:

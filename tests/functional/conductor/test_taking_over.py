@@ -3,8 +3,11 @@
 import time
 
 from conductor_builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
+from moving_instances import shelve
+from sqlalchemy import text
 
 from moorage.bus import serves
+from moorage.database import Database
 from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
 
 
@@ -45,6 +48,47 @@ def test_what_a_dead_cell_conductor_had_is_gone_on_with_when_its_lease_has_run_o
     instance = world.becomes(uuid, "active")
     assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "active")]
     assert len(agent.guests) == 1
+
+
+def test_an_operation_at_a_step_of_a_newer_release_is_let_go_and_not_taken_again(world: World) -> None:
+    # Then it looks every half second for what is due.
+    world.restart("cell", lease_seconds=1.0)
+    world.agent.deaf = {"a"}
+    [uuid] = world.build()
+    world.becomes(uuid, "active")
+    shelve(world, uuid)
+    wait_until(lambda: world.pending("cell", "AND kind = 'shelve' AND tries > 0") == 1)
+    # Nobody has it while it is changed: whoever had it finds that the step is another one by now.
+    change(world, "UPDATE cell_operations SET step = 'pause', step_number = step_number + 1, due_at = 0")
+
+    # Moved by a message, it is let go by the conductor that finds its step.
+    shelve(world, uuid)
+
+    wait_until(lambda: world.pending("cell", "AND step = 'pause' AND lease_owner IS NULL") == 1)
+    lease = leases(world)
+    time.sleep(1.6)
+    assert leases(world) == lease
+    assert world.pending("cell", "AND step = 'pause' AND tries = 0 AND lease_owner IS NULL") == 1
+    world.agent.deaf = set()
+    change(world, "UPDATE cell_operations SET step = 'destroy', step_number = step_number + 1")
+    world.becomes(uuid, "shelved")
+
+
+def change(world: World, statement: str) -> None:
+    database = Database(world.conf.database.connection, "test")
+    try:
+        database.write(lambda connection: connection.execute(text(f"{statement} WHERE kind = 'shelve'")))
+    finally:
+        database.close()
+
+
+def leases(world: World) -> list[tuple[int, int]]:
+    database = Database(world.conf.database.connection, "test")
+    query = text("SELECT lease_number, tries FROM cell_operations WHERE kind = 'shelve'")
+    try:
+        return [tuple(row) for row in database.read(lambda connection: connection.execute(query).all())]
+    finally:
+        database.close()
 
 
 def test_a_conductor_that_comes_back_in_the_middle_of_a_step_finds_itself_superseded(world: World) -> None:
