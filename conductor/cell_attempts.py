@@ -40,6 +40,8 @@ class AttemptRecord:
     encoded_selection: bytes | None
     #: That of its host when it was recorded.
     host_life: int = 0
+    #: Its host has passed the first gate, as far as that is on record.
+    accepted: bool = False
 
     @property
     def claim(self) -> str:
@@ -97,6 +99,13 @@ class AttemptRecords:
     def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
         """Return all attempts of an instance in the order they were made."""
         return self._attempts(connection, cell_attempts.c.instance_uuid == instance_uuid)
+
+    def attempts_of(self, connection: Connection, instance_uuids: Collection[str]) -> dict[str, list[AttemptRecord]]:
+        """Return all attempts of these instances, by instance and in the order they were made."""
+        found: dict[str, list[AttemptRecord]] = {}
+        for attempt in self._attempts(connection, cell_attempts.c.instance_uuid.in_(instance_uuids)):
+            found.setdefault(attempt.instance_uuid, []).append(attempt)
+        return found
 
     def attempts_shown(
         self, connection: Connection, column: str, uuids: Collection[str]
@@ -231,4 +240,5 @@ def _attempt(row: Row[Any]) -> AttemptRecord:
         migration_uuid=row.migration_uuid,
         encoded_selection=row.selection,
         host_life=row.host_life or 0,
+        accepted=bool(row.accepted),
     )

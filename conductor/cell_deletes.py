@@ -22,6 +22,7 @@ from conductor.steps import (
     CONFIRM,
     DELETE,
     DETACH,
+    HEAL,
     MOVE,
     REBUILD,
     REVERT,
@@ -44,7 +45,7 @@ from moorage.model import AllocationRequest
 LOG = logging.getLogger(__name__)
 
 #: What an order to delete ends, wherever it stands.
-ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH)
+ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 
 class CellDeletes:

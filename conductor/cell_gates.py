@@ -88,7 +88,7 @@ class CellGates:
             # over, or finds the host in no life in which it was to return.
             self._require_returned(connection, message, attempt)
             if attempt.state == STARTING:
-                self._records.change_attempt(connection, attempt.attempt_id, state=BUILDING)
+                self._records.change_attempt(connection, attempt.attempt_id, state=BUILDING, accepted=True)
             return Done()
 
         return self._database.write(work)

@@ -90,6 +90,17 @@ class MigrationRecords:
         row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()
         return None if row is None else _migration(row)
 
+    def of_instances(
+        self, connection: Connection, instance_uuids: Collection[str]
+    ) -> dict[str, dict[str, MigrationRecord]]:
+        """Return all moves of these instances on record, by instance and by their own uuid."""
+        table = cell_migrations.c
+        of_these = (table.cell_uuid == self._cell_uuid, table.instance_uuid.in_(instance_uuids))
+        found: dict[str, dict[str, MigrationRecord]] = {}
+        for row in connection.execute(select(cell_migrations).where(*of_these)):
+            found.setdefault(row.instance_uuid, {})[row.uuid] = _migration(row)
+        return found
+
     def add(
         self,
         connection: Connection,

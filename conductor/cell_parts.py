@@ -14,6 +14,8 @@ from conductor.cell_fall_back import FallBack
 from conductor.cell_gates import CellGates
 from conductor.cell_give_back import GiveBack
 from conductor.cell_guests import CellGuests
+from conductor.cell_heals import CellHeals, HealOrders
+from conductor.cell_holds import CellHolds
 from conductor.cell_hosts import CellHosts
 from conductor.cell_inspection import CellInspection
 from conductor.cell_migrations import MigrationRecords
@@ -79,6 +81,7 @@ class CellParts:
         self._deletes = CellDeletes(
             conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, peer
         )
+        self._holds = CellHolds(database, self._records, self._migrations, operations)
         self._ender = MoveEnder(conf, peer)
         self._ends = CellMoveEnds(
             conf,
@@ -118,6 +121,7 @@ class CellParts:
             | self._ends.steps()
             | self._deletes.steps()
             | self._cleanings.steps()
+            | CellHeals(database, records, self._holds, self._peer).steps()
         )
 
     def endpoints(self, stored: StoredRequests, worker: Worker, placement: Client) -> list[object]:
@@ -130,6 +134,8 @@ class CellParts:
             ShelfOrders(database, requests, records, operations, self.disowned, self._declared),
             RebuildOrders(requests, records, operations),
             ResourceOrders(requests, records, operations),
+            HealOrders(requests, records, operations, self._holds),
+            self._holds,
             CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),
             self.hosts,
             CellReturns(database, records, operations, worker, self.hosts, self._courses, self._cleanings),

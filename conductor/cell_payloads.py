@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from moorage.model import Allocations, ConsumerAllocations, Image, ResourceGroup, Suffix, Uuid, Value
+from moorage.model import Allocations, ConsumerAllocations, Image, ResourceGroup, SeenConsumer, Suffix, Uuid, Value
 
 #: What is known of the guest of an attempt that has ended, and so what becomes of its claim. ``gone``: its host has
 #: said so, the claim is released. ``unstarted``: it is so if no host has accepted the claim; if one has, its report is
@@ -123,3 +123,9 @@ class Cleaning(Value, frozen=True, kw_only=True):
     instance_uuid: str
     #: What is held for the guest, where that is not known by the attempt's id.
     residue_uuid: str | None = None
+
+
+class Healing(Value, frozen=True, kw_only=True):
+    """The step of a heal: the consumers of the instance, as the store was seen to have them."""
+
+    seen: dict[Uuid, SeenConsumer]

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, exc, select
+from sqlalchemy import Connection, Row, exc, exists, or_, select
 
 from conductor.attached import provider_of
 from conductor.cell_attempts import ACTIVE as STANDING
 from conductor.cell_attempts import STARTING, AttemptRecord, AttemptRecords, attempt_row, encoded, text
-from conductor.schema import cell_instances
+from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
 from moorage.columns import now
 from moorage.messages import InstanceBuild
@@ -124,6 +124,33 @@ class CellRecords(AttemptRecords):
         """Return an instance."""
         row = connection.execute(self._one(uuid)).one_or_none()
         return None if row is None else _instance(row)
+
+    def part(self, connection: Connection, after: str | None, limit: int) -> list[CellInstance]:
+        """Return so many instances by uuid, those deleted left out unless a host may still have a guest of theirs."""
+        table, attempts = cell_instances.c, cell_attempts.c
+        left = exists().where(
+            self._in(cell_attempts),
+            attempts.instance_uuid == table.uuid,
+            attempts.claim_id.is_not(None),
+            attempts.guest_gone.is_(False),
+        )
+        query = select(cell_instances).where(self._in(cell_instances), or_(table.state != DELETED, left))
+        if after is not None:
+            query = query.where(table.uuid > after)
+        return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
+
+    def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
+        """Return the instances to which these belong: instances, attempts and migrations, deleted ones included."""
+        attempts, moves = cell_attempts, cell_migrations
+        owners = set(uuids)
+        for query in (
+            select(attempts.c.instance_uuid).where(self._in(attempts), attempts.c.attempt_id.in_(uuids)),
+            select(moves.c.instance_uuid).where(self._in(moves), moves.c.uuid.in_(uuids)),
+        ):
+            owners.update(connection.scalars(query))
+        table = cell_instances.c
+        query = select(cell_instances).where(self._in(cell_instances), table.uuid.in_(owners))
+        return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
 
     def standing(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the attempt that an instance is on its host by.

@@ -7,7 +7,7 @@ from conductor.cell_payloads import Choosing
 from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
 from conductor.cell_requests import CellRequests, origin
 from conductor.operations import Operations
-from conductor.steps import ATTACH, DETACH, NewOperation, Operation
+from conductor.steps import ATTACH, DETACH, HEAL, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
@@ -112,9 +112,10 @@ class ResourceOrders:
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
     """Refuse whatever changes what an instance asks for or where it is, while that is being changed.
 
-    :raises InvalidState: a resource group is being attached to the instance, or detached from it.
+    :raises InvalidState: a resource group is being attached to the instance, or detached from it, or what the store
+        has of the instance is being healed.
     """
-    for kind in (ATTACH, DETACH):
+    for kind in (ATTACH, DETACH, HEAL):
         if (pending := operations.pending(connection, uuid, kind)) is not None:
             raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
 

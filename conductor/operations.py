@@ -1,6 +1,7 @@
 """Operations as records: the next step is written down with all that it needs, and only then done."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,6 +25,18 @@ from conductor.steps import (
 )
 from moorage.columns import now
 from moorage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOperation:
+    """An operation that is under way, as it was read without a lock."""
+
+    uuid: str
+    kind: str
+    step: str
+    #: Its step has been tried in vain, or waits for somebody to look at it.
+    is_stuck: bool
+    payload: bytes
 
 
 class Operations(Leases):
@@ -111,6 +124,17 @@ class Operations(Leases):
             .with_for_update()
         ).one_or_none()
         return None if row is None else found(row, row.lease_number)
+
+    def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
+        """Return what is under way for these subjects, without locking it."""
+        table = self._table
+        columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
+        query = select(*columns).where(*self._mine(), table.c.subject.in_(subjects), table.c.state == PENDING)
+        found: dict[str, list[PendingOperation]] = {}
+        for row in connection.execute(query):
+            pending = PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload)
+            found.setdefault(row.subject, []).append(pending)
+        return found
 
     def age(self, connection: Connection, operation: Operation) -> float:
         """Return how many seconds ago an operation was begun."""

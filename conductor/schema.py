@@ -184,6 +184,8 @@ cell_attempts = Table(
     Column("reason", document_type()),
     # Proven: its host has said so, or never could have started one.
     Column("guest_gone", Boolean, nullable=False),
+    # Its host has passed the first gate: what it leaves is held by a residue. Null where that was not recorded yet.
+    Column("accepted", Boolean),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),

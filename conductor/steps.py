@@ -29,6 +29,8 @@ UNSHELVE = "unshelve"
 REBUILD = "rebuild"
 ATTACH = "attach"
 DETACH = "detach"
+#: Of a cell alone: have the store hold for an instance what is on record here.
+HEAL = "heal"
 #: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
 CLEAN = "clean"
 

@@ -7,23 +7,22 @@ what is found again some seconds later is (:func:`settled`).
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moorage.amounts import in_words
+from moorage import recorded_holds
+from moorage.amounts import amounts_of, in_words
 from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
-from moorage.model import HostState, Instance
+from moorage.model import HostState, Instance, InstanceHolds, RecordedHold
 
 RESIDUE = "RESIDUE"
 #: Instances of these states hold nothing any more; one in error does as long as it has a guest that is wanted.
 _ENDED = frozenset({"error", "deleted", "shelved"})
-#: Of these it is said that their guest runs on their host.
-_RUNNING = frozenset({"active", "moved"})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong.
 
-    ``kind`` is one of ``over-committed``, ``drifted``, ``leaked``, ``foreign``, ``doubled``, ``unheld``, ``stranger``
-    and ``view``.
+    ``kind`` is one of ``over-committed``, ``drifted``, ``leaked``, ``foreign``, ``doubled``, ``unheld``, ``claim``,
+    ``short``, ``stranger`` and ``view``.
     """
 
     kind: str
@@ -32,6 +31,8 @@ class Finding:
     detail: str
     #: What tells it from others about the same subject, and from another time of the same trouble.
     mark: str = ""
+    #: The instance whose records it contradicts, or to which what is leaked belonged.
+    instance_uuid: str | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -43,12 +44,16 @@ class Finding:
 class Sight:
     """What one look has seen; null where nobody answered.
 
-    ``instances`` are those that are not deleted, and deleted ones where a residue could not be explained without.
-    ``drift`` is by scheduler. ``unseen`` says which part could not be looked at, and why.
+    ``instances`` are those that are not deleted. ``recorded`` are the records of the cells that have answered, by
+    cell: of deleted instances too, where a residue could not be explained without. ``drift`` is by scheduler.
+    ``unseen`` says which part could not be looked at, and why.
     """
 
     store: StoreAudit | None = None
     instances: Sequence[Instance] | None = None
+    recorded: Mapping[str, Sequence[InstanceHolds]] = field(default_factory=dict)
+    #: Whether no cell is missing among them.
+    all_recorded: bool = False
     hosts: Sequence[HostState] | None = None
     strangers: Sequence[StrangerGuest] = ()
     drift: Mapping[str, ViewDrift] = field(default_factory=dict)
@@ -68,12 +73,13 @@ def judge(sight: Sight) -> list[Finding]:
         found += [_inventory("over-committed", one) for one in sight.store.overcommitted]
         found += [_inventory("drifted", one) for one in sight.store.drifted]
         found += [_foreign(holder) for holder in sight.store.holders if holder.foreign]
+        recorded = [instance for of_cell in sight.recorded.values() for instance in of_cell]
         if sight.instances is not None:
-            found += _leaked(sight.store.holders, sight.instances)
+            residues = _Residues(sight.instances, recorded, all_recorded=sight.all_recorded)
+            found += _leaked(sight.store.holders, sight.instances, residues)
         if sight.hosts is not None:
             found += _claimed_twice(sight.store.holders, sight.hosts)
-        if sight.instances is not None and sight.hosts is not None:
-            found += _unheld(sight.store.holders, sight.instances, sight.hosts)
+            found += _contradicting(sight.store, recorded, sight.hosts)
     found += _active_twice(sight.instances or ())
     found += [_stranger(stranger) for stranger in sight.strangers]
     found += [
@@ -84,11 +90,11 @@ def judge(sight: Sight) -> list[Finding]:
     return found
 
 
-def unexplained_residues(store: StoreAudit, instances: Sequence[Instance]) -> set[str]:
-    """Return the residues that belong to no attempt of these instances."""
-    attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
+def unexplained_residues(store: StoreAudit, recorded: Sequence[InstanceHolds]) -> set[str]:
+    """Return the attempts of residues that belong to none of these instances."""
+    attempts = {attempt_id for instance in recorded for attempt_id in instance.attempts}
     residues = [holder for holder in store.holders if holder.consumer_type == RESIDUE]
-    return {holder.uuid for holder in residues if holder.uuid is not None and not _is_of(holder, attempts)}
+    return {holder.accepted_by or holder.uuid or "" for holder in residues if not _is_of(holder, attempts)} - {""}
 
 
 def unanswered(instances: Sequence[Instance]) -> set[str]:
@@ -101,34 +107,59 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
     return Finding(kind, one.provider_uuid, detail, one.resource_class)
 
 
-def _leaked(holders: Sequence[Holder], instances: Sequence[Instance]) -> Iterator[Finding]:
+def _leaked(holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues") -> Iterator[Finding]:
     """Find what is held by nobody who lives, is a residue, or was written by hand."""
     known = {instance.uuid: instance for instance in instances}
-    attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
     for holder in holders:
-        reason = _why_leaked(holder, known, attempts, complete=not unanswered(instances))
-        if reason:
+        if holder.uuid is None:
+            amounts = f": {in_words(holder.held)}" if holder.held else ""
+            yield Finding("leaked", "(no consumer)", f"the consumer is gone; {holder.allocations} allocations{amounts}")
+        elif not holder.foreign and (reason := _why_leaked(holder, known, residues)):
+            owner = holder.migration_of or residues.instance_of(holder) or holder.uuid
             detail = f"{reason}; {holder.allocations} allocations"
-            yield Finding("leaked", holder.uuid or "(no consumer)", detail, holder.claim_id or "")
+            yield Finding("leaked", holder.uuid, detail, holder.claim_id or "", instance_uuid=owner)
 
 
-def _why_leaked(
-    holder: Holder, known: Mapping[str, Instance], attempts: Collection[str], *, complete: bool
-) -> str | None:
-    """Return why a holder should hold nothing; ``complete`` says that all attempts are known."""
-    if holder.uuid is None:
-        return "the consumer is gone"
-    if holder.foreign:
-        return None
+class _Residues:
+    """What is known of attempts: which there are, whose they are, and what may still be held for them."""
+
+    def __init__(self, instances: Sequence[Instance], recorded: Sequence[InstanceHolds], *, all_recorded: bool) -> None:
+        #: Whether what the super conductor says of instances is complete.
+        self.all_answered = not unanswered(instances)
+        self._complete = self.all_answered and all_recorded
+        self._attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
+        self._by_attempt = {attempt: instance for instance in recorded for attempt in instance.attempts}
+
+    def why_leaked(self, holder: Holder) -> str | None:
+        """Return why a residue should hold nothing."""
+        instance = self._recorded(holder)
+        if instance is None:
+            return "a residue of no known attempt" if self._complete and not _is_of(holder, self._attempts) else None
+        # What was accepted before that was on record may be held, as long as its host is still to be cleaned up.
+        if not instance.settled or not {holder.uuid, holder.accepted_by}.isdisjoint(instance.cleaned):
+            return None
+        return f"the guest of that attempt of instance {instance.instance_uuid} is gone"
+
+    def instance_of(self, holder: Holder) -> str | None:
+        """Return the instance that a residue belongs to."""
+        instance = self._recorded(holder)
+        return None if instance is None else instance.instance_uuid
+
+    def _recorded(self, holder: Holder) -> InstanceHolds | None:
+        return self._by_attempt.get(holder.accepted_by or "") or self._by_attempt.get(holder.uuid or "")
+
+
+def _why_leaked(holder: Holder, known: Mapping[str, Instance], residues: _Residues) -> str | None:
+    """Return why a holder should hold nothing."""
     if holder.consumer_type == RESIDUE:
-        return "a residue of no known attempt" if complete and not _is_of(holder, attempts) else None
-    instance = known.get(holder.migration_of or holder.uuid)
+        return residues.why_leaked(holder)
+    instance = known.get(holder.migration_of or holder.uuid or "")
     if instance is None:
         # Without a claim it was written through the placement API, and is the writer's business.
         return "no such instance" if holder.claim_id is not None else None
     if _holds_nothing(instance) and not _is_others(holder):
         return f"the instance is in state {instance.state}"
-    if holder.migration_of is not None and complete and instance.migration_uuid != holder.uuid:
+    if holder.migration_of is not None and residues.all_answered and instance.migration_uuid != holder.uuid:
         return f"a migration of instance {instance.uuid} that has ended"
     return None
 
@@ -169,18 +200,52 @@ def _active_twice(instances: Sequence[Instance]) -> Iterator[Finding]:
             yield Finding("doubled", instance.uuid, f"has active guests on {', '.join(on)}", "guests")
 
 
-def _unheld(holders: Sequence[Holder], instances: Sequence[Instance], hosts: Sequence[HostState]) -> Iterator[Finding]:
-    """Find guests that run on a host where nothing is held for them: others may claim the same room."""
-    roots = {holder.uuid: set(holder.root_provider_uuids) for holder in holders}
-    nodes: dict[tuple[str, str], set[str]] = {}
-    for host in hosts:
-        nodes.setdefault((host.cell_uuid, host.service_host), set()).add(host.compute_node_uuid)
-    for instance in instances:
-        if instance.state not in _RUNNING or instance.cell_uuid is None or instance.host is None:
+def _contradicting(
+    store: StoreAudit, recorded: Sequence[InstanceHolds], hosts: Sequence[HostState]
+) -> Iterator[Finding]:
+    """Find consumers that hold less than their cell has on record, or hold it otherwise: others may claim that room."""
+    holders = {holder.uuid: holder for holder in store.holders}
+    nodes = {host.compute_node_uuid for host in hosts}
+    for instance in recorded:
+        if not instance.settled:
             continue
-        of_host = nodes.get((instance.cell_uuid, instance.host), set())
-        if not of_host & roots.get(instance.uuid, set()):
-            yield Finding("unheld", instance.uuid, f"is {instance.state} on {instance.host} and holds nothing there")
+        for hold in instance.holds:
+            # What was held of a host that has been deleted went with it.
+            if hold.consumer_type != RESIDUE or hold.root_provider_uuid in nodes:
+                yield from _differing(instance, hold, holders.get(hold.consumer_uuid), store.roots)
+
+
+def _differing(
+    instance: InstanceHolds, hold: RecordedHold, holder: Holder | None, roots: Mapping[str, str]
+) -> Iterator[Finding]:
+    def finding(kind: str, detail: str, mark: str) -> Finding:
+        return Finding(kind, hold.consumer_uuid, detail, mark, instance_uuid=instance.instance_uuid)
+
+    mark = hold.claim_id or hold.accepted_by
+    if holder is None:
+        wanted = in_words(amounts_of(hold.allocations))
+        yield finding("unheld", f"holds nothing on {hold.accepted_host}, and should hold {wanted}", mark)
+    elif differences := [each for each in _differences(hold, holder) if each is not None]:
+        yield finding("claim", "; ".join(differences), mark)
+    else:
+        for uuid, name, expected, found in recorded_holds.shortages(hold, holder.held, roots):
+            detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
+            yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
+
+
+def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:
+    """Yield in words what the row of a consumer says otherwise than its record."""
+    yield _difference("is placed by claim", holder.claim_id, hold.claim_id)
+    yield _difference("is placed on provider", holder.placed_on, hold.root_provider_uuid)
+    yield _difference("was accepted by attempt", holder.accepted_by, hold.accepted_by)
+    if hold.consumer_type != RESIDUE:
+        yield _difference("is a migration of", holder.migration_of, hold.migration_of)
+    if hold.group is not None:
+        yield _difference("is a member of server group", holder.group_uuid, hold.group.uuid)
+
+
+def _difference(what: str, found: str | None, recorded: str | None) -> str | None:
+    return None if found == recorded else f"{what} {found or '(none)'}, and on record is {recorded or '(none)'}"
 
 
 def _stranger(stranger: StrangerGuest) -> Finding:

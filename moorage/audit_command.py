@@ -1,16 +1,17 @@
-"""`moorage audit`: what is wrong in a cloud, without changing or stopping anything."""
+"""`moorage audit`: what is wrong in a cloud, without stopping anything, and without changing anything unasked."""
 
 import argparse
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cliff.lister import Lister
 
 from moorage import audit, errors
 from moorage.audit import Finding, Sight
 from moorage.commands import Configured, positive, shown
+from moorage.healing import Healer
 from moorage.looking import Look
 from moorage.options import required
 
@@ -20,9 +21,15 @@ CLEAN, FINDINGS, INCOMPLETE = 0, 1, 2
 NOT_SEEN = "not seen"
 
 
-def examine(
-    look: Callable[[], Sight], settle: float, sleep: Callable[[float], None] = time.sleep
-) -> tuple[list[Finding], dict[str, str]]:
+class Examination(NamedTuple):
+    """What was found at both of two looks, what could not be seen, and the second look itself."""
+
+    findings: list[Finding]
+    unseen: dict[str, str]
+    sight: Sight
+
+
+def examine(look: Callable[[], Sight], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
     """Look, and where anything is found look again; return what was found twice, and what could not be seen.
 
     :param settle: seconds between the two.
@@ -32,17 +39,20 @@ def examine(
     unseen = dict(sight.unseen)
     if found:
         sleep(settle)
-        again = look()
-        found = audit.settled(found, audit.judge(again))
-        unseen |= again.unseen
-    return found, unseen
+        sight = look()
+        found = audit.settled(found, audit.judge(sight))
+        unseen |= sight.unseen
+    return Examination(found, unseen, sight)
 
 
 class AuditShow(Configured, Lister):
-    """Compare what the store, the conductors, the cells and the schedulers say; change nothing.
+    """Compare what the store, the conductors, the cells and the schedulers say; change nothing unless told to.
 
     Safe on a live cloud: what is found is looked at again, and counts only if it is still there. The exit status is 0
     if nothing was found, 1 if anything was, and 2 if nothing was found but not everything could be looked at.
+
+    With --heal, a column says what would heal each finding. With --heal --apply that is done, and the exit status says
+    what is left then.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,20 +66,49 @@ class AuditShow(Configured, Lister):
             metavar="SECONDS",
             help="how long each part may take to answer; default: [rpc] call_timeout",
         )
+        add("--heal", action="store_true", help="show what would heal each finding")
+        add("--apply", action="store_true", help="with --heal: do it")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row a finding, and one for each part that could not be looked at."""
         required(self.conf, "DEFAULT", "transport_url")
+        if parsed_args.apply and not parsed_args.heal:
+            raise errors.ConfigurationError(reason="--apply needs --heal")
         reach = self.reach(parsed_args.timeout or self.conf.rpc.call_timeout)
-        found, unseen = examine(lambda: Look(self.conf, reach).sight(), parsed_args.settle)
-        self._verdict = FINDINGS if found else INCOMPLETE if unseen else CLEAN
-        rows = [(finding.kind, finding.subject, finding.detail) for finding in found]
-        rows += [(NOT_SEEN, part, reason) for part, reason in unseen.items()]
-        return ("finding", "subject", "detail"), [shown(row) for row in rows]
+
+        def examined() -> Examination:
+            return examine(lambda: Look(self.conf, reach).sight(), parsed_args.settle)
+
+        first = examined()
+        healer = Healer(reach)
+        if not parsed_args.heal:
+            return self._shown(first, {})
+        if not parsed_args.apply:
+            return self._shown(first, healer.plan(first.findings, first.sight).remedies)
+        last, remedies = heal(healer, first, examined)
+        return self._shown(last, remedies, first)
+
+    def _shown(
+        self,
+        last: Examination,
+        remedies: Mapping[tuple[str, str, str], str],
+        first: Examination | None = None,
+    ) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+        """Return the rows of what is left, after those of what was found first and has been healed."""
+        self._verdict = FINDINGS if last.findings else INCOMPLETE if last.unseen else CLEAN
+        left = {finding.key for finding in last.findings}
+        healed = [finding for finding in (first.findings if first else ()) if finding.key not in left]
+        rows = [(one.kind, one.subject, one.detail, "healed") for one in healed]
+        rows += [(one.kind, one.subject, one.detail, remedies.get(one.key, "nothing")) for one in last.findings]
+        rows += [(NOT_SEEN, part, reason, "nothing") for part, reason in last.unseen.items()]
+        columns: tuple[str, ...] = ("finding", "subject", "detail", "remedy")
+        width = len(columns) if self._shows_remedies else len(columns) - 1
+        return columns[:width], [shown(row[:width]) for row in rows]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Show the rows, and tell by the exit status what they come to."""
+        self._shows_remedies: bool = parsed_args.heal
         try:
             super().run(parsed_args)
         except errors.MoorageError as fault:
@@ -77,3 +116,24 @@ class AuditShow(Configured, Lister):
             LOG.error("%s", fault)
             return INCOMPLETE
         return self._verdict
+
+
+#: How often what was found is healed and looked at again: what one heal releases may be in the way of another.
+_ROUNDS = 5
+
+
+def heal(
+    healer: Healer, first: Examination, examined: Callable[[], Examination]
+) -> tuple[Examination, dict[tuple[str, str, str], str]]:
+    """Heal until nothing is left or nothing changes; return what is left, and why."""
+    last, reasons = first, dict[str, str]()
+    for _ in range(_ROUNDS):
+        plan = healer.plan(last.findings, last.sight)
+        if not plan:
+            break
+        reasons = healer.carry_out(plan)
+        before, last = last, examined()
+        if {one.key for one in before.findings} == {one.key for one in last.findings}:
+            break
+    why = ((one.key, reasons.get(one.instance_uuid or "") or reasons.get(one.subject)) for one in last.findings)
+    return last, {key: f"not healed: {reason}" for key, reason in why if reason is not None}

@@ -118,6 +118,13 @@ class Holder(Value, frozen=True, kw_only=True):
     #: It was deleted for good, and no claim places it: what it holds all the same, others have put there. By provider
     #: and resource class; a class that is unknown is named by its number.
     foreign: dict[str, dict[str, int]] = field(default_factory=dict)
+    #: Only where the amounts are asked for: all that it holds, by provider and resource class, and what its row says.
+    held: dict[str, dict[str, int]] = field(default_factory=dict)
+    generation: Generation | None = None
+    owner: Name | None = None
+    #: The provider of the host that its claim, or the residue, is on.
+    placed_on: Uuid | None = None
+    group_uuid: Uuid | None = None
 
 
 class StoreAudit(Value, frozen=True, kw_only=True):
@@ -128,6 +135,8 @@ class StoreAudit(Value, frozen=True, kw_only=True):
     holders: tuple[Holder, ...] = ()
     #: The number of the last of these, where they are a part and others may come after it.
     more_after: int | None = None
+    #: Only where the amounts are asked for: the root of each provider held that is none itself.
+    roots: dict[str, Uuid] = field(default_factory=dict)
 
 
 class ViewDrift(Value, frozen=True, kw_only=True):

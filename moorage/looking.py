@@ -1,6 +1,7 @@
 """One look at a whole cloud, for an audit: every part is asked, and one that does not answer is noted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec import structs
@@ -13,18 +14,20 @@ from moorage.messages import (
     AuditStore,
     CompareView,
     ListCells,
+    ListHoldsInCell,
     ListHosts,
     ListInstances,
     ListServices,
     ListStrangersInCell,
 )
-from moorage.model import Cell, Instance
+from moorage.model import Cell, Instance, InstanceHolds
 from moorage.reach import Reach
 
 T = TypeVar("T")
 
-#: Holders that one answer tells of: about a megabyte, and a fraction of a second of the database.
-_AT_ONCE = 5_000
+#: Holders that one answer names, and instances: about a megabyte, and a fraction of a second of the database.
+_AT_ONCE = 2_500
+_RECORDS_AT_ONCE = 1_000
 
 
 class Look:
@@ -40,11 +43,22 @@ class Look:
         placement = self._reach.topic("placement")
         store = self._ask("the store", self._store)
         cells = self._ask("the cells", lambda: placement.call(ListCells())) or []
-        instances = self._instances(store, {cell.uuid: cell.name for cell in cells})
+        instances = self._instances({cell.uuid: cell.name for cell in cells})
+        recorded = self._recorded(store, cells)
         hosts = self._ask("the hosts", lambda: self._reach.topic("scheduler").call(ListHosts()))
         strangers = [stranger for cell in cells for stranger in self._strangers(cell)]
         drift = self._drift()
-        return Sight(store, instances, hosts, strangers, drift, self._unseen)
+        all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
+        return Sight(
+            store=store,
+            instances=instances,
+            recorded=recorded,
+            all_recorded=all_recorded,
+            hosts=hosts,
+            strangers=strangers,
+            drift=drift,
+            unseen=self._unseen,
+        )
 
     def _ask(self, part: str, question: Callable[[], T]) -> T | None:
         try:
@@ -61,19 +75,45 @@ class Look:
         of them are older than what the owners are asked next, as :meth:`sight` needs it.
         """
         placement = self._reach.topic("placement")
-        first = part = placement.call(AuditStore(limit=_AT_ONCE))
-        holders = list(part.holders)
+        first = part = placement.call(AuditStore(limit=_AT_ONCE, amounts=True))
+        holders, roots = list(part.holders), dict(part.roots)
         while part.more_after is not None:
-            part = placement.call(AuditStore(limit=_AT_ONCE, after=part.more_after))
+            part = placement.call(AuditStore(limit=_AT_ONCE, after=part.more_after, amounts=True))
             holders += part.holders
-        return structs.replace(first, holders=tuple(holders), more_after=None)
+            roots |= part.roots
+        return structs.replace(first, holders=tuple(holders), roots=roots, more_after=None)
 
-    def _instances(self, store: StoreAudit | None, cells: dict[str, str]) -> list[Instance] | None:
+    def _recorded(self, store: StoreAudit | None, cells: Sequence[Cell]) -> dict[str, Sequence[InstanceHolds]]:
+        """Ask each cell for its records, part by part; return them by cell."""
+        found: dict[str, list[InstanceHolds]] = {}
+        for cell in cells:
+            answer = self._ask(f"records of {cell.name}", partial(self._of_cell, cell))
+            if answer is not None:
+                found[cell.uuid] = answer
+        if store is not None and len(found) == len(cells):
+            # Deleted instances may be many, and are asked for only where one of theirs may have left a residue.
+            known = [instance for of_cell in found.values() for instance in of_cell]
+            unexplained = sorted(unexplained_residues(store, known))
+            for cell in cells:
+                more = self._ask(f"records of {cell.name}", partial(owning, self._reach, cell, unexplained))
+                if more is None:
+                    del found[cell.uuid]
+                else:
+                    found[cell.uuid] += more
+        return dict(found)
+
+    def _of_cell(self, cell: Cell) -> list[InstanceHolds]:
+        client = self._reach.cell(cell)
+        part = client.call(ListHoldsInCell(limit=_RECORDS_AT_ONCE))
+        found = list(part.instances)
+        while part.more_after is not None:
+            part = client.call(ListHoldsInCell(limit=_RECORDS_AT_ONCE, after=part.more_after))
+            found += part.instances
+        return found
+
+    def _instances(self, cells: dict[str, str]) -> list[Instance] | None:
         conductor = self._reach.topic("conductor")
         instances = self._ask("the instances", lambda: conductor.call(ListInstances()))
-        # Deleted instances may be many, and are asked for only where one of theirs may have left a residue.
-        if instances is not None and store is not None and unexplained_residues(store, instances):
-            instances = self._ask("deleted instances", lambda: conductor.call(ListInstances(deleted=True)))
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances
@@ -99,3 +139,15 @@ class Look:
 
     def _view(self, name: str) -> ViewDrift | None:
         return self._ask(f"the view of {name}", lambda: self._reach.topic("scheduler", name).call(CompareView()))
+
+
+def owning(reach: Reach, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:
+    """Return the records of a cell to which these instances, attempts and migrations belong, deleted ones too.
+
+    :raises MoorageError: the cell does not answer.
+    """
+    client = reach.cell(cell)
+    found: list[InstanceHolds] = []
+    for start in range(0, len(uuids), _RECORDS_AT_ONCE):
+        found += client.call(ListHoldsInCell(uuids=tuple(uuids[start : start + _RECORDS_AT_ONCE]))).instances
+    return found

@@ -6,9 +6,10 @@ A request's way: an *endpoint* hands its message to one function of a *deed*, in
 
 =====================  ===============================================================================================
 endpoints              ``endpoint`` (claims, allocations), ``provider_endpoint``, ``name_endpoint``, ``group_endpoint``,
-                       ``candidate_endpoint``, ``reshape_endpoint``, ``inspection``; ``endpoint_basis``. They are
-                       reached over the bus (``service``), in the process (``direct``) or over HTTP (``http/``)
-deeds on consumers     ``puts``, ``claims``, ``swaps``, ``moves``, ``move_ends``, ``deletes``
+                       ``candidate_endpoint``, ``reshape_endpoint``, ``heal_endpoint``, ``inspection``;
+                       ``endpoint_basis``. They are reached over the bus (``service``), in the process (``direct``)
+                       or over HTTP (``http/``)
+deeds on consumers     ``puts``, ``claims``, ``swaps``, ``moves``, ``move_ends``, ``deletes``, ``heals``
 whose is what          ``given_up``, ``shares``, ``foreign``, ``residues``
 the write              ``allocations``, ``capacity`` (the judge), ``group_rules``
 rows                   ``consumers``, ``tombstones``, ``providers``, ``groups``, ``placed``, ``seqs``; ``schema``
@@ -18,7 +19,7 @@ names                  ``names``, ``class_renaming``
 what is shown          ``consumer_list``, ``claim_list``, ``provider_list``, ``provider_outlines``, ``matching``,
                        ``usages``, ``service_list``, ``audit``; ``candidates/``
 hosts and cells        ``cells``, ``declared_down``
-kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``upgrade``; ``versions/``
+kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``recounts``, ``upgrade``; ``versions/``
 under all of it        ``bulk`` (many rows in few statements), ``races`` (a new transaction where others were faster)
 for operators          ``commands/``
 =====================  ===============================================================================================

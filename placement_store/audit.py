@@ -1,6 +1,6 @@
 """What the store says of itself: inventories that hold too much, sums that disagree, and who holds what."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import os_resource_classes
@@ -11,6 +11,7 @@ from moorage.messages import AuditStore
 from placement_store import bulk
 from placement_store.schema import (
     allocations,
+    consumer_groups,
     consumers,
     inventories,
     resource_classes,
@@ -22,7 +23,8 @@ from placement_store.schema import (
 def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit:
     """Read everything once, or a part of it; nothing is locked or changed.
 
-    Each of the two, inventories and holders, is of one moment, also while others write. ``overcommitted`` is what
+    Each of the two, inventories and holders, is of one moment, also while others write; with amounts, only within a
+    transaction that sees one. ``overcommitted`` is what
     holds more than its capacity, be it that the inventory has shrunk since; ``drifted`` is where ``used`` is not the
     sum of the allocations.
 
@@ -32,11 +34,13 @@ def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit
     names = {row.id: row.name for row in connection.execute(select(resource_classes))}
     found = [_finding(row, names) for row in connection.execute(_suspects())] if part.after == 0 else []
     last = _last_of(connection, part)
+    holders = _holders(connection, names, part.after, last, with_amounts=part.amounts)
     return StoreAudit(
         overcommitted=tuple(finding for finding in found if finding.allocated > finding.capacity),
         drifted=tuple(finding for finding in found if finding.allocated != finding.used),
-        holders=tuple(_holders(connection, names, part.after, last)),
+        holders=tuple(holders),
         more_after=last,
+        roots=_roots(connection, holders),
     )
 
 
@@ -106,7 +110,9 @@ def _last_of(connection: Connection, part: AuditStore) -> int | None:
     return number
 
 
-def _holders(connection: Connection, names: Mapping[int, str], after: int, last: int | None) -> list[Holder]:
+def _holders(
+    connection: Connection, names: Mapping[int, str], after: int, last: int | None, *, with_amounts: bool
+) -> list[Holder]:
     """Return who holds something, by the number of the consumer: those after one number, and up to another."""
     host = resource_providers.alias()
     within = allocations.c.consumer_id > after
@@ -151,7 +157,8 @@ def _holders(connection: Connection, names: Mapping[int, str], after: int, last:
     buried = {
         number for number, (row, *_) in by_consumer.items() if row.buried and not (row.claim_id or row.accepted_by)
     }
-    foreign = _amounts(connection, buried, names) if buried else {}
+    amounts = _amounts(connection, by_consumer.keys() if with_amounts else buried, names)
+    rows_of = _rows(connection, by_consumer.keys()) if with_amounts else {}
     return [
         Holder(
             uuid=rows[0].uuid,
@@ -161,10 +168,42 @@ def _holders(connection: Connection, names: Mapping[int, str], after: int, last:
             accepted_by=rows[0].accepted_by,
             allocations=sum(row.rows for row in rows),
             root_provider_uuids=tuple(row.root_uuid for row in rows if row.root_uuid is not None),
-            foreign=foreign.get(number, {}),
+            foreign=amounts.get(number, {}) if number in buried else {},
+            held=amounts.get(number, {}) if with_amounts else {},
+            **rows_of.get(number, {}),
         )
         for number, rows in by_consumer.items()
     ]
+
+
+def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, dict[str, Any]]:
+    """Return what the rows of these consumers say that only a comparison with records needs."""
+    query = select(
+        consumers.c.id,
+        consumers.c.generation,
+        consumers.c.owner,
+        resource_providers.c.uuid.label("placed_on"),
+        consumer_groups.c.uuid.label("group_uuid"),
+    ).select_from(
+        consumers.outerjoin(resource_providers, resource_providers.c.id == consumers.c.root_provider_id).outerjoin(
+            consumer_groups, consumer_groups.c.id == consumers.c.consumer_group_id
+        )
+    )
+    found = {row.id: row._asdict() for row in bulk.select_in(connection, query, consumers.c.id, sorted(consumer_ids))}
+    for row in found.values():
+        del row["id"]
+    return found
+
+
+def _roots(connection: Connection, holders: Sequence[Holder]) -> dict[str, str]:
+    """Return the root of each provider of which one of these holds something and that is none itself."""
+    named = sorted({uuid for holder in holders for uuid in holder.held})
+    root = resource_providers.alias()
+    query = select(resource_providers.c.uuid, root.c.uuid.label("root_uuid")).join_from(
+        resource_providers, root, root.c.id == resource_providers.c.root_provider_id
+    )
+    rows = bulk.select_in(connection, query, resource_providers.c.uuid, named)
+    return {row.uuid: row.root_uuid for row in rows if row.root_uuid != row.uuid}
 
 
 def _amounts(

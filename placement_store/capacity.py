@@ -147,7 +147,9 @@ def _explain(
 
 def _refusal(demand: Demand, inventory: InventoryRow | None, held: Mapping[Pair, int]) -> _Refusal | None:
     if inventory is None:
-        return _Refusal(demand, max(demand.amounts), 0.0, "no inventory") if demand.amounts else None
+        # What only shrinks, or changes hands, needs none.
+        is_asked = bool(demand.amounts) or demand.growth > 0
+        return _Refusal(demand, max(demand.amounts, default=demand.growth), 0.0, "no inventory") if is_asked else None
     used = held.get(demand.pair, inventory.used)
     free = inventory.capacity - used
     if rule := demand.breaks_unit_rules(inventory):

@@ -42,7 +42,8 @@ class InspectionEndpoint:
     @serves(AuditStore)
     def audit_store(self, message: AuditStore) -> StoreAudit:
         """Return what the store says of itself, or a part of it."""
-        return self._database.read(lambda connection: audit.report(connection, message))
+        read = self._database.read_one_moment if message.amounts else self._database.read
+        return read(lambda connection: audit.report(connection, message))
 
     @serves(ListReconciled)
     def list_reconciled(self, _message: ListReconciled) -> list[ReconcilerAction]:

@@ -12,6 +12,7 @@ from moorage.service import Periodic
 from placement_store.candidate_endpoint import CandidateEndpoint
 from placement_store.endpoint import PlacementEndpoint
 from placement_store.group_endpoint import GroupEndpoint
+from placement_store.heal_endpoint import HealEndpoint
 from placement_store.inspection import InspectionEndpoint
 from placement_store.name_endpoint import NameEndpoint
 from placement_store.names import ResourceClassNames, sync
@@ -36,6 +37,7 @@ def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
         GroupEndpoint(database, names),
         CandidateEndpoint(database, names),
         InspectionEndpoint(database),
+        HealEndpoint(database, names),
     ]
 
 

@@ -67,7 +67,7 @@ class Aftermath:
         """Return all that an audit finds, what is held otherwise than the servers say, and guests nobody wants."""
         reach = Reach(self.troop.cloud.configuration(), 60.0)
         try:
-            found, unseen = examine(lambda: Look(self.troop.cloud.configuration(), reach).sight(), settle=2.0)
+            found, unseen, _sight = examine(lambda: Look(self.troop.cloud.configuration(), reach).sight(), settle=2.0)
         finally:
             reach.close()
         wrong = [f"{finding.kind} {finding.subject}: {finding.detail}" for finding in found]

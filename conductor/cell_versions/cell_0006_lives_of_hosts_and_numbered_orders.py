@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("providers", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("cell_uuid", "agent", "number"),
     )
+    schema_changes.add_column("cell_attempts", sa.Column("accepted", sa.Boolean(), nullable=True))
     # Everything in this revision expands the schema, so that the code of the revision before works on it.
     schema_changes.declare_oldest_code("cell", "cell_0005")
     # Order numbers: an order that arrives after a later one is refused.

@@ -15,7 +15,9 @@ from moorage.model import (
     Generation,
     Name,
     ProviderAmounts,
+    RecordedHold,
     RequestId,
+    SeenConsumer,
     ServerGroup,
     Uuid,
     Value,
@@ -310,10 +312,56 @@ class AuditStore(Message[StoreAudit], frozen=True, kw_only=True):
     topic = "placement"
     method = "audit_store"
     version = "1.1"
-    since: ClassVar = {"limit": "1.5", "after": "1.5"}
+    since: ClassVar = {"limit": "1.5", "after": "1.5", "amounts": "1.6"}
     #: How many holders at most; all, where it is not said.
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] | None = None
     after: Annotated[int, Meta(ge=0)] = 0
+    #: With what each of them holds, and the consumer's row.
+    amounts: bool = False
+
+
+class Healed(Value, frozen=True, kw_only=True):
+    """What a heal has changed."""
+
+    #: The generation of each consumer that is there now.
+    generations: dict[Uuid, Generation] = {}
+    #: What was held by a claim that is on no record, and has been released.
+    released: Allocations = {}
+
+
+class HealConsumers(Mutation[Healed], frozen=True, kw_only=True):
+    """Set what some consumers hold to what their owner has on record: all of them in one transaction, or none.
+
+    Each consumer is compared with how it was ``seen`` (``ConsumerGenerationConflict`` otherwise). Amounts that are
+    missing are claimed as any claim is, and refused where they do not fit. What others have put on a consumer stays,
+    unless its claim is another than the recorded one. A consumer that was deleted for good is not revived.
+    """
+
+    topic = "placement"
+    method = "heal_consumers"
+    version = "1.6"
+    seen: Annotated[dict[Uuid, SeenConsumer], Meta(min_length=1, max_length=MAX_INSTANCES)]
+    #: What of them is to hold something. The others release all that they hold.
+    holds: Annotated[tuple[RecordedHold, ...], Meta(max_length=MAX_INSTANCES)] = ()
+    #: Those of the others that are deleted for good.
+    for_good: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)] = ()
+
+
+class Recounted(Value, frozen=True, kw_only=True):
+    """What a recount has changed."""
+
+    inventories: int = 0
+    #: Allocations without a consumer, which were removed.
+    orphans: int = 0
+
+
+class RecountInventories(Mutation[Recounted], frozen=True, kw_only=True):
+    """Set ``used`` of some providers' inventories to the sum of their allocations, without those of no consumer."""
+
+    topic = "placement"
+    method = "recount_inventories"
+    version = "1.6"
+    provider_uuids: Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
 class ReportService(Mutation[Done], frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ from moorage.model.instances import (
     Placement,
 )
 from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
+from moorage.model.recorded import InstanceHolds, RecordedHold, SeenConsumer
 from moorage.model.reshapes import (
     ChildProvider,
     Dealt,
@@ -124,6 +125,7 @@ __all__ = [
     "HostState",
     "Image",
     "Instance",
+    "InstanceHolds",
     "Inventories",
     "Inventory",
     "InventoryFields",
@@ -139,6 +141,7 @@ __all__ = [
     "ProviderReport",
     "ProviderSummary",
     "RankedHost",
+    "RecordedHold",
     "RequestId",
     "RequestSpec",
     "ReshapePlan",
@@ -148,6 +151,7 @@ __all__ = [
     "ResourceProvider",
     "ResourceRequest",
     "Resources",
+    "SeenConsumer",
     "Selection",
     "ServerGroup",
     "Shortage",

@@ -2,16 +2,39 @@
 
 from typing import Any
 
+import pytest
+
 from moorage.audit import Finding, Sight, judge, settled, unanswered, unexplained_residues
 from moorage.audit_command import examine
 from moorage.ids import derived
 from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
-from moorage.model import Attempt, Flavor, Guest, HostState, Instance
+from moorage.model import (
+    Attempt,
+    Flavor,
+    Guest,
+    HostState,
+    Instance,
+    InstanceHolds,
+    ProviderAmounts,
+    RecordedHold,
+    ServerGroup,
+)
 
 CELL = derived("audit", "cell")
 NODE, OTHER, POOL = (derived("audit", "node", number) for number in range(3))
 ONE, TWO, CLAIM = (derived("audit", "one"), derived("audit", "two"), derived("audit", "claim"))
-HOLDS = Holder(uuid=ONE, consumer_type="INSTANCE", claim_id=CLAIM, allocations=2, root_provider_uuids=(NODE,))
+ATTEMPT = derived("audit", "attempt", "one")
+AMOUNTS = {NODE: {"VCPU": 16, "MEMORY_MB": 1024}}
+HOLDS = Holder(
+    uuid=ONE,
+    consumer_type="INSTANCE",
+    claim_id=CLAIM,
+    accepted_by=ATTEMPT,
+    placed_on=NODE,
+    allocations=2,
+    held=AMOUNTS,
+    root_provider_uuids=(NODE,),
+)
 
 
 def instance(state: str = "active", **fields: Any) -> Instance:
@@ -48,9 +71,30 @@ def residue(name: str) -> Holder:
     return Holder(uuid=derived("audit", "attempt", name), consumer_type="RESIDUE", allocations=1)
 
 
+def hold(amounts: Any = None, **fields: Any) -> RecordedHold:
+    known: dict[str, Any] = {
+        "consumer_uuid": ONE,
+        "consumer_type": "INSTANCE",
+        "claim_id": CLAIM,
+        "root_provider_uuid": NODE,
+        "accepted_by": ATTEMPT,
+        "accepted_host": "host1",
+        "allocations": {uuid: ProviderAmounts(resources=part) for uuid, part in (amounts or AMOUNTS).items()},
+        "project_id": "p",
+        "user_id": "u",
+    }
+    return RecordedHold(**known | fields)
+
+
+def recorded(*holds: RecordedHold, **fields: Any) -> dict[str, list[InstanceHolds]]:
+    known: dict[str, Any] = {"instance_uuid": ONE, "state": "active", "settled": True, "attempts": (ATTEMPT,)}
+    return {CELL: [InstanceHolds(holds=holds, **known | fields)]}
+
+
 def seen(*holders: Holder, instances: Any = (), **parts: Any) -> Sight:
     hosts = [host(1, NODE), host(2, OTHER)]
-    return Sight(store=StoreAudit(holders=holders), hosts=hosts, instances=list(instances), **parts)
+    known = {"store": StoreAudit(holders=holders), "hosts": hosts, "all_recorded": True}
+    return Sight(**known | parts, instances=list(instances))
 
 
 def kinds(sight: Sight) -> list[tuple[str, str]]:
@@ -89,10 +133,6 @@ def test_a_migration_that_is_a_residue_belongs_to_the_attempt_that_it_was_left_b
 
     assert kinds(seen(HOLDS, left, instances=[instance(attempts=(attempt("one"),))])) == []
     assert kinds(seen(HOLDS, left, instances=[instance(attempts=(attempt("two"),))])) == [("leaked", TWO)]
-
-
-def test_a_moved_instance_that_holds_nothing_on_its_host_is_unheld() -> None:
-    assert ("unheld", ONE) in kinds(seen(instances=[instance("moved")]))
 
 
 def test_a_shelved_instance_holds_nothing_and_one_in_error_does_with_a_guest_that_is_wanted() -> None:
@@ -137,10 +177,24 @@ def test_while_a_cell_does_not_answer_no_residue_is_called_leaked() -> None:
     assert kinds(seen(HOLDS, residue("b"), instances=[unknown])) == []
 
 
+def test_while_the_records_of_a_cell_are_missing_no_residue_is_called_leaked() -> None:
+    assert kinds(seen(HOLDS, residue("b"), instances=[instance()], all_recorded=False)) == []
+
+
 def test_residues_that_only_a_deleted_instance_can_explain_are_found() -> None:
-    store = StoreAudit(holders=(residue("a"), residue("b"), HOLDS))
-    known = [instance(attempts=(attempt("a", "failed"),))]
+    store = StoreAudit(holders=(residue("one"), residue("b"), HOLDS))
+    [known] = recorded().values()
     assert unexplained_residues(store, known) == {derived("audit", "attempt", "b")}
+
+
+def test_a_residue_of_an_attempt_whose_guest_is_gone_is_leaked_unless_its_host_is_still_cleaned_up() -> None:
+    left, failed = residue("one"), instance("error", attempts=(attempt("one", "failed"),))
+    for expected, fields in (
+        ([("leaked", ATTEMPT)], {}),
+        ([], {"cleaned": (ATTEMPT,)}),
+        ([], {"settled": False}),
+    ):
+        assert kinds(seen(left, instances=[failed], recorded=recorded(state="error", **fields))) == expected
 
 
 def test_a_consumer_on_two_hosts_is_doubled_and_one_that_also_uses_a_pool_is_not() -> None:
@@ -156,9 +210,91 @@ def test_an_instance_with_two_active_guests_is_doubled() -> None:
     assert (finding.kind, finding.detail) == ("doubled", "has active guests on host1, host2")
 
 
-def test_an_active_instance_that_holds_nothing_on_its_host_is_unheld() -> None:
-    assert kinds(seen(instances=[instance()])) == [("unheld", ONE)]
-    assert kinds(seen(HOLDS, instances=[instance(host="host2")])) == [("unheld", ONE)]
+# --- Which claim, and how much ----------------------------------------------------------------------------------------
+
+
+def against(holder: Holder | None, *holds: RecordedHold, roots: Any = None, **fields: Any) -> list[Finding]:
+    """Judge one holder against what is on record of it."""
+    store = StoreAudit(holders=() if holder is None else (holder,), roots=roots or {})
+    return judge(seen(store=store, instances=[instance()], recorded=recorded(*(holds or (hold(),)), **fields)))
+
+
+def changed(**fields: Any) -> Holder:
+    return Holder(**{name: getattr(HOLDS, name) for name in Holder.__struct_fields__} | fields)
+
+
+def test_a_consumer_that_holds_what_is_on_record_by_the_recorded_claim_is_in_order() -> None:
+    assert against(HOLDS) == []
+
+
+def test_an_instance_that_holds_nothing_is_unheld_and_what_it_should_hold_is_named() -> None:
+    [finding] = against(None)
+    assert (finding.kind, finding.subject, finding.instance_uuid) == ("unheld", ONE, ONE)
+    assert finding.detail == (
+        f"holds nothing on host1, and should hold 1024 MEMORY_MB of provider {NODE}, 16 VCPU of provider {NODE}"
+    )
+
+
+def test_a_server_of_sixteen_that_holds_one_is_short_by_class_and_figures() -> None:
+    [finding] = against(changed(held={NODE: {"VCPU": 1, "MEMORY_MB": 1024}}))
+    assert (finding.kind, finding.subject) == ("short", ONE)
+    assert finding.detail == f"holds 1 VCPU of provider {NODE}, and should hold 16"
+    other = against(changed(held={NODE: {"VCPU": 2, "MEMORY_MB": 1024}}))
+    assert settled([finding], other) == [], "another shortage is no proof of this one"
+
+
+def test_what_others_have_put_beside_the_recorded_amounts_is_no_finding() -> None:
+    assert against(changed(held={NODE: {"VCPU": 17, "MEMORY_MB": 1024, "VGPU": 1}, POOL: {"DISK_GB": 5}})) == []
+
+
+def test_what_a_reshape_has_moved_within_the_tree_is_in_order_and_outside_of_it_is_short() -> None:
+    child = derived("audit", "child")
+    moved = changed(held={NODE: {"MEMORY_MB": 1024}, child: {"VCPU": 16}})
+    assert against(moved, roots={child: NODE}) == []
+    assert [finding.kind for finding in against(moved, roots={child: OTHER})] == ["short"]
+
+
+def test_amounts_of_a_pool_are_looked_for_on_that_pool_alone() -> None:
+    pooled = hold({**AMOUNTS, POOL: {"DISK_GB": 5}}, pools=(POOL,))
+    for held, expected in (({POOL: {"DISK_GB": 5}}, []), ({OTHER: {"DISK_GB": 5}}, ["short"])):
+        assert [finding.kind for finding in against(changed(held={**AMOUNTS, **held}), pooled)] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"claim_id": TWO}, "is placed by claim"),
+        ({"claim_id": None}, "is placed by claim (none)"),
+        ({"placed_on": OTHER}, "is placed on provider"),
+        ({"accepted_by": None}, "was accepted by attempt (none)"),
+        ({"migration_of": TWO}, "is a migration of"),
+    ],
+)
+def test_a_row_that_says_otherwise_than_the_record_is_a_finding_of_its_claim(fields: Any, words: str) -> None:
+    [finding] = [one for one in against(changed(**fields)) if one.kind == "claim"]
+    assert words in finding.detail
+
+
+def test_a_member_that_its_group_has_lost_is_a_finding_of_its_claim() -> None:
+    group = ServerGroup(uuid=TWO, policy="anti-affinity")
+    assert [finding.kind for finding in against(HOLDS, hold(group=group))] == ["claim"]
+    assert against(changed(group_uuid=TWO), hold(group=group)) == []
+
+
+def test_while_an_operation_is_under_way_the_record_is_no_measure() -> None:
+    assert against(None, settled=False) == []
+
+
+def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> None:
+    left = hold(consumer_uuid=ATTEMPT, consumer_type="RESIDUE", claim_id=None)
+    assert [finding.kind for finding in against(None, left)] == ["unheld"]
+    gone = hold(
+        {POOL: {"VCPU": 1}}, consumer_uuid=ATTEMPT, consumer_type="RESIDUE", claim_id=None, root_provider_uuid=POOL
+    )
+    assert against(None, gone) == []
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> None:
@@ -201,7 +337,7 @@ def test_a_clean_cloud_is_looked_at_once_and_a_suspect_twice() -> None:
     clean, dirty = seen(HOLDS, instances=[instance()]), seen(HOLDS)
     for sights, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
         left, slept = list(sights), []
-        found, unseen = examine(lambda left=left: left.pop(0), 5.0, slept.append)
+        found, unseen, _sight = examine(lambda left=left: left.pop(0), 5.0, slept.append)
         assert [finding.kind for finding in found] == expected
         assert (left, unseen, slept) == ([], {}, [5.0] * (len(sights) - 1))
 

@@ -97,7 +97,7 @@ def test_an_audit_finds_nothing_wrong_with_what_is_attached(room: Room, ports: P
     conf = room.cloud.configuration()
     reach = Reach(conf, 60.0)
     try:
-        found, unseen = examine(lambda: Look(conf, reach).sight(), settle=0.1)
+        found, unseen, _sight = examine(lambda: Look(conf, reach).sight(), settle=0.1)
     finally:
         reach.close()
 

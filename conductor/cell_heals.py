@@ -1,0 +1,138 @@
+"""How a cell heals: what the store has of an instance is brought into agreement with the records of the cell.
+
+It is an operation like any other, so that nothing else is begun with the instance while it is under way. What it writes
+is worked out when the step is done, and compared in the store with how the store was seen.
+"""
+
+import logging
+
+from sqlalchemy import Connection
+
+from conductor.acknowledging import Peer
+from conductor.cell_holds import CellHolds
+from conductor.cell_payloads import Healing
+from conductor.cell_records import DELETED, CellRecords
+from conductor.cell_requests import CellRequests, origin
+from conductor.operations import Operations
+from conductor.steps import HEAL, Ended, NewOperation, Operation, Record, Step, Superseded
+from moorage import errors, ids
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import HealConsumers, HealInCell, HealsBegun
+from moorage.model import InstanceHolds, SeenConsumer
+
+LOG = logging.getLogger(__name__)
+
+#: The store has not said whether it was done, or asks to be asked again.
+_UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
+
+
+class HealOrders:
+    """What a cell is ordered to heal."""
+
+    def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations, holds: CellHolds) -> None:
+        self._requests = requests
+        self._records = records
+        self._operations = operations
+        self._holds = holds
+
+    @serves(HealInCell)
+    def heal_instances(self, message: HealInCell) -> HealsBegun:
+        """Begin to heal instances; one that has no record here, or about which something is under way, is refused."""
+
+        def work(connection: Connection, begun: list[Operation]) -> HealsBegun:
+            refused: dict[str, str] = {}
+            new: dict[str, NewOperation] = {}
+            for uuid in sorted(message.instances):
+                instance = self._records.lock(connection, uuid)
+                if instance is None:
+                    refused[uuid] = f"this cell has no record of instance {uuid}"
+                elif not self._holds.of(connection, [instance])[0].settled:
+                    refused[uuid] = f"instance {uuid} is {instance.state}, and an operation on it may be under way"
+                else:
+                    new[uuid] = NewOperation(
+                        uuid=ids.derived(message.request_id, HEAL, uuid),
+                        kind=HEAL,
+                        subject=uuid,
+                        step="heal",
+                        payload=Healing(seen=message.instances[uuid]),
+                    )
+            begun += self._operations.begin(connection, list(new.values()), origin(message))
+            return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
+
+        return self._requests.once(message, work)
+
+
+class CellHeals:
+    """The step of a heal."""
+
+    def __init__(self, database: Database, records: CellRecords, holds: CellHolds, placement: Peer) -> None:
+        self._database = database
+        self._records = records
+        self._holds = holds
+        self._placement = placement
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        return {(HEAL, "heal"): self.heal}
+
+    def heal(self, operation: Operation) -> Record:
+        """Have the store hold what is on record here, and release what is not; what it refuses is the reason."""
+        recorded = self._database.read_one_moment(lambda connection: self._recorded(connection, operation))
+        seen = operation.read(Healing).seen
+        if not recorded.settled:
+            return _ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
+        message = _message(operation, recorded, seen)
+        try:
+            self._placement.call(message)
+        except _UNDECIDED:
+            raise
+        except (errors.CapacityExceeded, errors.GroupRuleRefused) as fault:
+            return self._without_room(operation, message, fault)
+        except errors.MoorageError as fault:
+            return _ended(str(fault))
+        LOG.warning("What the store has of instance %s agrees with its records again", operation.subject)
+        return lambda _connection: Ended()
+
+    def _recorded(self, connection: Connection, operation: Operation) -> InstanceHolds:
+        instance = self._records.read(connection, operation.subject)
+        if instance is None:
+            raise Superseded
+        return self._holds.of(connection, [instance], besides=[operation.uuid])[0]
+
+    def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> Record:
+        """Release what is held by claims that are on no record, and end: it may be in the way of other instances."""
+        known = {hold.consumer_uuid: hold.claim_id for hold in message.holds}
+        stale = {
+            uuid: seen
+            for uuid, seen in message.seen.items()
+            if seen.claim_id is not None and seen.claim_id != known.get(uuid)
+        }
+        if not stale:
+            return _ended(str(fault))
+        for_good = tuple(uuid for uuid in message.for_good if uuid in stale)
+        release = HealConsumers(request_id=operation.derived("release"), seen=stale, for_good=for_good)
+        try:
+            self._placement.call(release)
+        except _UNDECIDED:
+            raise
+        except errors.MoorageError as second:
+            return _ended(f"{fault} {second}")
+        return _ended(f"{fault} What it held by a claim that is on no record is released.")
+
+
+def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, SeenConsumer]) -> HealConsumers:
+    holds = tuple(hold for hold in recorded.holds if hold.consumer_uuid in seen)
+    others = seen.keys() - {hold.consumer_uuid for hold in holds}
+    lives = recorded.state != DELETED
+    return HealConsumers(
+        request_id=operation.derived("heal"),
+        seen=seen,
+        holds=holds,
+        # Of migrations and residues that are over, nothing is ever to come back.
+        for_good=tuple(sorted(uuid for uuid in others if uuid != recorded.instance_uuid or not lives)),
+    )
+
+
+def _ended(reason: str) -> Record:
+    return lambda _connection: Ended(reason)

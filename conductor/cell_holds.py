@@ -1,0 +1,205 @@
+"""What the instances of a cell hold according to its records: what the store is compared with, and healed by."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+from sqlalchemy import Connection
+
+from conductor.cell_attempts import ACTIVE as STANDING
+from conductor.cell_attempts import AttemptRecord
+from conductor.cell_migrations import MigrationRecord, MigrationRecords
+from conductor.cell_payloads import Cleaning
+from conductor.cell_records import ACTIVE, DELETED, ERROR, MOVED, SHELVED, CellInstance, CellRecords
+from conductor.operations import Operations, PendingOperation
+from conductor.steps import CLEAN, CONFIRM, REVERT
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.messages import HoldsInCell, ListHoldsInCell
+from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
+
+#: Who asks for claims, and so answers for them.
+_OWNER = "conductor"
+#: In these states nothing is in the air, as long as no operation is under way.
+_AT_REST = (ACTIVE, ERROR, MOVED, SHELVED, DELETED)
+#: As long as one of these steps is tried in vain, both sides of a move are held as before it was ended.
+_UNENDED = {(CONFIRM, "destroy"), (CONFIRM, "end"), (REVERT, "destroy"), (REVERT, "give_back")}
+
+
+class CellHolds:
+    """Works out what is held from the records, and shows it. It changes nothing."""
+
+    def __init__(
+        self, database: Database, records: CellRecords, migrations: MigrationRecords, operations: Operations
+    ) -> None:
+        self._database = database
+        self._records = records
+        self._migrations = migrations
+        self._operations = operations
+
+    @serves(ListHoldsInCell)
+    def list_holds(self, message: ListHoldsInCell) -> HoldsInCell:
+        """Answer with what the instances of this cell hold according to its records, or with a part of that."""
+        return self._database.read_one_moment(lambda connection: self._listed(connection, message))
+
+    def _listed(self, connection: Connection, message: ListHoldsInCell) -> HoldsInCell:
+        if message.uuids:
+            return HoldsInCell(instances=tuple(self.of(connection, self._records.owning(connection, message.uuids))))
+        part = self._records.part(connection, message.after, message.limit)
+        more = part[-1].uuid if len(part) == message.limit else None
+        return HoldsInCell(instances=tuple(self.of(connection, part)), more_after=more)
+
+    def of(
+        self, connection: Connection, instances: Sequence[CellInstance], *, besides: Collection[str] = ()
+    ) -> list[InstanceHolds]:
+        """Return what these instances hold.
+
+        :param besides: operations that do not count as being under way.
+        """
+        uuids = [instance.uuid for instance in instances]
+        attempts = self._records.attempts_of(connection, uuids)
+        migrations = self._migrations.of_instances(connection, uuids)
+        subjects = [*uuids, *(each.attempt_id for made in attempts.values() for each in made if each.ended)]
+        pending = self._operations.all_pending(connection, subjects)
+        cleanings = {
+            subject: each for subject, under_way in pending.items() for each in under_way if each.kind == CLEAN
+        }
+        return [
+            _holds(
+                instance,
+                attempts.get(instance.uuid, []),
+                migrations.get(instance.uuid, {}),
+                [each for each in pending.get(instance.uuid, ()) if each.uuid not in besides],
+                cleanings,
+            )
+            for instance in instances
+        ]
+
+
+def _holds(
+    instance: CellInstance,
+    attempts: Sequence[AttemptRecord],
+    migrations: dict[str, MigrationRecord],
+    pending: Iterable[PendingOperation],
+    cleanings: Mapping[str, PendingOperation],
+) -> InstanceHolds:
+    by_number = {attempt.number: attempt for attempt in attempts}
+    current = by_number.get(instance.attempt_number)
+    settled = instance.state in _AT_REST and all(_leaves_alone(instance, each) for each in pending)
+    holds = [
+        hold
+        for attempt in attempts
+        if attempt.accepted and attempt.may_have_a_guest and attempt.attempt_id in cleanings
+        for hold in _residue(instance, attempt, cleanings[attempt.attempt_id])
+    ]
+    if settled and instance.state == MOVED:
+        move = migrations.get(instance.migration_uuid or "")
+        source = None if move is None else by_number.get(move.source_number)
+        if current is None or move is None or source is None or None in (current.encoded_selection, move.held):
+            settled = False
+        else:
+            holds += _of_a_move(instance, move, source, current)
+    elif settled and current is not None and current.state == STANDING and instance.claim_id is not None:
+        # Records of earlier versions may have lost what it was claimed with.
+        settled = current.encoded_selection is not None
+        holds += _of_instance(instance, current) if settled else []
+    return InstanceHolds(
+        instance_uuid=instance.uuid,
+        state=instance.state,
+        settled=settled,
+        holds=tuple(holds),
+        attempts=tuple(attempt.attempt_id for attempt in attempts),
+        cleaned=tuple(attempt.attempt_id for attempt in attempts if attempt.attempt_id in cleanings),
+        migrations=tuple(sorted(migrations)),
+    )
+
+
+def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
+    """Tell whether an operation that is under way will not change what is held before something else has."""
+    return instance.state == MOVED and pending.is_stuck and (pending.kind, pending.step) in _UNENDED
+
+
+# --- What one consumer holds ------------------------------------------------------------------------------------------
+
+
+def _of_instance(instance: CellInstance, current: AttemptRecord) -> list[RecordedHold]:
+    return _hold(instance, current, _amounts(current.selection.allocation_request))
+
+
+def _of_a_move(
+    instance: CellInstance, move: MigrationRecord, source: AttemptRecord, current: AttemptRecord
+) -> list[RecordedHold]:
+    """Return what both sides of a move hold: of a pool that both use, the instance holds the larger amount."""
+    _spec, request = move.claimed_with
+    held, claimed = _amounts(request), _amounts(current.selection.allocation_request)
+    pools = set(source.selection.shared_providers) & {uuid for uuid, _ in claimed}
+    shared = Counter({pair: amount for pair, amount in held.items() if pair[0] in pools})
+    return [
+        *_hold(instance, current, claimed | shared),
+        *_hold(
+            instance,
+            source,
+            held - shared,
+            consumer_uuid=move.uuid,
+            consumer_type="MIGRATION",
+            migration_of=instance.uuid,
+        ),
+    ]
+
+
+def _residue(instance: CellInstance, attempt: AttemptRecord, cleaning: PendingOperation) -> list[RecordedHold]:
+    """Return what is held for a guest that a host may still have: of pools, nothing."""
+    if attempt.encoded_selection is None:
+        return []
+    uuid = msgspec.json.decode(cleaning.payload, type=Cleaning).residue_uuid
+    of_host = Counter(
+        {
+            pair: amount
+            for pair, amount in _amounts(attempt.selection.allocation_request).items()
+            if pair[0] not in attempt.selection.shared_providers
+        }
+    )
+    return _hold(
+        instance,
+        attempt,
+        of_host,
+        consumer_uuid=uuid or attempt.attempt_id,
+        consumer_type="RESIDUE",
+        claim_id=None,
+        migration_of=None if uuid in (None, attempt.attempt_id) else instance.uuid,
+        group=None,
+        owner=None,
+    )
+
+
+def _hold(
+    instance: CellInstance, attempt: AttemptRecord, amounts: Counter[tuple[str, str]], **other: object
+) -> list[RecordedHold]:
+    """Return what a consumer holds on the host of an attempt; nothing, where there is nothing to be held."""
+    selection: Selection = attempt.selection
+    resources: dict[str, dict[str, int]] = {}
+    for (uuid, name), amount in sorted(amounts.items()):
+        resources.setdefault(uuid, {})[name] = amount
+    if not resources:
+        return []
+    hold = RecordedHold(
+        consumer_uuid=instance.uuid,
+        consumer_type="INSTANCE",
+        claim_id=attempt.claim_id,
+        root_provider_uuid=selection.compute_node_uuid,
+        accepted_by=attempt.attempt_id,
+        accepted_host=attempt.host,
+        allocations={uuid: ProviderAmounts(resources=part) for uuid, part in resources.items()},
+        pools=tuple(uuid for uuid in selection.shared_providers if uuid in resources),
+        project_id=instance.spec.project_id,
+        user_id=instance.spec.user_id,
+        group=instance.spec.server_group,
+        owner=_OWNER,
+    )
+    return [msgspec.structs.replace(hold, **other)]
+
+
+def _amounts(request: AllocationRequest) -> Counter[tuple[str, str]]:
+    return Counter(
+        {(uuid, name): amount for uuid, part in request.allocations.items() for name, amount in part.resources.items()}
+    )

@@ -1,0 +1,222 @@
+"""What heals the findings of an audit: planned from what was seen, and carried out by the store and by the cells."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from moorage import errors, ids
+from moorage.audit import RESIDUE, Finding, Sight
+from moorage.inspection import Holder
+from moorage.looking import owning
+from moorage.messages import (
+    GetAllocations,
+    HealConsumers,
+    HealInCell,
+    ListCells,
+    ListOperationsInCell,
+    OwnsClaim,
+    RecountInventories,
+)
+from moorage.model import Cell, InstanceHolds, SeenConsumer
+from moorage.reach import Reach
+
+LOG = logging.getLogger(__name__)
+
+#: Instances in one order, and providers in one recount.
+_AT_ONCE = 100
+#: Seconds that a cell may take until another of its heals has ended.
+_PATIENCE = 60.0
+_INTERVAL = 0.2
+#: Whose claims a conductor answers for.
+_CONDUCTORS = "conductor"
+
+_BY_RECORDS = frozenset({"unheld", "claim", "short", "leaked"})
+_RECOUNT = "count anew what is used of the provider"
+_UNKNOWN = "release it, if the conductor does not know it either"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done, and for each finding what that is."""
+
+    #: Providers whose inventories are to be counted.
+    recounted: set[str] = field(default_factory=set)
+    #: By cell and instance, the consumers as they were seen.
+    in_cells: dict[str, dict[str, dict[str, SeenConsumer]]] = field(default_factory=dict)
+    #: Consumers that belong to nothing on any cell's record, each with the instance that it would belong to.
+    released: dict[str, tuple[Holder, str | None]] = field(default_factory=dict)
+    #: In words, by the finding's key.
+    remedies: dict[tuple[str, str, str], str] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to be done."""
+        return bool(self.recounted or self.in_cells or self.released)
+
+
+class Healer:
+    """Plans and heals; what cannot be healed stays a finding, with the reason.
+
+    :param clock: seconds, for how long a cell is waited for.
+    """
+
+    def __init__(
+        self,
+        reach: Reach,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._reach = reach
+        self._clock = clock
+        self._sleep = sleep
+
+    # --- Planning -----------------------------------------------------------------------------------------------------
+
+    def plan(self, findings: Sequence[Finding], sight: Sight) -> Plan:
+        """Return what would heal findings; nothing is changed.
+
+        :raises MoorageError: the store or a cell does not answer any more.
+        """
+        plan = Plan()
+        if sight.store is None:
+            return plan
+        holders = {holder.uuid: holder for holder in sight.store.holders if holder.uuid is not None}
+        orphans = {uuid for holder in sight.store.holders if holder.uuid is None for uuid in holder.held}
+        for finding in findings:
+            if finding.kind == "drifted":
+                self._recount(plan, finding, [finding.subject])
+            elif finding.kind == "leaked" and finding.instance_uuid is None:
+                self._recount(plan, finding, orphans)
+        by_records = [one for one in findings if one.kind in _BY_RECORDS and one.instance_uuid is not None]
+        recorded = self._recorded(sight, by_records)
+        for finding in by_records:
+            found = recorded.get(str(finding.instance_uuid))
+            if found is not None:
+                self._in_cell(plan, finding, *found, holders)
+            elif (holder := holders.get(finding.subject)) is not None:
+                plan.remedies[finding.key] = self._release(plan, finding, holder, sight)
+        return plan
+
+    @staticmethod
+    def _recount(plan: Plan, finding: Finding, provider_uuids: Iterable[str]) -> None:
+        # A provider that is gone is named by its number: nothing can be done there.
+        plan.recounted |= {uuid for uuid in provider_uuids if not uuid.startswith("#")}
+        plan.remedies[finding.key] = _RECOUNT
+
+    def _recorded(self, sight: Sight, findings: Iterable[Finding]) -> dict[str, tuple[str, InstanceHolds]]:
+        """Return the records of the instances of these findings, each with its cell; deleted ones are asked for."""
+        known = {one.instance_uuid: (cell, one) for cell, recorded in sight.recorded.items() for one in recorded}
+        unknown = sorted({str(one.instance_uuid) for one in findings} - known.keys())
+        if unknown and sight.all_recorded:
+            for cell in self._cells():
+                known |= {one.instance_uuid: (cell.uuid, one) for one in owning(self._reach, cell, unknown)}
+        return known
+
+    def _in_cell(
+        self, plan: Plan, finding: Finding, cell: str, recorded: InstanceHolds, holders: Mapping[str, Holder]
+    ) -> None:
+        if not recorded.settled:
+            plan.remedies[finding.key] = f"nothing yet: the instance is {recorded.state}, and may be worked on"
+            return
+        seen = plan.in_cells.setdefault(cell, {}).setdefault(recorded.instance_uuid, {})
+        for uuid in (finding.subject, *(hold.consumer_uuid for hold in recorded.holds)):
+            if uuid not in seen:
+                seen[uuid] = self._seen(uuid, holders.get(uuid))
+        plan.remedies[finding.key] = f"set it to what its cell has on record ({recorded.state})"
+
+    def _seen(self, uuid: str, holder: Holder | None) -> SeenConsumer:
+        """Return a consumer as it was seen; one that holds nothing may have a row all the same."""
+        if holder is not None:
+            return SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)
+        try:
+            consumer = self._reach.topic("placement").call(GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            return SeenConsumer()
+        return SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
+
+    @staticmethod
+    def _release(plan: Plan, finding: Finding, holder: Holder, sight: Sight) -> str:
+        if not sight.all_recorded:
+            return "nothing: not all cells have answered, and one of them may know it"
+        is_ours = holder.consumer_type == RESIDUE or holder.owner == _CONDUCTORS
+        if not is_ours:
+            return f"nothing: it is the business of its owner, {holder.owner or 'who is not named'}"
+        plan.released[finding.subject] = (holder, finding.instance_uuid)
+        return _UNKNOWN
+
+    # --- Carrying out -------------------------------------------------------------------------------------------------
+
+    def carry_out(self, plan: Plan) -> dict[str, str]:
+        """Do what is planned; return the reasons why something could not be done, by instance or consumer.
+
+        :raises MoorageError: the store or a cell does not answer any more; it can all be done again.
+        """
+        reasons: dict[str, str] = {}
+        placement = self._reach.topic("placement")
+        for part in _parts(sorted(plan.recounted)):
+            placement.call(RecountInventories(request_id=ids.fresh(), provider_uuids=tuple(part)))
+        for uuid, (holder, instance_uuid) in sorted(plan.released.items()):
+            if (reason := self._release_unknown(holder, instance_uuid)) is not None:
+                reasons[uuid] = reason
+        for cell in self._cells():
+            if cell.uuid in plan.in_cells:
+                reasons |= self._heal_in(cell, plan.in_cells[cell.uuid])
+        return reasons
+
+    def _release_unknown(self, holder: Holder, instance_uuid: str | None) -> str | None:
+        """Release what no cell knows, if the super conductor does not want it either; return why not."""
+        uuid, for_good = str(holder.uuid), True
+        if holder.claim_id is not None:
+            question = OwnsClaim(request_id=ids.fresh(), consumer_uuid=instance_uuid or uuid, claim_id=holder.claim_id)
+            try:
+                if self._reach.topic("conductor").call(question).owned:
+                    return "its conductor wants it"
+                for_good = holder.migration_of is not None
+            except errors.InstanceNotFound:
+                LOG.info("No conductor and no cell has a record of consumer %s", uuid)
+            except errors.MoorageError as fault:
+                return str(fault)
+        seen = {uuid: SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)}
+        message = HealConsumers(request_id=ids.fresh(), seen=seen, for_good=(uuid,) if for_good else ())
+        try:
+            self._reach.topic("placement").call(message)
+        except errors.Unavailable:
+            raise
+        except errors.MoorageError as fault:
+            return str(fault)
+        return None
+
+    def _heal_in(self, cell: Cell, instances: Mapping[str, Mapping[str, SeenConsumer]]) -> dict[str, str]:
+        reasons: dict[str, str] = {}
+        for part in _parts(sorted(instances)):
+            order = HealInCell(request_id=ids.fresh(), instances={uuid: dict(instances[uuid]) for uuid in part})
+            begun = self._reach.cell(cell).call(order)
+            reasons |= begun.refused | self._ended(cell, begun.operations)
+        return reasons
+
+    def _ended(self, cell: Cell, operations: Mapping[str, str]) -> dict[str, str]:
+        """Wait until these operations have ended; return the reasons of those that could not be done, by instance."""
+        reasons: dict[str, str] = {}
+        left, until = dict(operations), self._clock() + _PATIENCE
+        while left:
+            for instance_uuid, uuid in list(left.items()):
+                found = self._reach.cell(cell).call(ListOperationsInCell(uuid=uuid, ended=True))
+                if any(state.state == "pending" for state in found):
+                    continue
+                del left[instance_uuid]
+                until = self._clock() + _PATIENCE
+                if found and found[0].reason is not None:
+                    reasons[instance_uuid] = found[0].reason
+            if left and self._clock() > until:
+                return reasons | dict.fromkeys(left, f"cell {cell.name} is still at it: `moorage operation list`")
+            if left:
+                self._sleep(_INTERVAL)
+        return reasons
+
+    def _cells(self) -> list[Cell]:
+        return self._reach.topic("placement").call(ListCells())
+
+
+def _parts(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    for start in range(0, len(values), _AT_ONCE):
+        yield values[start : start + _AT_ONCE]

@@ -1,0 +1,213 @@
+"""Heals: consumers are set to what their owner has on record, after the store has lost or changed what they held.
+
+A heal is a write like any other: it goes through the same locks and the same predicate, so it never over-commits. What
+differs is where the claim comes from. It is not made here: it is the one on record, under its own id, accepted by the
+attempt that had accepted it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from moorage import errors
+from moorage.messages import HealConsumers, Healed
+from moorage.model import RecordedHold, SeenConsumer
+from placement_store import allocations, consumers, given_up, groups, providers, residues, shares, tombstones
+from placement_store.allocations import Change
+from placement_store.consumers import UNCLAIMED, Holding, Pair
+from placement_store.names import ResourceClassNames
+from placement_store.providers import ProviderKey
+
+
+def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
+    """Set what these consumers hold to what is on record of them: all of them, or none.
+
+    :raises ConsumerGenerationConflict: a consumer is not as it was seen; its generation or its claim is another.
+    :raises ConsumerDeleted: one that is to hold something has been deleted for good, or its guest is known to be gone.
+    :raises InvalidRequest: one that is to hold something was not seen, or is to be deleted as well.
+    :raises ProviderNotFound: a host's own provider or a pool does not exist.
+    :raises CapacityExceeded: what is missing does not fit.
+    :raises GroupRuleRefused: the rule of a server group does not let its member be on its host.
+    :raises Moved: something has changed since it was read; a new transaction may succeed.
+    """
+    holds = {hold.consumer_uuid: hold for hold in message.holds}
+    _require_sense(message, holds)
+    # Before anything is locked, and in one order: see `claims.bound`.
+    known = {hold.group.uuid: hold.group for hold in message.holds if hold.group is not None}
+    group_ids = {uuid: groups.bind(connection, known[uuid]) for uuid in sorted(known)}
+    found = consumers.holdings(connection, message.seen)
+    for uuid, seen in message.seen.items():
+        _require_as_seen(uuid, seen, found.get(uuid))
+    named = {uuid for hold in message.holds for uuid in (hold.root_provider_uuid, *hold.allocations)}
+    keys = providers.keys_found(connection, named)
+    changes = [_held(connection, hold, found.get(uuid), keys, group_ids, names) for uuid, hold in holds.items()]
+    for uuid in message.seen.keys() - holds.keys():
+        changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
+    allocations.write(connection, changes, names, roots=dict(keys.values()))
+    released = _net_release(changes)
+    return Healed(
+        generations={change.uuid: _generation(change) for change in changes if not change.for_good},
+        released=shares.described(connection, released, names),
+    )
+
+
+def _require_sense(message: HealConsumers, holds: Mapping[str, RecordedHold]) -> None:
+    for number, hold in enumerate(message.holds):
+        if hold.consumer_uuid not in message.seen:
+            raise errors.InvalidRequest(path=f"$.holds[{number}]", reason="it is not said how the consumer was seen")
+        if (hold.claim_id is None) != (hold.consumer_type == residues.RESIDUE):
+            raise errors.InvalidRequest(path=f"$.holds[{number}].claim_id", reason="a residue alone has no claim")
+    for number, uuid in enumerate(message.for_good):
+        if uuid not in message.seen or uuid in holds:
+            raise errors.InvalidRequest(path=f"$.for_good[{number}]", reason="it was not seen, or is to hold something")
+
+
+def _require_as_seen(uuid: str, seen: SeenConsumer, holding: Holding | None) -> None:
+    found = None if holding is None else holding.generation
+    # A store that was restored gives generations out once more: the claim tells two of them apart.
+    if found != seen.generation or (holding is not None and holding.claim_id != seen.claim_id):
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=seen.generation, found=found)
+
+
+# --- What is to be held -----------------------------------------------------------------------------------------------
+
+
+def _held(
+    connection: Connection,
+    hold: RecordedHold,
+    holding: Holding | None,
+    keys: Mapping[str, ProviderKey],
+    group_ids: Mapping[str, int],
+    names: ResourceClassNames,
+) -> Change:
+    tombstones.require_unburied(connection, hold.consumer_uuid, holding)
+    if hold.claim_id is None and tombstones.buried(connection, [hold.accepted_by]):
+        # Its host has reported that guest gone.
+        raise errors.ConsumerDeleted(consumer_uuid=hold.accepted_by)
+    root = keys.get(hold.root_provider_uuid)
+    if root is None:
+        raise providers.provider_not_found(hold.root_provider_uuid)
+    # What another claim holds cannot be told apart: it goes whole. Without a claim, and under the recorded one, what
+    # is beyond the record has been put there by others, and stays.
+    is_its_own = holding is not None and holding.claim_id in (None, hold.claim_id)
+    own = replace(holding, root_provider_id=root.root_id) if holding is not None and is_its_own else None
+    before = Counter({} if own is None else own.amounts)
+    missing = _missing(connection, hold, own, root.root_id, keys, names)
+    return Change(
+        uuid=hold.consumer_uuid,
+        before=holding,
+        after=before + missing,
+        named=frozenset({root.id}),
+        columns=_columns(hold, root.root_id, group_ids),
+        claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
+        # The record says what it was claimed with; what one unit may be was decided then.
+        inherited=True,
+    )
+
+
+def _missing(
+    connection: Connection,
+    hold: RecordedHold,
+    own: Holding | None,
+    root_id: int,
+    keys: Mapping[str, ProviderKey],
+    names: ResourceClassNames,
+) -> Counter[Pair]:
+    """Return what a consumer lacks of what is on record, each where it was claimed, or in the host's tree beside it."""
+    wanted = {uuid: part.resources for uuid, part in hold.allocations.items()}
+    there: Counter[Pair] = Counter()
+    if own is not None:
+        there = +given_up.located(connection, own, wanted, keys, given_up.on_host(connection, own), names)
+    present = {uuid: resources for uuid, resources in wanted.items() if uuid in keys}
+    of_tree = {key.id for key in keys.values() if key.root_id == root_id}
+    claimed = Counter(allocations.numbered(present, keys, names, connection))
+    lacking: Counter[int] = Counter()
+    for uuid, resources in wanted.items():
+        if uuid not in keys and uuid in hold.pools:
+            raise providers.provider_not_found(uuid)
+        if uuid not in keys or keys[uuid].id in of_tree:
+            lacking.update({names.id_of(name, connection): amount for name, amount in resources.items()})
+    tree_ids = providers.tree_ids(connection, [root_id])
+    for (provider_id, number), amount in there.items():
+        if provider_id in tree_ids:
+            lacking[number] -= amount
+    pools = Counter({pair: amount for pair, amount in claimed.items() if pair[0] not in of_tree}) - there
+    return pools + _spread(connection, +lacking, claimed - there, tree_ids)
+
+
+def _spread(
+    connection: Connection, lacking: Counter[int], claimed: Mapping[Pair, int], tree_ids: Sequence[int]
+) -> Counter[Pair]:
+    """Return where in a tree amounts by class are to be held: where they were claimed, else where there is room.
+
+    What fits nowhere is left with a provider that has the class, or was claimed of, for the predicate to refuse.
+    """
+    inventories = providers.inventories_of(connection, tree_ids)
+    found: Counter[Pair] = Counter()
+    for number, amount in sorted(lacking.items()):
+        having = [one for one in tree_ids if number in inventories.get(one, {})]
+        by_claim = [one for one in having if (one, number) in claimed]
+        # A reshape may have taken the class away from where it was claimed.
+        free = {one: int(inventories[one][number].capacity) - inventories[one][number].used for one in having}
+        left = amount
+        for one in by_claim:
+            here = min(left, claimed[one, number])
+            found[one, number] += here
+            left -= here
+        for one in sorted(having, key=lambda one: -free[one]):
+            here = min(left, max(0, free[one] - found[one, number]))
+            found[one, number] += here
+            left -= here
+        if left:
+            stands = (by_claim or having or [pair[0] for pair in claimed if pair[1] == number] or list(tree_ids))[0]
+            found[stands, number] += left
+    return +found
+
+
+def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+    """Return the columns of a consumer as its owner has it; a group that is not recorded stays as it is."""
+    group: dict[str, int | None] = {} if hold.group is None else {"consumer_group_id": group_ids[hold.group.uuid]}
+    if hold.claim_id is None:
+        group = {"consumer_group_id": None}
+    fields = {name: value for name, value in UNCLAIMED.items() if name not in ("accepted_at", "claimed_at")}
+    return {
+        **fields,
+        "claim_id": hold.claim_id,
+        "root_provider_id": root_id,
+        "accepted_by": hold.accepted_by,
+        "accepted_host": hold.accepted_host,
+        "owner": hold.owner,
+        "project_id": hold.project_id,
+        "user_id": hold.user_id,
+        "consumer_type": hold.consumer_type,
+        "migration_of": hold.migration_of,
+        "known_over_rpc": True,
+        **group,
+    }
+
+
+# --- What is not ------------------------------------------------------------------------------------------------------
+
+
+def _released(uuid: str, holding: Holding | None, *, for_good: bool) -> list[Change]:
+    """Return what releases all that a consumer holds which is on no record."""
+    if not for_good and (holding is None or not (holding.rows or holding.claim_id)):
+        return []
+    return [Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=for_good)]
+
+
+def _net_release(changes: Sequence[Change]) -> Counter[Pair]:
+    """Return what these consumers held together beyond what they hold now."""
+    before: Counter[Pair] = Counter()
+    after: Counter[Pair] = Counter()
+    for change in changes:
+        before.update(change.held)
+        after.update(dict(change.after))
+    return before - after
+
+
+def _generation(change: Change) -> int:
+    return 1 if change.before is None else change.before.generation + 1

@@ -1,0 +1,59 @@
+"""Recounts: `used` of inventories is set to the sum of their allocations, where somebody has written to the tables."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, func, select
+
+from moorage.messages import Recounted
+from placement_store import bulk, feed, providers
+from placement_store.schema import allocations, consumers, inventories
+
+
+def recount(connection: Connection, provider_uuids: Collection[str]) -> Recounted:
+    """Remove the allocations of these providers that belong to no consumer, and count the others anew.
+
+    Providers that do not exist are passed over.
+
+    :raises Moved: one of them has been deleted meanwhile; a new transaction may succeed.
+    """
+    ids = sorted(key.id for key in providers.keys_found(connection, provider_uuids).values())
+    # A provider's row is the lock on its allocations: all that others have written of it is committed now, and a
+    # consumer is written in the same transaction as what it holds.
+    providers.move_rows(connection, ids, generation=0)
+    orphans = _orphans(connection, ids)
+    for chunk in bulk.chunks(orphans):
+        connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
+    changed = _count(connection, ids)
+    feed.record(connection, provider_ids=ids)
+    return Recounted(inventories=changed, orphans=len(orphans))
+
+
+def _orphans(connection: Connection, ids: Sequence[int]) -> list[int]:
+    # SELECT a.id FROM allocations a LEFT JOIN consumers c ON c.id = a.consumer_id
+    #  WHERE c.id IS NULL AND a.resource_provider_id IN (...)
+    query = (
+        select(allocations.c.id)
+        .select_from(allocations.outerjoin(consumers, consumers.c.id == allocations.c.consumer_id))
+        .where(consumers.c.id.is_(None))
+    )
+    return sorted(row.id for row in bulk.select_in(connection, query, allocations.c.resource_provider_id, ids))
+
+
+def _count(connection: Connection, ids: Sequence[int]) -> int:
+    # UPDATE inventories SET used = (SELECT COALESCE(SUM(used), 0) FROM allocations WHERE ...)
+    #  WHERE resource_provider_id IN (...) AND used <> (the same)
+    table = inventories.c
+    held = (
+        select(func.coalesce(func.sum(allocations.c.used), 0))
+        .where(
+            allocations.c.resource_provider_id == table.resource_provider_id,
+            allocations.c.resource_class_id == table.resource_class_id,
+        )
+        .correlate(inventories)
+        .scalar_subquery()
+    )
+    changed = 0
+    for chunk in bulk.chunks(ids):
+        these = (table.resource_provider_id.in_(chunk), table.used != held)
+        changed += connection.execute(inventories.update().where(*these).values(used=held)).rowcount
+    return changed

@@ -1,0 +1,348 @@
+"""Consumers are set to what their owner has on record: under the recorded claim, and only where it fits."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from move_builders import FREE, LARGE, SMALL, Moving, disk, row
+from placement_builders import Amounts, Store
+from sqlalchemy import delete, select, update
+
+from moorage import errors, ids
+from moorage.messages import AuditStore, HealConsumers, Healed, Recounted, RecountInventories
+from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
+from placement_store import audit
+from placement_store.heal_endpoint import HealEndpoint
+from placement_store.schema import allocations, consumers, inventories, tombstones
+
+
+def heal_message(*holds: RecordedHold, seen: dict[str, SeenConsumer], **more: Any) -> HealConsumers:
+    return HealConsumers(**{"request_id": ids.fresh()} | more, seen=seen, holds=holds)
+
+
+def hold(uuid: str, claim_id: str | None, amounts: Amounts, attempt: str, **more: Any) -> RecordedHold:
+    fields: dict[str, Any] = {
+        "consumer_type": "INSTANCE",
+        "root_provider_uuid": next(iter(amounts)),
+        "accepted_host": "source",
+        "project_id": "project",
+        "user_id": "user",
+        "owner": "conductor",
+    }
+    parts = {uuid: ProviderAmounts(resources=dict(resources)) for uuid, resources in amounts.items()}
+    return RecordedHold(**fields | more, consumer_uuid=uuid, claim_id=claim_id, accepted_by=attempt, allocations=parts)
+
+
+def source_hold(moving: Moving, **more: Any) -> RecordedHold:
+    return hold(moving.uuid, moving.source_claim, moving.held, moving.attempt, **more)
+
+
+def seen(store: Store, *uuids: str) -> dict[str, SeenConsumer]:
+    """Return these consumers as the store has them."""
+    found: dict[str, SeenConsumer] = {}
+    for uuid in uuids:
+        try:
+            consumer = store.consumer(uuid)
+        except errors.ConsumerNotFound:
+            found[uuid] = SeenConsumer()
+        else:
+            found[uuid] = SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
+    return found
+
+
+@pytest.fixture
+def heal(store: Store) -> Callable[..., Healed]:
+    """Heal consumers that have been seen as they are."""
+    endpoint = HealEndpoint(store.database, store.names)
+
+    def healed(*holds: RecordedHold, gone: tuple[str, ...] = (), **more: Any) -> Healed:
+        named = [*(hold.consumer_uuid for hold in holds), *gone]
+        return endpoint.heal_consumers(heal_message(*holds, **{"seen": seen(store, *named)} | more))
+
+    return healed
+
+
+@pytest.fixture
+def recount(store: Store) -> Callable[..., Recounted]:
+    endpoint = HealEndpoint(store.database, store.names)
+
+    def counted(*uuids: str) -> Recounted:
+        return endpoint.recount_inventories(RecountInventories(request_id=ids.fresh(), provider_uuids=uuids))
+
+    return counted
+
+
+def lose(store: Store, uuid: str) -> None:
+    """Let the store have no trace of a consumer, with the sums as they are then."""
+    number = select(consumers.c.id).where(consumers.c.uuid == uuid).scalar_subquery()
+    with store.database.engine.connect() as connection, connection.begin():
+        for held in connection.execute(select(allocations).where(allocations.c.consumer_id == number)).all():
+            connection.execute(
+                update(inventories)
+                .where(
+                    inventories.c.resource_provider_id == held.resource_provider_id,
+                    inventories.c.resource_class_id == held.resource_class_id,
+                )
+                .values(used=inventories.c.used - held.used)
+            )
+        connection.execute(delete(allocations).where(allocations.c.consumer_id == number))
+        connection.execute(delete(consumers).where(consumers.c.uuid == uuid))
+
+
+Heal = Callable[..., Healed]
+
+
+def test_a_lost_consumer_is_rebuilt_under_its_own_claim_and_can_be_moved(
+    store: Store, heal: Heal, i1: Moving, source: str, destination: str, pool: str
+) -> None:
+    lose(store, i1.uuid)
+    assert store.used(source) == FREE
+
+    healed = heal(source_hold(i1, pools=(pool,)))
+
+    assert healed == Healed(generations={i1.uuid: 1})
+    assert i1.amounts == i1.held
+    consumer = store.consumer(i1.uuid)
+    assert (consumer.claim_id, consumer.accepted_by) == (i1.source_claim, i1.attempt)
+    assert (consumer.root_provider_uuid, consumer.owner) == (source, "conductor")
+    i1.generation = 1
+    i1.begin({destination: SMALL, **disk(pool, 50)})
+    i1.confirm()
+    assert i1.amounts == {destination: SMALL, **disk(pool, 50)}
+    assert store.is_sound()
+
+
+def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+    message = heal_message(source_hold(moving), seen={moving.uuid: SeenConsumer()})
+    lose(store, moving.uuid)
+    endpoint = HealEndpoint(store.database, store.names)
+
+    assert endpoint.heal_consumers(message) == endpoint.heal_consumers(message)
+    assert store.used(source) == SMALL
+    assert heal(source_hold(moving)).released == {}
+    assert store.used(source) == SMALL
+
+
+def test_what_was_taken_away_is_claimed_again_and_what_others_have_put_there_stays(
+    store: Store, heal: Heal, moving: Moving, source: str, pool: str
+) -> None:
+    store.put(moving.uuid, {source: {"VCPU": 1, "MEMORY_MB": 3000}, **disk(pool, 7)}, 1)
+
+    heal(source_hold(moving))
+
+    assert moving.amounts == {source: {"VCPU": 2, "MEMORY_MB": 3000}, **disk(pool, 7)}
+    assert store.is_sound()
+
+
+def test_amounts_that_were_put_back_without_a_claim_are_not_doubled(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    lose(store, moving.uuid)
+    store.put(moving.uuid, {source: SMALL})
+
+    heal(source_hold(moving))
+
+    assert moving.amounts == {source: SMALL}
+    assert store.consumer(moving.uuid).claim_id == moving.source_claim
+    store.delete(moving.uuid, claim_id=moving.source_claim)
+    assert store.used(source) == FREE
+
+
+def test_another_claim_is_replaced_by_the_recorded_one_and_what_it_held_is_named(
+    store: Store, heal: Heal, moving: Moving, source: str, third: str
+) -> None:
+    stale = moving.source_claim
+    recorded = hold(moving.uuid, ids.fresh(), {third: SMALL}, ids.fresh(), accepted_host="third")
+
+    healed = heal(recorded)
+
+    assert moving.amounts == {third: SMALL}
+    assert healed.released == {source: ProviderAmounts(resources=SMALL)}
+    with pytest.raises(errors.ClaimReleased):
+        store.delete(moving.uuid, claim_id=stale)
+    assert store.is_sound()
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    lose(store, moving.uuid)
+    store.claim(ids.fresh(), {source: {"VCPU": 7, "MEMORY_MB": 1024}})
+    before = store.rows()
+
+    with pytest.raises(errors.CapacityExceeded):
+        heal(source_hold(moving))
+
+    assert store.rows() == before
+    assert store.is_sound()
+    with pytest.raises(errors.ConsumerNotFound):
+        store.consumer(moving.uuid)
+
+
+def test_a_consumer_that_is_not_as_it_was_seen_is_left_alone(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    was = seen(store, moving.uuid)
+    store.put(moving.uuid, {source: {"VCPU": 1}}, 1)
+    for wrong in (was, {moving.uuid: SeenConsumer()}, {moving.uuid: SeenConsumer(generation=2, claim_id=ids.fresh())}):
+        with pytest.raises(errors.ConsumerGenerationConflict):
+            heal(source_hold(moving), seen=wrong)
+    assert moving.amounts == {source: {"VCPU": 1}}
+
+
+def test_what_was_deleted_for_good_is_not_revived(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+    store.delete(moving.uuid, for_good=True)
+    with pytest.raises(errors.ConsumerDeleted):
+        heal(source_hold(moving))
+    assert store.used(source) == FREE
+
+
+def test_a_move_that_is_not_ended_is_rebuilt_on_both_sides_and_can_end_either_way(
+    store: Store, heal: Heal, i1: Moving, source: str, destination: str, pool: str
+) -> None:
+    i1.begin({destination: LARGE, **disk(pool, 80)})
+    i1.accept()
+    instance = hold(
+        i1.uuid, i1.claim_id, {destination: LARGE, **disk(pool, 80)}, i1.next_attempt, accepted_host="destination"
+    )
+    migration = hold(
+        i1.migration,
+        i1.source_claim,
+        {source: SMALL},
+        i1.attempt,
+        consumer_type="MIGRATION",
+        migration_of=i1.uuid,
+    )
+    for uuid in (i1.uuid, i1.migration):
+        lose(store, uuid)
+
+    heal(instance, migration)
+
+    assert (i1.amounts, i1.migrations) == ({destination: LARGE, **disk(pool, 80)}, {source: SMALL})
+    i1.revert(guest_gone=True)
+    assert i1.amounts == {source: SMALL, **disk(pool, 50)}
+    assert store.used(destination) == FREE
+    assert store.is_sound()
+
+
+def test_a_residue_is_rebuilt_without_a_claim_until_its_attempt_is_gone(store: Store, heal: Heal, source: str) -> None:
+    attempt = ids.fresh()
+    heal(hold(attempt, None, {source: SMALL}, attempt, consumer_type="RESIDUE", owner=None))
+    assert store.used(source) == SMALL
+
+    store.delete(attempt, for_good=True)
+    assert store.used(source) == FREE
+    with pytest.raises(errors.ConsumerDeleted):
+        heal(hold(ids.fresh(), None, {source: SMALL}, attempt, consumer_type="RESIDUE", owner=None))
+
+
+def test_what_is_on_no_record_is_released_and_buried_where_it_is_to_be(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    heal(gone=(moving.uuid,))
+    assert (moving.amounts, store.used(source)) == ({}, FREE)
+    assert store.consumer(moving.uuid).claim_id is None
+
+    other = ids.fresh()
+    heal(gone=(moving.uuid, other), for_good=(moving.uuid, other))
+    for uuid in (moving.uuid, other):
+        with pytest.raises(errors.ConsumerDeleted):
+            store.put(uuid, {source: SMALL})
+
+
+def test_amounts_that_a_reshape_has_moved_are_found_where_they_are(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    child = store.provider("child", parent=source, MEMORY_MB=4096)
+    store.put(moving.uuid, {source: {"VCPU": 2}, child: {"MEMORY_MB": 2048}}, 1)
+    heal(source_hold(moving))
+    assert moving.amounts == {source: {"VCPU": 2}, child: {"MEMORY_MB": 2048}}
+
+    lose(store, moving.uuid)
+    store.set_inventories(source, store.generation(source), VCPU=8)
+    heal(source_hold(moving))
+    assert moving.amounts == {source: {"VCPU": 2}, child: {"MEMORY_MB": 2048}}
+
+
+def test_amounts_without_any_provider_of_their_class_are_refused(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    lose(store, moving.uuid)
+    store.set_inventories(source, store.generation(source), VCPU=8)
+    with pytest.raises(errors.CapacityExceeded):
+        heal(source_hold(moving))
+    assert store.is_sound()
+
+
+def test_the_unit_rules_of_today_do_not_refuse_what_was_claimed_before_them(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    lose(store, moving.uuid)
+    store.set_inventories(
+        source, store.generation(source), VCPU=Inventory(total=8, max_unit=1), MEMORY_MB=Inventory(total=8192)
+    )
+    heal(source_hold(moving))
+    assert moving.amounts == {source: SMALL}
+
+
+def test_a_rebuilt_member_counts_in_its_group(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+    group = ServerGroup(uuid=ids.fresh(), policy="anti-affinity")
+    lose(store, moving.uuid)
+    heal(source_hold(moving, group=group))
+    with pytest.raises(errors.GroupRuleRefused):
+        store.claim(ids.fresh(), {source: SMALL}, group=group)
+
+
+def test_a_message_that_contradicts_itself_is_refused(store: Store, heal: Heal, moving: Moving, source: str) -> None:
+    unseen = ids.fresh()
+    for wrong in (
+        {"seen": {unseen: SeenConsumer()}},
+        {"for_good": (moving.uuid,)},
+        {"for_good": (unseen,)},
+    ):
+        with pytest.raises(errors.InvalidRequest):
+            heal(source_hold(moving), **wrong)
+    with pytest.raises(errors.InvalidRequest):
+        heal(hold(moving.uuid, None, {source: SMALL}, moving.attempt))
+    with pytest.raises(errors.ProviderNotFound):
+        heal(hold(moving.uuid, moving.source_claim, {ids.fresh(): SMALL}, moving.attempt))
+
+
+def test_a_recount_mends_sums_and_removes_allocations_of_no_consumer(
+    store: Store, recount: Callable[..., Recounted], moving: Moving, source: str, destination: str
+) -> None:
+    store.claim(ids.fresh(), {source: SMALL})
+    before = store.seq(source)
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.execute(delete(consumers).where(consumers.c.uuid == moving.uuid))
+        connection.exec_driver_sql("UPDATE inventories SET used = used + 3 WHERE resource_class_id = 0")
+
+    assert recount(source, destination, ids.fresh()) == Recounted(inventories=3, orphans=2)
+
+    assert (store.used(source), store.used(destination)) == (SMALL, FREE)
+    assert store.is_sound()
+    assert store.seq(source) > before
+    assert recount(source) == Recounted()
+
+
+def test_an_audit_with_amounts_names_them_and_what_the_rows_say(
+    store: Store, i1: Moving, source: str, pool: str
+) -> None:
+    child = store.provider("child", parent=source, VGPU=4)
+    store.put(i1.uuid, {source: SMALL, child: {"VGPU": 1}, **disk(pool, 50)}, 1)
+
+    found = store.database.read(lambda connection: audit.report(connection, AuditStore(amounts=True)))
+
+    [holder] = found.holders
+    assert holder.held == {source: SMALL, child: {"VGPU": 1}, **disk(pool, 50)}
+    assert (holder.generation, holder.owner, holder.placed_on) == (2, "conductor", source)
+    assert found.roots == {child: source}
+    assert store.audit().holders[0].held == {}
+
+
+def test_a_heal_never_leaves_a_trace_of_a_tombstone_on_what_it_releases(
+    store: Store, heal: Heal, moving: Moving
+) -> None:
+    heal(gone=(moving.uuid,))
+    assert store.scalar(select(tombstones.c.consumer_uuid)) is None
+    assert row(store, moving.uuid).accepted_by is None
