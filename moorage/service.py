@@ -165,6 +165,8 @@ def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> 
     """Return what ``work`` returns, repeating it while a part of the cloud is away, for ``seconds`` at most.
 
     :raises Stopping: the process was signalled to stop meanwhile.
+    :raises StoreRefused: the database does not let us in, which waiting would not change.
+    :raises BusRefused: nor does the broker.
     """
     logged = -math.inf
 
@@ -175,7 +177,11 @@ def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> 
             LOG.warning("Waiting for %s: %s", what, state.outcome.exception() if state.outcome else "")
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(errors.Unavailable),
+        retry=tenacity.retry_if_exception(
+            lambda fault: (
+                isinstance(fault, errors.Unavailable) and not isinstance(fault, errors.StoreRefused | errors.BusRefused)
+            )
+        ),
         stop=tenacity.stop_after_delay(seconds),
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
         sleep=_sleep,

@@ -72,10 +72,9 @@ class Overloaded(Unavailable):
 
 
 class DeadlineExceeded(Unavailable):
-    """The time of the request's caller was over {point}, and it was not carried out.
+    """The caller's time was over {point}, and the request was not carried out.
 
-    An earlier sending of the same request may have been: repeat it with the same request id. It is unavailability, and
-    not :class:`TryAgain`, because whoever gets it knows as much as after :class:`NoReply`.
+    An earlier sending of it may have been: repeat it with the same request id.
     """
 
     code = "moorage.deadline_exceeded"
