@@ -60,9 +60,14 @@ class CellHosts:
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
         """Record descriptions that are new or have changed, and which hosts are alive; one that comes late is ignored.
 
+        :raises InvalidRequest: a name in a description ends with a blank.
         :raises HostNotFound: one that is alive has never been described to this cell, or by another agent; what is said
             of the others is recorded, and the agent is to describe its hosts.
         """
+        for number, report in enumerate(message.hosts):
+            # An agent that is refused sends the others again without this one.
+            if field := report.misnamed():
+                raise errors.InvalidRequest(path=f"$.hosts[{number}].{field}", reason="it ends with a blank")
         unknown: list[str] = []
 
         def work(connection: Connection) -> tuple[HostsReported, bool]:

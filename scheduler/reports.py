@@ -71,6 +71,9 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     new: list[_Known] = []
     changed: dict[int, HostReport] = {}
     for report in message.hosts:
+        if field := report.misnamed():
+            LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
+            continue
         name = (report.service_host, report.nodename)
         host = by_name.get(name)
         if host is not by_node.get(report.compute_node_uuid):

@@ -7,14 +7,14 @@ from msgspec import Meta
 
 from moorage.model import ResourceClassName, ResourceGroup, TraitName
 
-_ID = r"^[0-9a-fA-F]{4}$"
+_ID = r"^[0-9a-fA-F]{4}\Z"
 
 
 class PciAlias(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A kind of device: its resource class, or the vendor and product that give it one (``CUSTOM_PCI_8086_1563``)."""
 
     #: As long as a suffix may be, with what stands before and behind it there.
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,48}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,48}\Z")]
     resource_class: ResourceClassName | None = None
     vendor_id: Annotated[str, Meta(pattern=_ID)] | None = None
     product_id: Annotated[str, Meta(pattern=_ID)] | None = None

@@ -14,6 +14,7 @@ from moorage.model import (
     ConsumerAllocations,
     Generation,
     Name,
+    NewName,
     ProviderAmounts,
     RecordedHold,
     RequestId,
@@ -221,7 +222,7 @@ class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
     method = "create_server_group"
     version = "1.3"
     group: ServerGroup
-    name: Name
+    name: NewName
     project_id: Name
 
 

@@ -17,6 +17,7 @@ from moorage.model import (
     Inventory,
     MoveInstruction,
     Name,
+    NewName,
     ProviderAllocations,
     ProviderReport,
     ReshapedInventories,
@@ -46,7 +47,7 @@ class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
     method = "create_resource_provider"
     since: ClassVar = {"parent_provider_uuid": "1.2"}
     uuid: Uuid
-    name: Name
+    name: NewName
     parent_provider_uuid: Uuid | None = None
 
 
@@ -57,7 +58,7 @@ class UpdateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
     method = "update_resource_provider"
     version = "1.2"
     uuid: Uuid
-    name: Name | None = None
+    name: NewName | None = None
     parent_provider_uuid: Uuid | UnsetType | None = UNSET
 
 

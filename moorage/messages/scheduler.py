@@ -17,6 +17,7 @@ from moorage.model import (
     Move,
     MoveKind,
     Name,
+    NewName,
     RequestSpec,
     Selection,
     Text,
@@ -186,7 +187,7 @@ class CreateHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
     topic = "scheduler"
     method = "create_host_aggregate"
     version = "1.4"
-    name: Name
+    name: NewName
     metadata: HostMetadata = {}
     uuid: Uuid | None = None
 
@@ -198,7 +199,7 @@ class SetHostAggregate(Mutation[Done], frozen=True, kw_only=True):
     method = "set_host_aggregate"
     version = "1.4"
     aggregate: Name
-    name: Name | None = None
+    name: NewName | None = None
     #: Null takes a key out.
     metadata: Annotated[dict[Name, Text | None], Meta(max_length=256)] = {}
 

@@ -7,16 +7,19 @@ import msgspec
 from msgspec import Meta
 
 #: A uuid in its canonical, lower-case form.
-Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
 #: Names a request for its whole life; see :mod:`moorage.requests`.
-RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
-ResourceClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
-ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
-TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}$")]
+RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}\Z")]
+ResourceClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
+ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
+TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 #: What a resource group is called; the empty one names the unsuffixed group.
-Suffix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}$")]
+Suffix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 #: The name of a host, node, agent, cell, zone, project or user.
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+#: A name that something new is to have, or something that is there from now on. MySQL takes names for equal that differ
+#: in trailing blanks only, and SQLite and Python do not. Names that were given earlier may have them.
+NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
 #: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
 Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]

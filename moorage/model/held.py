@@ -10,6 +10,7 @@ from moorage.model.basis import (
     Count,
     Generation,
     Name,
+    NewName,
     ResourceClassName,
     Resources,
     Suffix,
@@ -106,7 +107,7 @@ class ProviderReport(Value, frozen=True, kw_only=True):
     """One provider as the host that has it describes it; what is null is not said, and stays as it is."""
 
     uuid: Uuid
-    name: Name
+    name: NewName
     inventories: Inventories = {}
     #: Null for a root. A report never moves a provider that exists to another parent.
     parent_provider_uuid: Uuid | None = None

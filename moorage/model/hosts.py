@@ -29,6 +29,11 @@ class HostReport(Value, frozen=True, kw_only=True):
     availability_zone: Name = "nova"
     attributes: dict[Name, Any] = {}
 
+    def misnamed(self) -> str | None:
+        """Return the first field whose name ends with a blank, which databases do not tell from the one without."""
+        fields = ("service_host", "nodename", "agent", "availability_zone")
+        return next((field for field in fields if getattr(self, field)[-1].isspace()), None)
+
 
 class HostLoad(Value, frozen=True, kw_only=True):
     """What goes on on a host, as its cell has it on record."""

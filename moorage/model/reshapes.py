@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from moorage.model.basis import Amount, Count, Generation, Name, ResourceClassName, Resources, Uuid, Value
+from moorage.model.basis import Amount, Count, Generation, Name, NewName, ResourceClassName, Resources, Uuid, Value
 from moorage.model.held import Aggregates, Inventories, Traits
 
 
@@ -32,7 +32,7 @@ class InventoryFields(Value, frozen=True, kw_only=True):
 class ChildProvider(Value, frozen=True, kw_only=True):
     """A provider that a reshape creates if it is not there, or finds as it is described here."""
 
-    name: Name
+    name: NewName
     #: The uuid or the name of its parent: a provider of the tree, be it another new one.
     parent: Name
     #: Null: the one that is there under this name, else a new one.

@@ -50,6 +50,8 @@ def _uuid(text: str) -> str:
 def _name(text: str) -> str:
     if not 1 <= len(text) <= 255:
         raise argparse.ArgumentTypeError("a name has 1 to 255 characters")
+    if text[-1].isspace():
+        raise argparse.ArgumentTypeError("a name does not end with a blank")
     return text
 
 

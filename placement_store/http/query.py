@@ -11,6 +11,7 @@ from placement_store.http.versions import Version, v
 _IN = "in:"
 _FORBIDDEN_TRAITS_SINCE, _ANY_TRAIT_SINCE = v("1.22"), v("1.39")
 _REPEATED_AGGREGATES_SINCE, _FORBIDDEN_AGGREGATES_SINCE = v("1.24"), v("1.32")
+_UUID = re.compile(r"(?:urn:uuid:)?\{?[0-9A-Fa-f-]+\}?")
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
 
 
@@ -45,6 +46,9 @@ class Query:
 
 def canonical_uuid(text: str) -> str | None:
     """Return a uuid, however it is spelled, in its canonical form; nothing where it is none."""
+    # Python would read past blanks and underscores.
+    if not _UUID.fullmatch(text):
+        return None
     try:
         return str(uuids.UUID(text))
     except ValueError:

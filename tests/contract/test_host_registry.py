@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from msgspec import structs
 from scheduler_builders import CELLS
 from scheduler_rig import Rig, report, rig_on_each_store
 
@@ -63,6 +64,17 @@ def test_a_new_host_is_known_and_counts_as_up_only_once_it_is_alive(rig: Rig) ->
     assert len(told(rig)) == 2
     rig.report([], ["host1"])
     assert states(rig)["host1"].up
+
+
+def test_a_host_whose_name_ends_with_a_blank_is_left_out_and_the_others_are_known(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    hosts = [report(1), structs.replace(report(2), service_host="host1 ", nodename=report(1).nodename), report(3)]
+
+    rig.report(hosts, ["host1", "host3"])
+
+    assert set(states(rig)) == {"host1", "host3"}
+    assert "'host1 ' ends with a blank: left out" in caplog.text
 
 
 def test_a_heartbeat_is_no_change_and_a_changed_description_is_one(rig: Rig) -> None:

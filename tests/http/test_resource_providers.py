@@ -88,6 +88,10 @@ def test_a_name_is_taken_once(http: Http) -> None:
     [
         {},
         {"name": ""},
+        {"name": "a "},
+        {"name": "a\n"},
+        {"name": "a", "uuid": "0123456789abcdef0123456789abcde\n"},
+        {"name": "a", "uuid": "0123456789abcdef_123456789abcdef"},
         {"name": "a" * 201},
         {"name": 5},
         {"name": "a", "uuid": "a"},

@@ -2,7 +2,8 @@
 
 from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
 
-_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200}
+# A name that ends with a blank is taken by MySQL for the one without.
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S\Z"}
 _PARENT: Schema = {"anyOf": [UUID, {"type": "null"}]}
 _WITH_PARENT = {"parent_provider_uuid": _PARENT}
 

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
 
 from moorage import errors, ids
@@ -29,6 +30,18 @@ def test_descriptions_are_passed_on_and_again_when_they_change_and_who_is_alive_
     time.sleep(0.5)
     assert len(world.scheduler.reports) == silent, "hosts that were not seen are not reported as alive"
     assert set(told()) <= {("b", "west")}, "only a description whose acknowledgement was under way is told once more"
+
+
+def test_a_description_with_a_name_that_ends_with_a_blank_is_refused_by_its_place(world: World) -> None:
+    cell = world.bus.client(f"conductor.{CELL_1.uuid}")
+
+    with pytest.raises(errors.InvalidRequest) as caught:
+        cell.call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"), report("b "))))
+    assert caught.value.path == "$.hosts[1].service_host"
+
+    cell.call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"),)))
+    wait_until(lambda: any(sent.hosts for sent in world.scheduler.reports))
+    assert {host.service_host for sent in world.scheduler.reports for host in sent.hosts} == {"a"}
 
 
 def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> None:

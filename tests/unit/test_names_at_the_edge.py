@@ -1,0 +1,99 @@
+"""Names as they come in: a pattern ends where the text ends, and no new name ends with a blank."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from moorage import errors, ids, wire
+from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider
+from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
+from placement_store.http.routes import NOUNS
+
+UUID = ids.fresh()
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """Yield all that a type is made of."""
+    yield from getattr(kind, "__metadata__", ())
+    for part in get_args(kind):
+        yield part
+        yield from parts(part)
+
+
+def every_value(kind: type[Value] = Value) -> Iterator[type[Value]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from every_value(child)
+
+
+def patterns_within(schema: Any) -> Iterator[str]:
+    """Yield the patterns of a JSON schema, and those of its keys."""
+    if isinstance(schema, dict):
+        yield from (value for name, value in schema.items() if name == "pattern" and isinstance(value, str))
+        yield from schema.get("patternProperties", ())
+        for value in schema.values():
+            yield from patterns_within(value)
+    elif isinstance(schema, list | tuple):
+        for value in schema:
+            yield from patterns_within(value)
+
+
+def test_no_pattern_of_a_message_lets_a_line_feed_through_at_its_end() -> None:
+    found = {
+        part.pattern
+        for kind in every_value()
+        for field in msgspec.structs.fields(kind)
+        for part in parts(field.type)
+        if isinstance(part, msgspec.Meta) and part.pattern is not None
+    }
+    assert len(found) >= 5
+    assert not [pattern for pattern in found if pattern.endswith("$")]
+
+
+def test_no_pattern_of_the_http_api_lets_a_line_feed_through_at_its_end() -> None:
+    found = set()
+    for noun in NOUNS:
+        for operation in noun.operations.values():
+            for schemas in filter(None, (operation.query, operation.body)):
+                for minor in range(40):
+                    found |= set(patterns_within(schemas.schema_at((1, minor))))
+    assert len(found) >= 5
+    assert not [pattern for pattern in found if pattern.endswith("$")]
+
+
+@pytest.mark.parametrize("uuid", [UUID + "\n", UUID + " ", "\n" + UUID])
+def test_a_uuid_has_nothing_around_it(uuid: str) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        wire.decode(ResourceProvider, {"uuid": uuid, "name": "a", "generation": 0, "root_provider_uuid": UUID})
+
+
+@pytest.mark.parametrize("end", [" ", "\n", "\t", "\u00a0"])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (CreateResourceProvider, {"request_id": "r", "uuid": UUID}),
+        (UpdateResourceProvider, {"request_id": "r", "uuid": UUID}),
+        (ProviderReport, {"uuid": UUID}),
+        (ChildProvider, {"parent": "host"}),
+        (CreateHostAggregate, {"request_id": "r"}),
+    ],
+)
+def test_a_new_name_that_ends_with_a_blank_is_refused(kind: type[Value], more: dict[str, Any], end: str) -> None:
+    assert wire.decode_strictly(kind, {**more, "name": "a name"})
+    with pytest.raises(errors.InvalidRequest) as caught:
+        wire.decode_strictly(kind, {**more, "name": f"a name{end}"})
+    assert caught.value.path == "$.name"
+
+
+def test_a_name_that_was_given_with_a_blank_is_still_read() -> None:
+    stored = {"uuid": UUID, "name": "a name ", "generation": 0, "root_provider_uuid": UUID}
+    assert wire.decode(ResourceProvider, stored).name == "a name "
+
+
+@pytest.mark.parametrize("field", ["service_host", "nodename", "agent", "availability_zone"])
+def test_a_description_says_which_of_its_names_ends_with_a_blank(field: str) -> None:
+    names = dict.fromkeys(("service_host", "nodename", "agent", "availability_zone"), "a name")
+    assert HostReport(compute_node_uuid=UUID, **names).misnamed() is None
+    assert HostReport(compute_node_uuid=UUID, **{**names, field: "a name "}).misnamed() == field
