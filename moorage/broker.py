@@ -70,6 +70,7 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
 )
 #: A broker's word on a user, password or virtual host, which will be the same the next time.
 _REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
+_PORT = 5672
 _LONGEST_REASON = 300
 _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to close
 
@@ -129,25 +130,59 @@ def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
     raise kind(reason=f"{mask_url(str(url))}: {'; '.join(reasons)}")
 
 
+def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, timeout: float) -> int | None:
+    """Return how many servers take messages from a queue; null where the broker does not say so.
+
+    :raises BusUnavailable: it cannot be reached.
+    """
+    if url.transport == "inproc":
+        from moorage import inproc  # it stands on this module
+
+        return inproc.takers(url, exchange, queue)
+    if url.transport not in {"rabbit", "kombu"} or _has_tls(url):
+        return None
+    try:
+        host = url.hosts[0] if url.hosts else oslo_messaging.TransportHost("localhost")
+        with _opened(url, host, timeout) as connection:
+            connection.ensure_connection(max_retries=0)
+            return int(connection.default_channel.queue_declare(queue, passive=True).consumer_count)
+    except amqp.exceptions.NotFound:
+        return 0
+    except amqp.exceptions.AccessRefused:
+        return None
+    except CONNECTION_FAULTS:
+        # Another host of the address may do.
+        probe_url(url, timeout)
+        return None
+
+
+def _has_tls(url: oslo_messaging.TransportURL) -> bool:
+    group = getattr(url.conf, "oslo_messaging_rabbit", None)
+    return url.query.get("ssl", "").lower() == "true" or (group is not None and bool(group.ssl))
+
+
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
     """Connect to one host of a broker, and leave."""
-    port = host.port or 5672
-    group = getattr(url.conf, "oslo_messaging_rabbit", None)
-    if url.query.get("ssl", "").lower() == "true" or (group is not None and group.ssl):
+    if _has_tls(url):
         # The library alone knows how TLS is set up; that somebody listens is all that is asked here.
-        socket.create_connection((host.hostname, port), timeout=timeout).close()
+        socket.create_connection((host.hostname, host.port or _PORT), timeout=timeout).close()
         return
-    with Connection(  # type: ignore[no-untyped-call]
+    with _opened(url, host, timeout) as connection:
+        connection.ensure_connection(max_retries=0)
+
+
+def _opened(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> Connection:
+    """Return a connection to one host of a broker, which is made when it is first used."""
+    return Connection(  # type: ignore[no-untyped-call]
         hostname=host.hostname or "localhost",
-        port=port,
+        port=host.port or _PORT,
         userid=host.username or "guest",
         password=host.password or "guest",
         virtual_host=url.virtual_host or "/",
         transport="pyamqp",
         connect_timeout=timeout,
         transport_options={"read_timeout": timeout, "write_timeout": timeout},
-    ) as connection:
-        connection.ensure_connection(max_retries=0)
+    )
 
 
 _HOST = r"(?:[^:@/,?]*(?::[^:@/,?]*)?@)?[^@/,?]*"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from oslo_config import cfg
 
@@ -25,6 +25,7 @@ from moorage.broker import (
     probe_url,
     reason,
     register_options,
+    servers_of,
     set_library_defaults,
 )
 
@@ -101,10 +102,12 @@ class BusServer:
         """Begin to answer. A server that was stopped is not started again: ask the bus for another.
 
         :raises BusUnavailable: the broker cannot be reached.
+        :raises ServiceNameTaken: another server of this topic and name answers.
         """
         self._bus.probe()
         with self._lock:
             if not self._running:
+                self._bus.refuse_second(self._target)
                 self._server.begin()
                 self._running = True
 
@@ -246,6 +249,9 @@ class Bus:
     :raises ConfigurationError: it is no address of a broker, or none is configured.
     """
 
+    #: How long a server of the same name is waited for: as long as a busy one may take to answer.
+    namesake_seconds: ClassVar[float] = 10.0
+
     def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
         prepare()
         self._conf = conf
@@ -309,6 +315,30 @@ class Bus:
         first, a start or a first call would hang for as long as the broker is away.
         """
         probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
+
+    def servers_of(self, topic: str, server: str | None = None) -> int | None:
+        """Return how many servers there are of a topic, or of one name on it; null where the broker does not say so.
+
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        url = oslo_messaging.TransportURL.parse(self._conf, self._url)
+        queue = topic if server is None else f"{topic}.{server}"
+        return servers_of(url, self._conf.control_exchange, queue, _PROBE_SECONDS)
+
+    def refuse_second(self, target: oslo_messaging.Target) -> None:
+        """Refuse to serve a topic under a name that a living server has there: the two would share its messages.
+
+        A server that was killed is gone from the broker at once. One whose machine is gone is still there for a while,
+        and does not answer.
+
+        :raises ServiceNameTaken: it answers.
+        :raises BusUnavailable: the broker cannot be reached.
+        """
+        if self.servers_of(target.topic, target.server) == 0:
+            return
+        with suppress(errors.NoReply):
+            self.client(target.topic, target.server, timeout=self.namesake_seconds).ping()
+            raise errors.ServiceNameTaken(name=target.server, topic=target.topic)
 
     def reach(self) -> None:
         """Do as :meth:`probe` does, until a first reply has shown that the queue for replies is there."""

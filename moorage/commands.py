@@ -10,7 +10,7 @@ from cliff.command import Command
 from oslo_config import cfg
 
 from moorage import options
-from moorage.bus import Bus, Client
+from moorage.bus import Client
 from moorage.reach import Reach
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Configured(Command):
         return options.new(files=options.find_file(self.app.options.config_file))
 
     def client(self, topic: str) -> Client:
-        """Return a client of a topic of the main bus."""
-        return self._bus.client(topic)
+        """Return a client of a topic of the main bus; asked where nobody serves it, it raises ``NotServed``."""
+        return self._reach.topic(topic)
 
     def reach(self, seconds: float) -> Reach:
         """Return clients of every part of the cloud, closed when the command ends; each waits so many seconds."""
@@ -59,10 +59,8 @@ class Configured(Command):
         return reach
 
     @functools.cached_property
-    def _bus(self) -> Bus:
-        bus = Bus(self.conf)
-        cast("Shell", self.app).closing.callback(bus.close)
-        return bus
+    def _reach(self) -> Reach:
+        return self.reach(self.conf.rpc.call_timeout)
 
 
 def positive(text: str) -> float:

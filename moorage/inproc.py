@@ -110,6 +110,12 @@ class Broker:
             for key in keys:
                 self._queues.setdefault(key, _Queue())
 
+    def takers(self, key: Key) -> int:
+        """Return how many listen to a queue, which may not exist."""
+        with self._lock:
+            found = self._queues.get(key)
+            return len(found.takers) if found else 0
+
     def publish(self, key: Key, envelope: _Envelope) -> bool:
         """Put a message into a queue; without that queue it is lost, which the answer says."""
         with self._lock:
@@ -179,6 +185,11 @@ def _broker(url: oslo_messaging.TransportURL) -> Broker:
     name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
     with _brokers_lock:
         return _brokers.setdefault(name, Broker())
+
+
+def takers(url: oslo_messaging.TransportURL, exchange: str, queue: str) -> int:
+    """Return how many listen to a queue."""
+    return _broker(url).takers((exchange, queue))
 
 
 class InprocDriver(base.BaseDriver):  # type: ignore[misc]

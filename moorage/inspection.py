@@ -90,6 +90,8 @@ class ServiceState(Value, frozen=True, kw_only=True):
     #: Seconds since its last report, and since its first.
     heard: float
     running: float
+    #: Its last report was that it is being stopped in order.
+    stopped: bool = False
 
 
 class InventoryFinding(Value, frozen=True, kw_only=True):
@@ -185,3 +187,5 @@ class PolicyState(Value, frozen=True, kw_only=True):
     needs_restart: tuple[str, ...] = ()
     #: How often each plug-in has been broken since the scheduler was started: ``filter rack``.
     broken: dict[str, int] = field(default_factory=dict)
+    #: Those that have been broken since a request was decided last: every request since has failed.
+    breaking: tuple[str, ...] = ()

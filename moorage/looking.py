@@ -22,6 +22,7 @@ from moorage.messages import (
 )
 from moorage.model import Cell, Instance, InstanceHolds
 from moorage.reach import Reach
+from moorage.services import up
 
 T = TypeVar("T")
 
@@ -125,11 +126,7 @@ class Look:
 
     def _drift(self) -> dict[str, ViewDrift]:
         services = self._ask("the services", lambda: self._reach.topic("placement").call(ListServices())) or []
-        names = [
-            known.service.name
-            for known in services
-            if known.service.kind == "scheduler" and known.heard <= self._silent_after
-        ]
+        names = up(services, "scheduler", self._silent_after)
         if not names:
             # None has reported itself yet: any one that serves.
             drift = self._ask("the host view", lambda: self._reach.topic("scheduler").call(CompareView()))

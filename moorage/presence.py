@@ -37,6 +37,7 @@ class Presence:
             version=metadata.version("moorage"),
             cell_uuid=cell_uuid,
         )
+        self._is_heard = False
         self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
 
     def start(self) -> None:
@@ -44,13 +45,18 @@ class Presence:
         self._reports.start()
 
     def stop(self) -> None:
-        """Report no more. Nobody is told: a service that ends and one that dies are silent alike."""
+        """Report for the last time that the service is being stopped in order; one that dies is only silent."""
         self._reports.stop()
+        # Where the last report was not taken, a stop should not have to wait for one more.
+        if self._is_heard:
+            self._report(stopped=True)
 
-    def _report(self) -> None:
+    def _report(self, *, stopped: bool = False) -> None:
         with context.bound(service=self._log_name):
             try:
-                self._placement.call(ReportService(request_id=ids.fresh(), service=self._service))
+                self._placement.call(ReportService(request_id=ids.fresh(), service=self._service, stopped=stopped))
+                self._is_heard = True
             except errors.MoorageError as fault:
-                # Whoever needs the placement role says so loudly enough.
+                # Whoever needs the placement role says so loudly enough. One of a former release takes no last report.
                 LOG.debug("This report of presence was not taken: %s", fault)
+                self._is_heard = False

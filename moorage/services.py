@@ -21,7 +21,10 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceLine:
-    """One service; ``heard`` and ``running`` are seconds since its last and its first report."""
+    """One service; ``heard`` and ``running`` are seconds since its last and its first report.
+
+    ``state`` is ``up``, ``silent`` or ``stopped``.
+    """
 
     kind: str
     name: str
@@ -40,7 +43,7 @@ def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_
             kind=known.service.kind,
             name=known.service.name,
             cell=_cell(known.service.cell_uuid, cells),
-            state=_state(known.heard, silent_after),
+            state="stopped" if known.stopped else _state(known.heard, silent_after),
             heard=round(known.heard, 1),
             running=round(known.running, 1),
             version=known.service.version,
@@ -48,6 +51,15 @@ def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_
         )
         for known in services
     ]
+
+
+def up(services: Iterable[ServiceState], kind: str, silent_after: float) -> list[str]:
+    """Return the names of the services of a kind that are heard of and have not been stopped."""
+    return sorted(
+        known.service.name
+        for known in services
+        if known.service.kind == kind and known.heard <= silent_after and not known.stopped
+    )
 
 
 def agents(hosts: Iterable[HostState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
@@ -73,8 +85,9 @@ def _state(heard: float, silent_after: float) -> str:
 class ServiceList(Configured, Lister):
     """List the services of the cloud: schedulers, the placement role, conductors and agents.
 
-    What is silent for longer than `[service] silent_after` may have been stopped, may have died, or may not reach the
-    placement role. Agents do not report themselves: they are heard through their hosts.
+    One that was stopped in order is shown as `stopped`, for a day. One that is silent for longer than `[service]
+    silent_after` may have died, or may not reach the placement role. Agents do not report themselves: they are heard
+    through their hosts.
     """
 
     def take_action(self, _parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:

@@ -144,7 +144,11 @@ class Status:
             yield Line(f"policy of {scheduler}", "wrong", refused)
         if policy.broken:
             counts = ", ".join(f"{plugin} {count:,} time(s)" for plugin, count in policy.broken.items())
-            yield Line(f"plug-ins of {scheduler}", "ok", f"broken since it was started: {counts}")
+            state, detail = "ok", f"broken since it was started: {counts}"
+            if policy.breaking:
+                state = "wrong"
+                detail = f"no request has been decided since it broke: {', '.join(policy.breaking)}; {detail}"
+            yield Line(f"plug-ins of {scheduler}", state, detail)
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
@@ -174,6 +178,8 @@ def _revision(schema: Schema, url: str, name: str) -> str:
 def _service(line: services.ServiceLine) -> Line:
     part = " ".join(word for word in (line.kind, line.name, line.cell and f"of {line.cell}") if word)
     heard = f"version {line.version} on {line.machine}, heard of {line.heard:g} s ago"
+    if line.state == "stopped":
+        return Line(part, "ok", f"stopped in order {line.heard:g} s ago: version {line.version} on {line.machine}")
     return Line(part, "ok" if line.state == "up" else "wrong", heard)
 
 

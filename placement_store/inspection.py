@@ -60,7 +60,7 @@ class InspectionEndpoint:
         """Note that a service is running."""
 
         def work(connection: Connection) -> Done:
-            service_list.report(connection, message.service)
+            service_list.report(connection, message.service, stopped=message.stopped)
             return Done()
 
         return until_settled(lambda: self._database.write(work))

@@ -288,6 +288,9 @@ services = Table(
     Column("version", name_type(), nullable=False),
     Column("first_heard_at", Double, nullable=False),
     Column("heard_at", Double, nullable=False),
+    # When it has reported that it is being stopped. A later report leaves it as it is, and is later: so does one of a
+    # release that does not know the column.
+    Column("stopped_at", Double),
     Index("ix_services_heard_at", "heard_at"),
 )
 

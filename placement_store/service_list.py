@@ -11,20 +11,22 @@ from placement_store.races import Moved
 from placement_store.schema import services
 
 
-def report(connection: Connection, service: ServiceReport) -> None:
-    """Note that a service is running.
+def report(connection: Connection, service: ServiceReport, *, stopped: bool = False) -> None:
+    """Note that a service is running, or that it is being stopped in order.
 
     :raises Moved: it has reported itself for the first time twice at once; a new transaction succeeds.
     """
     key = {"kind": service.kind, "name": service.name, "cell_uuid": service.cell_uuid or ""}
-    described = {"machine": service.machine, "version": service.version}
+    described: dict[str, Any] = {"machine": service.machine, "version": service.version}
+    stamps = ["heard_at", "stopped_at"] if stopped else ["heard_at"]
     same = [services.c[column] == value for column, value in key.items()]
     # UPDATE services SET heard_at = :now, machine = :machine, version = :version
     #  WHERE kind = :kind AND name = :name AND cell_uuid = :cell
-    known = connection.execute(services.update().where(*same).values(**described, heard_at=now()))
+    at = dict.fromkeys(stamps, now())
+    known = connection.execute(services.update().where(*same).values(**described, **at))
     if known.rowcount == 0:
         try:
-            bulk.insert(connection, services, [key | described], stamps=["first_heard_at", "heard_at"])
+            bulk.insert(connection, services, [key | described], stamps=["first_heard_at", *stamps])
         except exc.IntegrityError as fault:
             raise Moved from fault
 
@@ -51,4 +53,5 @@ def _state(row: Row[Any]) -> ServiceState:
         ),
         heard=max(0.0, row.heard),
         running=max(0.0, row.running),
+        stopped=row.stopped_at is not None and row.stopped_at >= row.heard_at,
     )

@@ -15,6 +15,7 @@ from moorage.commands import Configured, ShownLines, ShownValue, positive
 from moorage.inspection import PluginUse, PolicyState
 from moorage.messages import ListServices, ShowPolicy
 from moorage.reach import Reach
+from moorage.services import up
 
 LOG = logging.getLogger(__name__)
 
@@ -86,13 +87,7 @@ class SchedulerConfigShow(Configured, Lister):
     def _running(self, reach: Reach) -> list[str | None]:
         """Return the names of the schedulers that are heard of; none has reported itself yet: any one that serves."""
         services = reach.topic("placement").call(ListServices())
-        silent_after: float = self.conf.service.silent_after
-        found = {
-            known.service.name
-            for known in services
-            if known.service.kind == "scheduler" and known.heard <= silent_after
-        }
-        return [*sorted(found)] or [None]
+        return [*up(services, "scheduler", self.conf.service.silent_after)] or [None]
 
 
 def differences(policies: Mapping[str, PolicyState]) -> list[str]:

@@ -26,6 +26,7 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
+        self._since_sound: set[str] = set()
         self._said: dict[str, tuple[float, int]] = {}
 
     def counts(self) -> dict[str, int]:
@@ -37,6 +38,18 @@ class Ledger:
         """Note that a plug-in was broken."""
         with self._lock:
             self._counts[plugin] += 1
+            self._since_sound.add(plugin)
+
+    def sound(self) -> None:
+        """Note that a request has been decided."""
+        if self._since_sound:
+            with self._lock:
+                self._since_sound.clear()
+
+    def breaking(self) -> tuple[str, ...]:
+        """Return the plug-ins that have been broken since a request was decided last."""
+        with self._lock:
+            return tuple(sorted(self._since_sound))
 
     def is_to_be_said(self, plugin: str) -> int:
         """Return how often a plug-in was broken since that was said last, if it is time to say so again; else 0."""

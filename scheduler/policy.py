@@ -143,6 +143,7 @@ class Policies:
                 refused=refused and RefusedReload(reason=refused[1], age=now - refused[0]),
                 needs_restart=self._needs_restart,
                 broken=self._ledger.counts(),
+                breaking=self._ledger.breaking(),
             )
 
     def _refuse(self, stays: str, reason: str) -> bool:

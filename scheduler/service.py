@@ -8,7 +8,7 @@ from pathlib import Path
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
-from moorage import options
+from moorage import errors, options
 from moorage.bus import Bus, serves
 from moorage.database import Database
 from moorage.messages import DeleteHost, Done, ListHosts, ReportHosts, SelectDestinations, SetHost
@@ -51,19 +51,31 @@ class SchedulerEndpoint:
     """The methods of topic ``scheduler``."""
 
     def __init__(
-        self, database: Database, destinations: Destinations, requests: StoredRequests, names: ResourceClassNames
+        self,
+        database: Database,
+        destinations: Destinations,
+        requests: StoredRequests,
+        names: ResourceClassNames,
+        ledger: Ledger,
     ) -> None:
         self._database = database
         self._destinations = destinations
         self._requests = requests
         self._names = names
+        self._ledger = ledger
         self.decisions = UnderWay()
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
         """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
         with self.decisions.one():
-            return self._destinations.select(message)
+            try:
+                answer = self._destinations.select(message)
+            except errors.NoValidHost:
+                self._ledger.sound()
+                raise
+            self._ledger.sound()
+            return answer
 
     @serves(ReportHosts)
     def report_hosts(self, message: ReportHosts) -> Done:
@@ -177,7 +189,7 @@ class SchedulerService:
             destinations.deciding.rules = Rules(policy.planner, narrowing)
 
         policies = self._policies = Policies(policy, conf, ledger, take)
-        endpoint = SchedulerEndpoint(database, destinations, requests, names)
+        endpoint = SchedulerEndpoint(database, destinations, requests, names, ledger)
         endpoints = [
             endpoint,
             policies,
@@ -196,9 +208,13 @@ class SchedulerService:
 
     def stop(self) -> None:
         """Answer what was taken, take no more, and let go of all connections."""
+        # A scheduler that has reported its stop decides no more: `moorage host set --disable` does not wait for it. The
+        # placement role, which may be this process, takes that report.
+        for server in self._servers[:1]:
+            server.stop()
         for presence in self._presences:
             presence.stop()
-        for server in self._servers:
+        for server in self._servers[1:]:
             server.stop()
         for periodic in self._periodics:
             periodic.stop()

@@ -7,6 +7,7 @@ from oslo_config import cfg
 from moorage import errors
 from moorage.messages import CatchUpView, ListServices
 from moorage.reach import Reach
+from moorage.services import up
 
 #: Of the time that a scheduler has for its answer, it waits this part for decisions that are under way.
 _PATIENCE = 0.7
@@ -26,10 +27,7 @@ def behind(conf: cfg.ConfigOpts, reach: Reach, seconds: float) -> dict[str, str]
         services = reach.topic("placement").call(ListServices())
     except errors.MoorageError as fault:
         return {"(which there are is not known)": str(fault)}
-    silent_after: float = conf.service.silent_after
-    running = {
-        known.service.name for known in services if known.service.kind == "scheduler" and known.heard <= silent_after
-    }
+    running = up(services, "scheduler", conf.service.silent_after)
     message = CatchUpView(patience=min(seconds * _PATIENCE, _MAX_PATIENCE))
 
     def ask(name: str | None) -> str | None:
@@ -40,7 +38,7 @@ def behind(conf: cfg.ConfigOpts, reach: Reach, seconds: float) -> dict[str, str]
         return f"{answer.undecided} of its decisions are still under way" if answer.undecided else None
 
     # None has reported itself yet: any one that serves.
-    names: list[str | None] = [*sorted(running)] or [None]
+    names: list[str | None] = [*running] or [None]
     with ThreadPoolExecutor(len(names)) as pool:
         reasons = dict(zip(names, pool.map(ask, names), strict=True))
     return {name or "(any)": reason for name, reason in reasons.items() if reason is not None}

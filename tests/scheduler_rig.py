@@ -31,6 +31,7 @@ from placement_store.schema import MAIN, requests
 from scheduler.aggregate_reader import AggregateReader
 from scheduler.destinations import Destinations
 from scheduler.explaining import Explaining
+from scheduler.faults import Ledger
 from scheduler.follow import Follower
 from scheduler.funnel import Funnel
 from scheduler.narrowing import Narrowing
@@ -75,7 +76,7 @@ class OneScheduler:
                 loaded(request_filters, **filter_options), AggregateReader(self.database, self.follower.now).read
             ),
         )
-        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names)
+        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names, Ledger())
         self.select = self.endpoint.select_destinations
         self.explain = Explaining(destinations.deciding).explain
         self.follower.catch_up(self.follower.now())

@@ -10,6 +10,7 @@ from moorage.errors.away import (
     CellUnreachable,
     DeadlineExceeded,
     NoReply,
+    NotServed,
     Overloaded,
     StoreRefused,
     StoreUnavailable,
@@ -51,6 +52,7 @@ from moorage.errors.installation import (
     ConfigurationError,
     SchemaMismatch,
     SchemaTooNew,
+    ServiceNameTaken,
     UnknownPlugin,
 )
 from moorage.errors.later import (
@@ -120,6 +122,7 @@ __all__ = [
     "NoReply",
     "NoValidHost",
     "NotFound",
+    "NotServed",
     "Overloaded",
     "PlacementRefused",
     "ProviderGenerationConflict",
@@ -134,6 +137,7 @@ __all__ = [
     "SchemaTooNew",
     "SearchBoundReached",
     "ServerGroupNotFound",
+    "ServiceNameTaken",
     "StaleOrder",
     "StaleView",
     "StoreRefused",

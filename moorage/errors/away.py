@@ -56,6 +56,17 @@ class NoReply(Unavailable):
     seconds: float
 
 
+class NotServed(Unavailable):
+    """Nobody serves {topic} on the message bus: start {service}.
+
+    A command has asked the broker, and has sent nothing. `moorage service list` and `moorage status` say what runs.
+    """
+
+    code = "moorage.not_served"
+    topic: str
+    service: str
+
+
 class CellUnreachable(Unavailable):
     """The cell {cell} cannot be reached: {reason}."""
 

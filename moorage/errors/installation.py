@@ -20,6 +20,20 @@ class UnknownPlugin(ConfigurationError):
     reason: str = ""
 
 
+class ServiceNameTaken(ConfigurationError):
+    """Another service named {name} answers on {topic}: stop it, or give this one a name of its own.
+
+    By default the name is the machine's: where several services of a kind run on one machine, `--name` tells them
+    apart, and `--agent` tells agents apart. One that was killed is not in the way. One that hangs is waited for ten
+    seconds.
+    """
+
+    code = "moorage.service_name_taken"
+    name: str
+    topic: str
+    reason: str = ""
+
+
 class SchemaMismatch(ConfigurationError):
     """The {schema} schema is at revision {found} and this version needs {needed}: run `moorage db upgrade`."""
 

@@ -366,12 +366,15 @@ class RecountInventories(Mutation[Recounted], frozen=True, kw_only=True):
 
 
 class ReportService(Mutation[Done], frozen=True, kw_only=True):
-    """A service says that it is running, and which version of it."""
+    """Report that a service is running, and which version of it; or that it is being stopped in order."""
 
     topic = "placement"
     method = "report_service"
     version = "1.1"
+    since: ClassVar = {"stopped": "1.6"}
     service: ServiceReport
+    #: The last report of a service that was told to stop.
+    stopped: bool = False
 
 
 class ListServices(Message[list[ServiceState]], frozen=True, kw_only=True):

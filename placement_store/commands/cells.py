@@ -116,7 +116,7 @@ def _answers(reach: Reach, cell: Cell) -> tuple[bool, bool]:
     except (errors.BusUnavailable, errors.ConfigurationError) as fault:
         LOG.warning("The bus of cell %s: %s", cell.name, fault)
         return False, False
-    except errors.NoReply:
+    except (errors.NoReply, errors.NotServed):
         return True, False
     except errors.MoorageError as fault:
         LOG.warning("The conductor of cell %s: %s", cell.name, fault)

@@ -1,5 +1,7 @@
 """Record which code works on the schema."""
 
+import sqlalchemy as sa
+
 from moorage import schema_changes
 
 revision = "main_0007"
@@ -10,3 +12,4 @@ def upgrade() -> None:
     """Record which code works on the schema."""
     # Everything in this revision expands the schema, so that the code of the revision before works on it.
     schema_changes.declare_oldest_code("main", "main_0006")
+    schema_changes.add_column("services", sa.Column("stopped_at", sa.Double, nullable=True))

@@ -228,7 +228,7 @@ def test_the_status_names_each_part_that_is_away_and_goes_on(around: Around) -> 
         "schema cell of cell1",
         "agents",
     }
-    assert errors.NoReply.code in found["role scheduler"]
+    assert errors.NotServed.code in found["role scheduler"]
     assert errors.StoreUnavailable.code in found["schema main"]
     assert not Path(around.url.removeprefix("sqlite:///")).exists(), "looking must not create a database"
 

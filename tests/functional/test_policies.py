@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_builders import spec
+from scheduler_builders import select, spec
 from scheduler_operator import Operator
 from scheduler_rig import Rig
 
-from moorage import ids, options
+from moorage import errors, ids, options
 from moorage.bus import Bus
 from moorage.inspection import ServiceReport
 from moorage.messages import ExplainRequest, ReportService, ShowPolicy
@@ -208,6 +208,31 @@ def test_whoever_asks_why_is_told_that_a_plugin_is_broken_and_who_must_act(
     assert (status, shown) == (3, None)
     assert "The weigher metrics cannot go by what it was given: its score of host" in said
     assert "mend it there" in said
+
+
+def test_the_status_is_wrong_while_a_plugin_breaks_every_request_and_only_so_long(
+    configured: Configured, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = {"scheduler": {"enabled_weighers": "metrics"}, "weighers": {"metrics_weight_setting": "load=-1.0"}}
+    configured.write("one", broken)
+    service = configured.start()
+    report = ServiceReport(name="one", kind="scheduler", machine="m", version="1")
+    configured.bus.client("placement").call(ReportService(request_id=ids.fresh(), service=report))
+    operator = Operator(configured.file("one"), capsys, configured.rig)
+
+    def line() -> tuple[str, str]:
+        _status, lines, _said = operator.runs("status", "--timeout", "1")
+        [found] = [line for line in lines if line["part"] == "plug-ins of one"]
+        return found["state"], found["detail"]
+
+    with pytest.raises(errors.BrokenPlugin):
+        configured.bus.client("scheduler").call(select("r1"))
+    since = "broken since it was started: weigher metrics 1 time(s)"
+    assert line() == ("wrong", f"no request has been decided since it broke: weigher metrics; {since}")
+    configured.write("one", ONE)
+    service.reload()
+    configured.bus.client("scheduler").call(select("r2"))
+    assert line() == ("ok", since)
 
 
 def test_a_table_of_policies_has_a_column_for_each_scheduler_and_says_once_what_several_have(

@@ -112,6 +112,30 @@ def test_who_holds_something_throughout_is_in_one_part_while_others_come_and_go(
     assert [listed.count(uuid) for uuid in staying] == [1] * 4
 
 
+def test_a_service_that_was_stopped_in_order_is_so_until_it_reports_again(store: Store) -> None:
+    service = ServiceReport(name="a", kind="scheduler", machine="m1", version="1.0")
+
+    def reported(**how: bool) -> bool:
+        store.inspection.report_service(ReportService(request_id=ids.fresh(), service=service, **how))
+        time.sleep(0.01)
+        [state] = store.inspection.list_services(ListServices())
+        return state.stopped
+
+    assert [reported(), reported(stopped=True), reported(), reported(stopped=True)] == [False, True, False, True]
+
+
+def test_a_service_whose_only_report_is_that_it_stops_is_stopped(store: Store) -> None:
+    service = ServiceReport(name="b", kind="scheduler", machine="m1", version="1.0")
+    store.inspection.report_service(ReportService(request_id=ids.fresh(), service=service, stopped=True))
+    assert [state.stopped for state in store.inspection.list_services(ListServices())] == [True]
+
+
+def test_a_running_service_says_nothing_that_a_placement_role_of_the_former_release_does_not_know() -> None:
+    service = ServiceReport(name="b", kind="scheduler", machine="m1", version="1.0")
+    assert ReportService(request_id=ids.fresh(), service=service).lowest_version() == "1.1"
+    assert ReportService(request_id=ids.fresh(), service=service, stopped=True).lowest_version() == "1.6"
+
+
 def test_claims_are_listed_in_parts_by_their_consumers(store: Store, host: str) -> None:
     uuids = sorted(ids.fresh() for _ in range(5))
     for uuid in uuids:

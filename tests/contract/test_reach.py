@@ -1,0 +1,112 @@
+"""Where nobody serves what a command asks, it says so within seconds, on both buses, and says what to start."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moorage import errors, ids, options
+from moorage.bus import Bus, serves
+from moorage.messages import ListCells, ListHosts
+from moorage.model import Cell
+from moorage.reach import Reach
+from moorage.shell import main
+
+
+class Cells:
+    @serves(ListCells)
+    def list_cells(self, _message: ListCells) -> list[Cell]:
+        return []
+
+
+@pytest.fixture(params=["inproc", "rabbit"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "inproc":
+        return f"inproc://{ids.fresh()}/"
+    found: str = request.getfixturevalue("rabbitmq_url")
+    return found
+
+
+@pytest.fixture
+def conf(url: str) -> Any:
+    return options.new({"DEFAULT": {"transport_url": url}})
+
+
+@pytest.fixture
+def reach(conf: Any) -> Iterator[Reach]:
+    # Where somebody is waited for in vain, no longer than this.
+    reach = Reach(conf, 1.0)
+    yield reach
+    reach.close()
+
+
+def test_a_topic_that_nobody_has_ever_served_is_refused_with_what_to_start(reach: Reach) -> None:
+    begun = time.monotonic()
+    with pytest.raises(errors.NotServed, match=r"Nobody serves scheduler .*: start `moorage scheduler`"):
+        reach.topic("scheduler").call(ListHosts())
+    with pytest.raises(errors.NotServed, match=r"start `moorage conductor --cell west`"):
+        reach.cell(Cell(name="west", uuid=ids.fresh())).ping()
+    assert time.monotonic() - begun < 10
+
+
+def test_so_is_one_whose_last_server_has_stopped(reach: Reach, conf: Any) -> None:
+    bus = Bus(conf)
+    server = bus.server("placement", "one", [Cells()])
+    server.start()
+    assert reach.topic("placement").call(ListCells()) == []
+    server.stop()
+    later = Reach(conf, 1.0)
+    with pytest.raises(errors.NotServed, match="moorage placement"):
+        later.topic("placement").call(ListCells())
+    later.close()
+    bus.close()
+
+
+def test_a_server_that_comes_within_seconds_is_waited_for(reach: Reach, conf: Any) -> None:
+    bus = Bus(conf)
+    server = bus.server("placement", "one", [Cells()])
+
+    class Late(Bus):
+        looks = 0
+
+        def servers_of(self, topic: str, server_name: str | None = None) -> int | None:
+            self.looks += 1
+            if self.looks == 2:
+                server.start()
+            return super().servers_of(topic, server_name)
+
+    asking = Late(conf)
+    reach.require(asking, "placement", None, "`moorage placement`")
+    assert asking.looks == 2
+    asking.close()
+    bus.close()
+
+
+def test_a_command_with_nobody_there_ends_within_seconds_and_says_what_to_start(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {url}\n")
+    begun = time.monotonic()
+    assert main(["--config-file", str(file), "host", "list"]) == 1
+    assert time.monotonic() - begun < 10
+    assert "Nobody serves" in (said := capsys.readouterr().err)
+    assert "start `moorage" in said
+
+
+def test_an_audit_with_nobody_there_ends_within_seconds_and_names_each_part_that_is_missing(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {url}\n")
+    begun = time.monotonic()
+    assert main(["--config-file", str(file), "audit", "-f", "csv"]) == 2
+    assert time.monotonic() - begun < 10
+    said = capsys.readouterr().out
+    for topic in ("placement", "scheduler", "conductor"):
+        assert (
+            f"Nobody serves {topic} on the message bus: start `moorage {topic.replace('placement', 'scheduler')}`"
+            in said
+        )

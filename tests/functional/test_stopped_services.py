@@ -1,0 +1,76 @@
+"""A service that is stopped in order says so, is not wrong after that, and nobody waits for it."""
+
+import time
+from pathlib import Path
+
+import pytest
+from scheduler_operator import Operator, operator_of_hosts
+from scheduler_rig import Rig
+
+from moorage import errors, ids, options
+from placement_store import service_list
+from placement_store.service import PlacementService
+from scheduler.service import SchedulerService
+
+operator = operator_of_hosts
+
+
+def states(operator: Operator) -> dict[tuple[str, str], str]:
+    return {(line["kind"], line["name"]): line["state"] for line in operator.types("service", "list")}
+
+
+def begun(operator: Operator, service: SchedulerService | PlacementService, *awaited: tuple[str, str]) -> None:
+    service.start()
+    end = time.monotonic() + 60
+    while not set(awaited) <= states(operator).keys():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_scheduler_that_is_stopped_is_shown_so_and_nobody_waits_for_it(operator: Operator) -> None:
+    conf = options.new(files=[operator.config_file])
+    another = SchedulerService(conf, "two")
+    begun(operator, another, ("scheduler", "two"), ("placement", "two"))
+    another.stop()
+
+    found = states(operator)
+    assert (found["scheduler", "two"], found["placement", "two"]) == ("stopped", "stopped")
+    _status, lines, _said = operator.runs("status", "--timeout", "1")
+    [line] = [line for line in lines if line["part"] == "scheduler two"]
+    assert (line["state"], line["detail"].split(" ago")[0].rstrip("0123456789. s")) == ("ok", "stopped in order")
+    # It would otherwise be asked, and would have to answer.
+    assert operator.types("host", "set", "host1", "--disable", "--timeout", "5")["disabled"]
+    again = SchedulerService(options.new(files=[operator.config_file]), "two")
+    again.start()
+    try:
+        end = time.monotonic() + 60
+        while states(operator)["scheduler", "two"] != "up":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        again.stop()
+
+
+def test_the_only_scheduler_reports_its_own_stop_to_the_placement_role_in_its_process(tmp_path: Path) -> None:
+    rig = Rig(f"sqlite:///{tmp_path}/main.sqlite")
+    database = rig.database
+    service = SchedulerService(
+        options.new({"DEFAULT": {"transport_url": f"inproc://{ids.fresh()}/"}, "database": {"connection": rig.url}}),
+        "one",
+    )
+    service.start()
+    end = time.monotonic() + 60
+    while len(database.read(service_list.services_heard)) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    service.stop()
+    assert [known.stopped for known in database.read(service_list.services_heard)] == [True, True]
+    rig.close()
+
+
+def test_a_second_scheduler_of_one_name_does_not_start_and_leaves_the_first_alone(operator: Operator) -> None:
+    second = SchedulerService(options.new(files=[operator.config_file]), "one")
+    with pytest.raises(errors.ServiceNameTaken, match="Another service named one answers on scheduler: stop it, or"):
+        second.start()
+    second.stop()
+    assert [host["host"] for host in operator.types("host", "list")] == ["host1", "host2", "host3"]
