@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, 
 
 from conductor.agent_reports import AgentReports, Kind, Order
 from conductor.cell_lives import HostLives, Life
+from conductor.forwarded_hosts import ForwardedHosts
 from conductor.schema import cell_hosts
 from moorage import errors
 from moorage.bus import serves
@@ -21,7 +22,6 @@ from moorage.model import HostReport
 T = TypeVar("T")
 
 _NODE = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename)
-_DESCRIPTION = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description_number)
 
 # UPDATE cell_hosts SET agent = …, description = …, description_number = description_number + 1
 #  WHERE cell_uuid = … AND service_host = … AND nodename = …
@@ -53,6 +53,7 @@ class CellHosts:
         self._down_after: float = conf.scheduler.host_down_after
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
+        self.forwarded = ForwardedHosts(database, cell_uuid)
         #: Set when there is something that a scheduler should hear without waiting for the next round.
         self.changed = threading.Event()
 
@@ -171,46 +172,6 @@ class CellHosts:
             return None
         return f"the host has not reported for {age:.0f} s"
 
-    def unacknowledged(self, limit: int) -> list[tuple[HostReport, int]]:
-        """Return descriptions of hosts that are up and that no scheduler has yet, each with its number."""
-        rows = self._database.read(
-            lambda connection: connection.execute(
-                select(cell_hosts.c.description, cell_hosts.c.description_number)
-                .where(*self._up(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number)
-                .order_by(cell_hosts.c.service_host, cell_hosts.c.nodename)
-                .limit(limit)
-            ).all()
-        )
-        return [(msgspec.json.decode(row.description, type=HostReport), row.description_number) for row in rows]
-
-    def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
-        """Record that a scheduler has these descriptions; one that has changed again meanwhile stays to be sent."""
-        had = [(report.service_host, report.nodename, number) for report, number in reports]
-        # UPDATE cell_hosts SET acknowledged_number = description_number
-        #  WHERE … AND (service_host, nodename, description_number) IN (…)
-        statement = (
-            cell_hosts.update()
-            .where(self._here(), _DESCRIPTION.in_(had))
-            .values(acknowledged_number=cell_hosts.c.description_number)
-        )
-        self._database.write(lambda connection: connection.execute(statement))
-
-    def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
-        """Return the hosts that are up and seen since a moment of the database's clock, and its time now.
-
-        :param interval: without a moment, the seconds before now.
-        """
-
-        def work(connection: Connection) -> tuple[list[str], float]:
-            clock: float = connection.scalars(select(now())).one()
-            since = clock - interval if moment is None else moment
-            names = connection.scalars(
-                select(cell_hosts.c.service_host).where(*self._up(), cell_hosts.c.last_seen >= since).distinct()
-            )
-            return list(names), clock
-
-        return self._database.read(work)
-
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
         """Record that these hosts of an agent are alive; return those that are not known as its own."""
         here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
@@ -288,9 +249,6 @@ class CellHosts:
 
     def _of(self, agent: str, names: Sequence[str]) -> Update:
         return update(cell_hosts).where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
-
-    def _up(self) -> list[ColumnElement[bool]]:
-        return [self._here(), cell_hosts.c.is_returning.is_(False)]
 
     def _here(self) -> ColumnElement[bool]:
         return cell_hosts.c.cell_uuid == self._cell_uuid

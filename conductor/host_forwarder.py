@@ -1,7 +1,9 @@
 """What the schedulers are told of a cell's hosts."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
 from oslo_config import cfg
 
@@ -9,9 +11,11 @@ from conductor.cell_hosts import BATCH, CellHosts, parts
 from conductor.cell_loads import CellLoads
 from moorage import context, ids
 from moorage.bus import Client
-from moorage.messages import ReportHosts
-from moorage.model import HostLoad, HostReport
+from moorage.messages import HostsRegistered, ReportHosts
+from moorage.model import HostLoad
 from moorage.service import Periodic
+
+LOG = logging.getLogger(__name__)
 
 _ALIVE_BATCH = 20_000
 _LOADS_BATCH = 2_000
@@ -22,6 +26,9 @@ _LONGEST_WAIT = 10.0
 #: Seconds after which the loads of all hosts are told once more, whatever was told before. It mends what another
 #: conductor of the cell has told late, and what a host had that was deleted and described anew.
 _ALL_LOADS_EVERY = 300.0
+
+#: Seconds between two requests for the description of a host that stays unknown to the schedulers.
+_ASK_EVERY = 60.0
 
 #: The load of a host where nothing goes on.
 _IDLE = HostLoad()
@@ -47,6 +54,8 @@ class HostForwarder:
         self._interval: float = conf.conductor.report_interval
         self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
         self._told_at: float | None = None
+        #: When the agents of hosts that the schedulers do not know were last asked to describe them.
+        self._asked_at: dict[str, float] = {}
         #: The loads that a scheduler has been told, where there are any.
         self._told_loads: dict[str, HostLoad] = {}
         self._all_loads_at = float("-inf")
@@ -75,15 +84,19 @@ class HostForwarder:
 
         :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round says it all again.
         """
-        alive, clock = self._hosts.seen_since(self._told_at, self._interval)
-        while reports := self._hosts.unacknowledged(BATCH):
-            self._report(hosts=tuple(report for report, _number in reports))
-            self._hosts.acknowledge(reports)
+        alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
+        while reports := self._hosts.forwarded.unacknowledged(BATCH):
+            answer = self._report(
+                hosts=tuple(report for report, _number in reports), numbers=tuple(number for _report, number in reports)
+            )
+            self._hosts.forwarded.acknowledge(reports)
+            # Of another conductor of the cell, or of records that the cell has lost: then it counts on from there.
+            self._hosts.forwarded.number_after(answer.newer)
             for report, _number in reports:
                 # It may be new to the schedulers, whatever this cell has told of it before.
                 self._told_loads.pop(report.service_host, None)
         for names in parts(alive, _ALIVE_BATCH):
-            self._report(alive=tuple(names))
+            self._ask_for(self._report(alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
         # Last: whatever is the matter with them, it shall not make hosts look dead.
         self._forward_loads()
@@ -107,19 +120,19 @@ class HostForwarder:
         if tells_all:
             self._all_loads_at = time.monotonic()
 
-    def _report(
-        self,
-        hosts: tuple[HostReport, ...] = (),
-        alive: tuple[str, ...] = (),
-        loads: Mapping[str, HostLoad] | None = None,
-        loads_at: float = 0.0,
-    ) -> None:
-        message = ReportHosts(
-            request_id=ids.fresh(),
-            cell_uuid=self._cell_uuid,
-            hosts=hosts,
-            alive=alive,
-            loads=dict(loads or {}),
-            loads_at=loads_at,
-        )
-        self._scheduler.call(message, timeout=self._timeout)
+    def _ask_for(self, unknown: Sequence[str]) -> None:
+        """Have the agents of hosts report their providers and describe them anew.
+
+        From time to time only: a host that the schedulers refuse, because its compute node is another host's, stays
+        unknown to them.
+        """
+        due = time.monotonic() - _ASK_EVERY
+        names = [name for name in unknown if self._asked_at.get(name, due) <= due]
+        if names:
+            LOG.warning("%d host(s) are not known to the schedulers, %s among them", len(names), names[0])
+            self._hosts.forwarded.ask_for(names)
+            self._asked_at.update(dict.fromkeys(names, time.monotonic()))
+
+    def _report(self, **content: Any) -> HostsRegistered:
+        message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, **content)
+        return self._scheduler.call(message, timeout=self._timeout)

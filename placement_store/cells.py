@@ -2,13 +2,16 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, exc, func, select
+from sqlalchemy import Connection, Row, exc, func, or_, select
 
 from moorage import errors
 from moorage.database import Database
 from moorage.model import Cell
 from placement_store import bulk
 from placement_store.schema import allocations, cells, hosts, resource_providers
+
+#: No message arrives so many seconds late: a moment that is later by more was read before a clock was set back.
+CLOCK_SET_BACK = 60.0
 
 _ROOTS = resource_providers.alias("roots")
 
@@ -122,6 +125,18 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
     if row is None:
         raise errors.CellNotFound(kind="cell", name=uuid)
     return _cell(row)
+
+
+def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
+    """Tell whether heartbeats are no older than the newest that a cell has sent, and record that they have come.
+
+    :param at: when the cell saw its hosts, by its database's clock; 0 of a cell conductor of a former release.
+    """
+    if not at:
+        return True
+    # UPDATE cells SET alive_at = :at WHERE uuid = ... AND (alive_at <= :at OR alive_at > :at + 60)
+    newest = or_(cells.c.alive_at <= at, cells.c.alive_at > at + CLOCK_SET_BACK)
+    return connection.execute(cells.update().where(cells.c.uuid == uuid, newest).values(alive_at=at)).rowcount > 0
 
 
 def by_name(connection: Connection, name: str) -> Cell:

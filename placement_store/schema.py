@@ -194,6 +194,8 @@ cells = Table(
     # Null means: the same as the reader's own main one.
     Column("transport_url", document_type()),
     Column("database_connection", document_type()),
+    # When the cell saw the hosts of the newest heartbeats that have arrived, by the clock of its database.
+    Column("alive_at", Double, nullable=False, default=0.0, server_default="0"),
     Column("created_at", Double, nullable=False),
 )
 
@@ -208,6 +210,8 @@ hosts = Table(
     Column("agent", name_type(), nullable=False),
     Column("availability_zone", name_type(), nullable=False),
     Column("attributes", document_type(), nullable=False),
+    # The cell's number of this description; 0 where a conductor of a former release has brought it.
+    Column("description_number", Integer, nullable=False, default=0, server_default="0"),
     # What the last sweep found by comparing the heartbeat with the database's clock.
     Column("up", Boolean, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False),

@@ -165,6 +165,7 @@ REDESCRIBE = (
         agent=bindparam("new_agent"),
         availability_zone=bindparam("new_zone"),
         attributes=bindparam("new_attributes"),
+        description_number=bindparam("new_number"),
         seq=hosts.c.seq + 1,
         updated_at=now(),
     )

@@ -9,11 +9,9 @@ from sqlalchemy import Connection, Row, bindparam, or_, select
 from moorage.columns import now
 from moorage.model import HostLoad
 from placement_store import feed
+from placement_store.cells import CLOCK_SET_BACK
 from placement_store.schema import hosts
 from scheduler.hosts import chunks
-
-#: No report arrives so many seconds late: what is older by more was seen by a clock that has been set back since.
-_LATEST = 60.0
 
 # UPDATE hosts SET io_ops = ..., failed_builds = ..., image_properties = ..., load_at = :at, seq = seq + 1, ...
 #  WHERE id = ... AND (load_at <= :at OR load_at > :at + 60)
@@ -21,7 +19,7 @@ _LOAD = (
     hosts.update()
     .where(
         hosts.c.id == bindparam("row_id"),
-        or_(hosts.c.load_at <= bindparam("seen_at"), hosts.c.load_at > bindparam("seen_at") + _LATEST),
+        or_(hosts.c.load_at <= bindparam("seen_at"), hosts.c.load_at > bindparam("seen_at") + CLOCK_SET_BACK),
     )
     .values(
         io_ops=bindparam("new_io_ops"),
@@ -48,7 +46,7 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
         query = select(*_COLUMNS).where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
         for row in connection.execute(query):
             load = loads[row.service_host]
-            is_late = at < row.load_at <= at + _LATEST
+            is_late = at < row.load_at <= at + CLOCK_SET_BACK
             if not is_late and _stored(load) != _known(row):
                 io_ops, failed_builds, image_properties = _stored(load)
                 changed.append(

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, bindparam, func, select
 
+from moorage import errors
 from moorage.columns import now
-from moorage.messages import ReportHosts
+from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
 from placement_store import bulk, cells, feed
 from placement_store.schema import hosts
@@ -23,21 +24,30 @@ from scheduler.hosts import REDESCRIBE, change, chunks
 
 LOG = logging.getLogger(__name__)
 
+_RENUMBER = hosts.update().where(hosts.c.id == bindparam("row_id")).values(description_number=bindparam("new_number"))
 
-def write(connection: Connection, message: ReportHosts) -> None:
+
+def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     """Write what a cell reports. A report that brings no news changes nothing but heartbeats.
 
+    :return: the hosts that the cell is to describe, and the descriptions that are newer than those of the report.
     :raises CellNotFound: there is no such cell.
+    :raises InvalidRequest: there are numbers, and not as many as descriptions.
     :raises Moved: a provider has just been deleted whose host is new; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
+    if message.numbers and len(message.numbers) != len(message.hosts):
+        raise errors.InvalidRequest(path="$.numbers", reason="not one number for each host")
     alive = frozenset(message.alive)
+    newer: list[NumberedDescription] = []
+    unknown: list[str] = []
     if message.hosts:
-        _describe(connection, message, alive)
-    if alive:
-        _heartbeat(connection, message.cell_uuid, alive)
+        newer = _describe(connection, message, alive)
+    if alive and cells.takes_heartbeats(connection, message.cell_uuid, message.alive_at):
+        unknown = _heartbeat(connection, message.cell_uuid, alive)
     if message.loads:
         loads.write(connection, message.cell_uuid, message.loads, message.loads_at)
+    return HostsRegistered(unknown=tuple(unknown), newer=tuple(newer))
 
 
 # --- Descriptions ---------------------------------------------------------------------------------------------------
@@ -55,6 +65,7 @@ class _Known:
     agent: str
     availability_zone: str
     attributes: bytes
+    description_number: int
 
     def is_described_by(self, report: HostReport) -> bool:
         return (self.agent, self.availability_zone, self.attributes) == (
@@ -64,13 +75,16 @@ class _Known:
         )
 
 
-def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> None:
+def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> list[NumberedDescription]:
+    """Write descriptions; return those that the registry has and that are newer."""
     known = _known(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
     new: list[_Known] = []
-    changed: dict[int, HostReport] = {}
-    for report in message.hosts:
+    changed: dict[int, tuple[HostReport, int]] = {}
+    numbers: dict[int, int] = {}
+    newer: list[NumberedDescription] = []
+    for report, number in zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True):
         if field := report.misnamed():
             LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
             continue
@@ -79,15 +93,23 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         if host is not by_node.get(report.compute_node_uuid):
             _refuse(report, host, by_node.get(report.compute_node_uuid))
         elif host is None:
-            by_name[name] = by_node[report.compute_node_uuid] = host = _new(message.cell_uuid, report)
+            by_name[name] = by_node[report.compute_node_uuid] = host = _new(message.cell_uuid, report, number)
             new.append(host)
-        elif host.id is not None and not host.is_described_by(report):
-            changed[host.id] = report
+        elif host.id is None:
+            continue  # named twice
+        elif 0 < number < host.description_number:
+            newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
+        elif not host.is_described_by(report):
+            changed[host.id] = report, number or host.description_number
+        elif number > host.description_number:
+            numbers[host.id] = number
     _redescribe(connection, changed)
+    _renumber(connection, numbers)
     _insert(connection, new, alive)
     # Another node of a host that is known already belongs where that host does.
     had = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
     aggregate_mirror.welcome_nodes(connection, message.cell_uuid, had & {host.service_host for host in new})
+    return newer
 
 
 def _known(connection: Connection, message: ReportHosts) -> list[_Known]:
@@ -124,7 +146,7 @@ def _refuse(report: HostReport, named: _Known | None, same_node: _Known | None) 
         )
 
 
-def _redescribe(connection: Connection, changed: dict[int, HostReport]) -> None:
+def _redescribe(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
     if not changed:
         return
     # UPDATE hosts SET agent = ..., availability_zone = ..., attributes = ..., seq = seq + 1, updated_at = :now
@@ -137,11 +159,20 @@ def _redescribe(connection: Connection, changed: dict[int, HostReport]) -> None:
                 "new_agent": report.agent,
                 "new_zone": report.availability_zone,
                 "new_attributes": _encoded(report.attributes),
+                "new_number": number,
             }
-            for host_id, report in sorted(changed.items(), key=lambda item: item[0])
+            for host_id, (report, number) in sorted(changed.items(), key=lambda item: item[0])
         ],
     )
     feed.record(connection, host_ids=list(changed))
+
+
+def _renumber(connection: Connection, numbers: dict[int, int]) -> None:
+    """Record that descriptions are the same under greater numbers, which is no change of their hosts."""
+    if numbers:
+        # UPDATE hosts SET description_number = ... WHERE id = ...
+        rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
+        connection.execute(_RENUMBER, rows)
 
 
 def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -> None:
@@ -159,6 +190,7 @@ def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -
                 "agent": host.agent,
                 "availability_zone": host.availability_zone,
                 "attributes": host.attributes,
+                "description_number": host.description_number,
                 # A host counts as up once it is alive, which its description alone does not say.
                 "up": host.service_host in alive,
             }
@@ -170,7 +202,7 @@ def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -
         feed.record(connection, host_ids=list(ids))
 
 
-def _new(cell_uuid: str, report: HostReport) -> _Known:
+def _new(cell_uuid: str, report: HostReport, number: int) -> _Known:
     return _Known(
         id=None,
         cell_uuid=cell_uuid,
@@ -180,6 +212,7 @@ def _new(cell_uuid: str, report: HostReport) -> _Known:
         agent=report.agent,
         availability_zone=report.availability_zone,
         attributes=_encoded(report.attributes),
+        description_number=number,
     )
 
 
@@ -190,7 +223,9 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 # --- Heartbeats -----------------------------------------------------------------------------------------------------
 
 
-def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> None:
+def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
+    """Record heartbeats; return the names of hosts that are not known."""
+    unknown: list[str] = []
     # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host IN (...)
     for chunk in chunks(sorted(alive)):
         connection.execute(
@@ -198,9 +233,21 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
             .where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
             .values(heartbeat_at=now())
         )
+        unknown += _unknown(connection, cell_uuid, chunk)
     # Only after that: a sweep cannot mark them as down any more, so whoever is down here was so before.
     down = connection.execute(
         select(hosts.c.id, hosts.c.service_host).where(hosts.c.cell_uuid == cell_uuid, ~hosts.c.up)
     )
     woken = [row.id for row in down if row.service_host in alive]
     change(connection, woken, {"up": True})
+    return unknown
+
+
+def _unknown(connection: Connection, cell_uuid: str, names: list[str]) -> list[str]:
+    """Return those of some service hosts of a cell that have no row."""
+    here = (hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(names))
+    # Counted first: reading twenty thousand names at each heartbeat would take longer than all the rest of it.
+    if connection.scalar(select(func.count(hosts.c.service_host.distinct())).where(*here)) == len(names):
+        return []
+    known = set(connection.scalars(select(hosts.c.service_host).where(*here)))
+    return [name for name in names if name not in known]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, exc
 from moorage import errors, options
 from moorage.bus import Bus, serves
 from moorage.database import Database
-from moorage.messages import DeleteHost, Done, ListHosts, ReportHosts, SelectDestinations, SetHost
+from moorage.messages import DeleteHost, Done, HostsRegistered, ListHosts, ReportHosts, SelectDestinations, SetHost
 from moorage.model import HostState, Selection
 from moorage.presence import Presence
 from moorage.requests import StoredRequests
@@ -78,7 +78,7 @@ class SchedulerEndpoint:
             return answer
 
     @serves(ReportHosts)
-    def report_hosts(self, message: ReportHosts) -> Done:
+    def report_hosts(self, message: ReportHosts) -> HostsRegistered:
         """Answer :class:`~moorage.messages.ReportHosts`.
 
         :raises CellNotFound: there is no such cell.
@@ -90,10 +90,9 @@ class SchedulerEndpoint:
                 LOG.info("Another report has brought a host of cell %s first", message.cell_uuid)
         return self._report(message)
 
-    def _report(self, message: ReportHosts) -> Done:
-        def work(connection: Connection) -> Done:
-            reports.write(connection, message)
-            return Done()
+    def _report(self, message: ReportHosts) -> HostsRegistered:
+        def work(connection: Connection) -> HostsRegistered:
+            return reports.write(connection, message)
 
         return until_settled(lambda: self._requests.once(message, work).result)
 

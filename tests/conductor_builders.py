@@ -21,7 +21,7 @@ from moorage.database import Database
 from moorage.messages import (
     BuildInstances,
     DeleteInstance,
-    Done,
+    HostsRegistered,
     ListHosts,
     ReportHosts,
     SelectDestinations,
@@ -123,9 +123,9 @@ class FakeScheduler:
         return selections
 
     @serves(ReportHosts)
-    def report_hosts(self, message: ReportHosts) -> Done:
+    def report_hosts(self, message: ReportHosts) -> HostsRegistered:
         self.reports.append(message)
-        return Done()
+        return HostsRegistered()
 
 
 class LosesReplies(FakeScheduler):

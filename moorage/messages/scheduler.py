@@ -85,7 +85,24 @@ class ExplainRequest(Message[Explanation], frozen=True, kw_only=True):
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0
 
 
-class ReportHosts(Mutation[Done], frozen=True, kw_only=True):
+class NumberedDescription(Value, frozen=True, kw_only=True):
+    """The description of a node that the registry has, by its number."""
+
+    service_host: Name
+    nodename: Name
+    number: int
+
+
+class HostsRegistered(Value, frozen=True, kw_only=True):
+    """The answer of the registry to a cell's report."""
+
+    #: Hosts that are reported alive and have never been described, or were deleted since.
+    unknown: tuple[Name, ...] = ()
+    #: The newer descriptions that the registry has of nodes whose description in this report was left out.
+    newer: tuple[NumberedDescription, ...] = ()
+
+
+class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
     """What a cell knows of its hosts: descriptions that are new or have changed, who is alive, and what goes on there.
 
     Of a host that is not named in ``loads`` nothing has changed.
@@ -93,10 +110,14 @@ class ReportHosts(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "scheduler"
     method = "report_hosts"
-    since: ClassVar = {"loads": "1.4", "loads_at": "1.4"}
+    since: ClassVar = {"loads": "1.4", "loads_at": "1.4", "numbers": "1.6", "alive_at": "1.6"}
     cell_uuid: Uuid
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
+    #: Of each description, how often it has changed in the cell: one that is known by a greater number stays.
+    numbers: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
+    #: When the cell saw them alive, by the clock of its database: heartbeats that are older than others do not count.
+    alive_at: Annotated[float, Meta(ge=0.0)] = 0.0
     #: By service host. Where it has several nodes, each of them is said to have it.
     loads: Annotated[dict[Name, HostLoad], Meta(max_length=20_000)] = {}
     #: When the cell saw them so, by the clock of its database: one that is known from later stays.

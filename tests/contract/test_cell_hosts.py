@@ -38,18 +38,18 @@ def report(hosts: CellHosts, *reports: HostReport, agent: str = "agent") -> None
 
 def to_be_told(hosts: CellHosts) -> dict[str, Any]:
     """What the schedulers have yet to hear, by host."""
-    return {told.service_host: told.attributes for told, _number in hosts.unacknowledged(1000)}
+    return {told.service_host: told.attributes for told, _number in hosts.forwarded.unacknowledged(1000)}
 
 
 def test_hosts_are_told_of_again_when_they_are_described_otherwise_and_only_those(database: Database) -> None:
     hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, *(described(number, load=0) for number in range(4)))
-    hosts.acknowledge(hosts.unacknowledged(1000))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     hosts.changed.clear()
     report(hosts, described(0, load=0), described(1, load=1), described(2, load=2))
     assert hosts.changed.is_set()
     assert to_be_told(hosts) == {"h1": {"load": 1}, "h2": {"load": 2}}
-    hosts.acknowledge(hosts.unacknowledged(1000))
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
     assert to_be_told(hosts) == {}
     hosts.changed.clear()
     report(hosts, described(1, load=1))
@@ -60,13 +60,13 @@ def test_a_description_that_changes_while_it_is_told_stays_to_be_told(database: 
     hosts = CellHosts(options.new(), database, ids.fresh())
     report(hosts, *(described(number, load=0) for number in range(3)))
     report(hosts, described(1, load=1))
-    told = hosts.unacknowledged(1000)
+    told = hosts.forwarded.unacknowledged(1000)
     report(hosts, described(2, load=2))
-    hosts.acknowledge(told)
+    hosts.forwarded.acknowledge(told)
     assert to_be_told(hosts) == {"h2": {"load": 2}}
     # As a slower teller would, who has read before.
-    hosts.acknowledge(hosts.unacknowledged(1000))
-    hosts.acknowledge(told)
+    hosts.forwarded.acknowledge(hosts.forwarded.unacknowledged(1000))
+    hosts.forwarded.acknowledge(told)
     assert to_be_told(hosts) == {}
 
 
@@ -78,6 +78,6 @@ def test_a_host_that_another_agent_describes_is_that_ones(database: Database) ->
     report(other, described(1))
     report(hosts, described(1, agent="new"), agent="new")
     hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="new", alive=("h1",)))
-    [mine] = [told for told, _number in hosts.unacknowledged(1000) if told.service_host == "h1"]
-    [theirs] = [told for told, _number in other.unacknowledged(1000)]
+    [mine] = [told for told, _number in hosts.forwarded.unacknowledged(1000) if told.service_host == "h1"]
+    [theirs] = [told for told, _number in other.forwarded.unacknowledged(1000)]
     assert (mine.agent, theirs.agent) == ("new", "agent")

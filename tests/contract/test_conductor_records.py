@@ -407,23 +407,23 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
         hosts.report_hosts(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=described, alive=alive))
 
     report(described=reports)
-    found = hosts.unacknowledged(5000)
+    found = hosts.forwarded.unacknowledged(5000)
     assert len(found) == 2500
-    hosts.acknowledge(found)
-    assert hosts.unacknowledged(5000) == []
+    hosts.forwarded.acknowledge(found)
+    assert hosts.forwarded.unacknowledged(5000) == []
     report(described=reports, alive=names)
-    assert hosts.unacknowledged(5000) == []
-    seen, clock = hosts.seen_since(None, 60.0)
+    assert hosts.forwarded.unacknowledged(5000) == []
+    seen, clock = hosts.forwarded.seen_since(None, 60.0)
     assert len(seen) == 2500
     threading.Event().wait(0.2)
-    assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
+    assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == []
     assert "not reported" in str(impatient.why_down("h7"))
     assert hosts.why_down("h7") is None
     assert hosts.why_down("unheard-of") is None
     again = ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("h7",))
     assert impatient.report_hosts(again).returning == ("h7",)
     assert "not yet worked through" in str(hosts.why_down("h7")), "the cell has missed it"
-    assert hosts.seen_since(clock + 0.1, 60.0)[0] == []
+    assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == []
     assert hosts.returned("agent", ["h7"], {"h7": 1}) == ["h7"]
     assert hosts.why_down("h7") is None
-    assert hosts.seen_since(clock + 0.1, 60.0)[0] == ["h7"]
+    assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == ["h7"]

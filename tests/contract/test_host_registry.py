@@ -10,7 +10,7 @@ from scheduler_builders import CELLS
 from scheduler_rig import Rig, report, rig_on_each_store
 
 from moorage import errors
-from moorage.messages import ListHosts, ReportHosts, SetHost
+from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts, SetHost
 from moorage.model import HostState
 from placement_store import feed
 from placement_store.schema import hosts as host_table
@@ -107,6 +107,63 @@ def test_a_report_that_comes_late_once_more_changes_nothing(rig: Rig) -> None:
     assert sweep(rig) == ["host1"]
     rig.registry.report_hosts(message)
     assert not states(rig)["host1"].up
+
+
+def numbered(rig: Rig, number: int, zone: str, **more: Any) -> HostsRegistered:
+    described = (report(1, availability_zone=zone),)
+    return rig.registry.report_hosts(
+        ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], hosts=described, numbers=(number,), **more)
+    )
+
+
+def alive(rig: Rig, at: float, *names: str) -> HostsRegistered:
+    return rig.registry.report_hosts(ReportHosts(request_id=rig.fresh(), cell_uuid=CELLS[0], alive=names, alive_at=at))
+
+
+def test_a_description_that_comes_after_its_successor_is_left_out_and_the_cell_hears_of_the_newer_one(rig: Rig) -> None:
+    numbered(rig, 1, "first")
+    numbered(rig, 2, "second")
+    assert numbered(rig, 4, "second") == HostsRegistered(), "the same under another number counts as well"
+    before = seqs(rig)
+
+    answer = numbered(rig, 3, "late")
+
+    assert answer.newer == (NumberedDescription(service_host="host1", nodename="host1", number=4),)
+    assert states(rig)["host1"].availability_zone == "second"
+    assert seqs(rig) == before
+    assert numbered(rig, 5, "third").newer == ()
+    assert states(rig)["host1"].availability_zone == "third"
+    rig.report([report(1, availability_zone="of a former release")])
+    assert states(rig)["host1"].availability_zone == "of a former release"
+    assert numbered(rig, 4, "late").newer[0].number == 5
+
+
+def test_numbers_that_are_not_one_for_each_description_are_refused(rig: Rig) -> None:
+    with pytest.raises(errors.InvalidRequest, match="numbers"):
+        rig.registry.report_hosts(ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),), numbers=(1, 2)))
+    assert not states(rig)
+
+
+def test_heartbeats_that_come_late_wake_no_host(rig: Rig) -> None:
+    rig.report([report(1), report(2)])
+    alive(rig, 100.0, "host1", "host2")
+    alive(rig, 110.0, "host2")
+    age(rig, 100)
+    assert sorted(sweep(rig)) == ["host1", "host2"]
+
+    alive(rig, 100.0, "host1", "host2")
+
+    assert [state.up for state in states(rig).values()] == [False, False]
+    alive(rig, 110.0, "host2")
+    assert [state.up for state in states(rig).values()] == [False, True]
+    alive(rig, 20.0, "host1")
+    assert [state.up for state in states(rig).values()] == [True, True], "the cell's clock was set back"
+
+
+def test_a_heartbeat_of_a_host_that_is_not_known_is_answered_with_its_name(rig: Rig) -> None:
+    rig.report([report(1), report(2), report(3, service_host="host2")])
+    assert alive(rig, 1.0, "host1", "host2", "gone", "also gone").unknown == ("also gone", "gone")
+    assert alive(rig, 2.0, "host1", "host2") == HostsRegistered()
 
 
 def test_the_first_to_report_a_compute_node_keeps_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

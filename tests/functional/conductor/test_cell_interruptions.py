@@ -280,7 +280,8 @@ def starts(world: World, host: str) -> None:
 
 
 def returns(world: World, host: str, *guests: Guest) -> None:
-    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=(host,), guests=guests))
+    lives = world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent")).lives
+    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=(host,), guests=guests, lives=lives))
 
 
 def test_the_source_of_a_move_is_neither_destroyed_nor_lost_when_its_host_returns(world: World) -> None:

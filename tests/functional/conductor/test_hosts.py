@@ -1,13 +1,22 @@
 """What a cell knows of its hosts, and passes on."""
 
+import itertools
 import time
+from typing import Any
 
 import pytest
 from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
 
 from moorage import errors, ids
 from moorage.bus import serves
-from moorage.messages import Done, ReportHosts, ReportHostsInCell
+from moorage.messages import (
+    HostsRegistered,
+    HostsReported,
+    NumberedDescription,
+    ReportHosts,
+    ReportHostsInCell,
+    ReturnHosts,
+)
 from moorage.model import HostLoad
 
 
@@ -124,7 +133,7 @@ class KnowsNoLoads(FakeScheduler):
     refused = 0
 
     @serves(ReportHosts)
-    def report_hosts(self, message: ReportHosts) -> Done:
+    def report_hosts(self, message: ReportHosts) -> HostsRegistered:
         if message.loads:
             self.refused += 1
             raise errors.InvalidRequest(path="$", reason="unknown field 'loads'")
@@ -140,3 +149,87 @@ def test_heartbeats_arrive_though_the_schedulers_understand_no_loads(world: Worl
     wait_until(lambda: older.refused > 1)
     world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("b",)))
     wait_until(lambda: older.reports[-1].alive == ("b",))
+
+
+# --- What the schedulers do not know ----------------------------------------------------------------------------------
+
+
+class Registry(FakeScheduler):
+    """Knows no host that it has forgotten, and keeps the newest description of each by its number."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.placement)
+        self.zones: dict[str, tuple[int, str]] = {}
+
+    @serves(ReportHosts)
+    def report_hosts(self, message: ReportHosts) -> HostsRegistered:
+        super().report_hosts(message)
+        newer = []
+        for host, number in zip(message.hosts, message.numbers, strict=True):
+            known, _zone = self.zones.get(host.service_host, (0, ""))
+            if number < known:
+                newer.append(NumberedDescription(service_host=host.service_host, nodename=host.nodename, number=known))
+            else:
+                self.zones[host.service_host] = number, host.availability_zone
+        unknown = tuple(name for name in message.alive if name not in self.zones)
+        return HostsRegistered(unknown=unknown, newer=tuple(newer))
+
+
+def with_registry(world: World) -> Registry:
+    registry = Registry(world)
+    world.serve("scheduler", registry)
+    return registry
+
+
+def reports(world: World, incarnation: str | None, number: int, **content: Any) -> HostsReported:
+    return world.cell_call(
+        ReportHostsInCell(request_id=ids.fresh(), agent="agent", incarnation=incarnation, number=number, **content)
+    )
+
+
+def test_a_host_that_the_schedulers_do_not_know_is_asked_for_and_known_again_once_it_has_started(world: World) -> None:
+    registry = with_registry(world)
+    mine = ids.fresh()
+    reports(world, mine, 1, hosts=(report("a"), report("b")))
+    wait_until(lambda: set(registry.zones) == {"a", "b"})
+    del registry.zones["a"]
+
+    numbers = itertools.count(2)
+    wait_until(lambda: reports(world, mine, next(numbers), alive=("a", "b")).undescribed == ("a",))
+
+    reports(world, mine, next(numbers), hosts=(report("a"),))
+    assert reports(world, mine, next(numbers), alive=("a",)).undescribed == ("a",), "not before its providers are"
+    answer = reports(world, mine, next(numbers), hosts=(report("a"),), started=("a",))
+    assert answer.returning == ("a",)
+    assert reports(world, mine, next(numbers), alive=("a",)).undescribed == ()
+    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=("a",), lives=answer.lives))
+    wait_until(lambda: "a" in registry.zones)
+
+
+def test_an_agent_of_the_former_release_describes_all_its_hosts_where_one_is_asked_for(world: World) -> None:
+    registry = with_registry(world)
+    reports(world, None, 1, hosts=(report("a"), report("b")))
+    wait_until(lambda: set(registry.zones) == {"a", "b"})
+    del registry.zones["a"]
+
+    def asked() -> bool:
+        try:
+            reports(world, None, 1, alive=("a", "b"))
+        except errors.HostNotFound:
+            return True
+        return False
+
+    wait_until(asked)
+    lives = reports(world, None, 1, hosts=(report("a"), report("b")), started=("a", "b")).lives
+    world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=("a", "b"), lives=lives))
+    wait_until(lambda: "a" in registry.zones)
+    assert not asked()
+
+
+def test_a_cell_that_has_lost_its_records_numbers_its_descriptions_after_those_that_are_known(world: World) -> None:
+    registry = with_registry(world)
+    registry.zones["a"] = 41, "west"
+
+    reports(world, ids.fresh(), 1, hosts=(report("a", "east"),))
+
+    wait_until(lambda: registry.zones["a"] == (42, "east"), lambda: registry.zones)

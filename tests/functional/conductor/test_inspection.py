@@ -1,7 +1,7 @@
 """What an operator sees of operations, attempts, residues and strangers."""
 
 import pytest
-from conductor_builders import World, node, wait_until
+from conductor_builders import World, node, report, wait_until
 
 from conductor.instance_timeline import holdings, timeline
 from moorage import errors, ids
@@ -75,7 +75,7 @@ def test_one_operation_is_shown_wherever_it_is(world: World) -> None:
 
 def test_strangers_of_all_cells_are_listed(world: World) -> None:
     stranger = Guest(instance_uuid=ids.fresh(), host="a", attempt_id=ids.fresh(), claim_id=ids.fresh())
-    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent"))
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"),), started=("a",)))
     world.cell_call(ReturnHosts(request_id=ids.fresh(), agent="agent", hosts=("a",), guests=(stranger,)))
 
     assert [each.guest for each in world.bus.client("conductor").call(ListStrangers())] == [stranger]

@@ -1,0 +1,102 @@
+"""The descriptions and heartbeats of a cell's hosts that are passed on to the schedulers."""
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, bindparam, select, tuple_, update
+
+from conductor.schema import cell_hosts
+from moorage.columns import now
+from moorage.database import Database
+from moorage.messages import NumberedDescription
+from moorage.model import HostReport
+
+_DESCRIPTION = tuple_(cell_hosts.c.service_host, cell_hosts.c.nodename, cell_hosts.c.description_number)
+
+# UPDATE cell_hosts SET description_number = :of_them + 1 WHERE … AND description_number < :of_them
+_NUMBER_AFTER = (
+    update(cell_hosts)
+    .where(
+        cell_hosts.c.cell_uuid == bindparam("of_cell"),
+        cell_hosts.c.service_host == bindparam("of_host"),
+        cell_hosts.c.nodename == bindparam("of_node"),
+        cell_hosts.c.description_number < bindparam("of_them"),
+    )
+    .values(description_number=bindparam("of_them") + 1)
+)
+
+
+class ForwardedHosts:
+    """The records of what the schedulers know of a cell's hosts."""
+
+    def __init__(self, database: Database, cell_uuid: str) -> None:
+        self._database = database
+        self._cell_uuid = cell_uuid
+
+    def unacknowledged(self, limit: int) -> list[tuple[HostReport, int]]:
+        """Return descriptions of hosts that are up and that no scheduler has yet, each with its number."""
+        rows = self._database.read(
+            lambda connection: connection.execute(
+                select(cell_hosts.c.description, cell_hosts.c.description_number)
+                .where(*self._up(), cell_hosts.c.description_number != cell_hosts.c.acknowledged_number)
+                .order_by(cell_hosts.c.service_host, cell_hosts.c.nodename)
+                .limit(limit)
+            ).all()
+        )
+        return [(msgspec.json.decode(row.description, type=HostReport), row.description_number) for row in rows]
+
+    def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
+        """Record that a scheduler has these descriptions; one that has changed again meanwhile stays to be sent."""
+        had = [(report.service_host, report.nodename, number) for report, number in reports]
+        # UPDATE cell_hosts SET acknowledged_number = description_number
+        #  WHERE … AND (service_host, nodename, description_number) IN (…)
+        statement = (
+            cell_hosts.update()
+            .where(self._here(), _DESCRIPTION.in_(had))
+            .values(acknowledged_number=cell_hosts.c.description_number)
+        )
+        self._database.write(lambda connection: connection.execute(statement))
+
+    def number_after(self, newer: Sequence[NumberedDescription]) -> None:
+        """Have descriptions that the registry knows by greater numbers than this cell follow on those numbers."""
+        if not newer:
+            return
+        rows = [
+            {
+                "of_cell": self._cell_uuid,
+                "of_host": known.service_host,
+                "of_node": known.nodename,
+                "of_them": known.number,
+            }
+            for known in newer
+        ]
+        self._database.write(lambda connection: connection.execute(_NUMBER_AFTER, rows))
+
+    def ask_for(self, hosts: Sequence[str]) -> None:
+        """Have the agents of hosts report their providers and describe them, as if they had just started."""
+        here = (self._here(), cell_hosts.c.service_host.in_(hosts))
+        self._database.write(
+            lambda connection: connection.execute(update(cell_hosts).where(*here).values(undescribed=True))
+        )
+
+    def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
+        """Return the hosts that are up and seen since a moment of the database's clock, and its time now.
+
+        :param interval: without a moment, the seconds before now.
+        """
+
+        def work(connection: Connection) -> tuple[list[str], float]:
+            clock: float = connection.scalars(select(now())).one()
+            since = clock - interval if moment is None else moment
+            names = connection.scalars(
+                select(cell_hosts.c.service_host).where(*self._up(), cell_hosts.c.last_seen >= since).distinct()
+            )
+            return list(names), clock
+
+        return self._database.read(work)
+
+    def _up(self) -> list[ColumnElement[bool]]:
+        return [self._here(), cell_hosts.c.is_returning.is_(False)]
+
+    def _here(self) -> ColumnElement[bool]:
+        return cell_hosts.c.cell_uuid == self._cell_uuid
