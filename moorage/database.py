@@ -155,8 +155,14 @@ class Database:
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
         )
-        try:
+        with self.faults_translated():
             return losses(lambda: collisions(transaction))
+
+    @contextmanager
+    def faults_translated(self) -> Iterator[None]:
+        """Raise faults of the database as the errors that callers know; for code that uses the engine itself."""
+        try:
+            yield
         except exc.TimeoutError as fault:
             raise errors.Overloaded(reason=f"no connection to the database of {self.schema} came free") from fault
         except exc.DBAPIError as fault:

@@ -6,10 +6,11 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import tenacity
 from sqlalchemy import Column, Connection, MetaData, Table, inspect
 from stevedore import ExtensionManager
 
-from moorage import errors
+from moorage import database_faults, errors
 from moorage.columns import name_type
 from moorage.database import Database
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 LOG = logging.getLogger(__name__)
+
+#: Seconds between two tries to change a table that is in use. During a try everybody else waits for the table too, for
+#: `lock_wait` seconds at most; in between they work. Arbitrary.
+_PAUSE = 3.0
 
 # Alembic is imported where it is used: every table of ours is declared with a schema, and a command that asks a service
 # would wait longer for the import than for the answer.
@@ -52,24 +57,47 @@ class Schema:
         """The tables that describe this schema itself: its revision, and which code works on it."""
         return frozenset({self.version_table, compatibility_table(self.name).name})
 
-    def upgrade(self, database: Database) -> tuple[str | None, str | None]:
+    def upgrade(self, database: Database, patience: float = 600.0) -> tuple[str | None, str | None]:
         """Bring the tables to the newest revision; return the revisions before and after.
 
-        Tables of a newer revision are left as they are.
+        Tables of a newer revision are left as they are. A statement that changes a table waits for whoever uses it, and
+        everybody else waits behind that statement. So it gives up soon, and is tried again after a pause.
 
+        :param patience: seconds after which a table that is in use the whole time is not waited for any longer.
+        :raises SchemaInUse: that was the case; repeating the upgrade goes on where this one has ended.
         :raises SchemaTooNew: this version cannot work on the newer revision that they have.
         :raises StoreUnavailable: the database cannot be reached.
         """
+        before, after = self.planned(database)
+        if before == after:
+            return before, after
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(database_faults.is_lock_wait),
+            stop=tenacity.stop_after_delay(patience),
+            wait=tenacity.wait_fixed(_PAUSE),
+            before_sleep=self._tell,
+        )
+        with database.faults_translated():
+            try:
+                tries(self.migrate, database)
+            except tenacity.RetryError as ended:
+                fault = ended.last_attempt.exception()
+                raise errors.SchemaInUse(schema=self.name, seconds=patience, statement=_statement(fault)) from fault
+        return before, after
+
+    def _tell(self, state: tenacity.RetryCallState) -> None:
+        statement = _statement(state.outcome.exception() if state.outcome else None)
+        LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, statement)
+
+    def migrate(self, database: Database, revision: str = "head") -> None:
+        """Run the migrations up to a revision, once."""
         from alembic import command
 
-        before, after = self.planned(database)
-        if before != after:
-            config = self._config()
-            with database.engine.connect() as connection:
-                config.attributes["connection"] = connection
-                config.attributes["schema"] = self
-                command.upgrade(config, "head")
-        return before, after
+        config = self._config()
+        with database.engine.connect() as connection:
+            config.attributes["connection"] = connection
+            config.attributes["schema"] = self
+            command.upgrade(config, revision)
 
     def planned(self, database: Database) -> tuple[str | None, str | None]:
         """Return the revisions before and after an upgrade.
@@ -158,6 +186,11 @@ class Schema:
         config.set_main_option("version_locations", _folder(self.versions))
         config.set_main_option("path_separator", "newline")
         return config
+
+
+def _statement(fault: BaseException | None) -> str:
+    """Return the statement that a fault is about, in one line."""
+    return " ".join(str(getattr(fault, "statement", fault)).split())
 
 
 def _folder(package: str) -> str:

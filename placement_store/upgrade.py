@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.bus import mask_url
-from moorage.commands import Configured
+from moorage.commands import Configured, positive
 from moorage.database import Database
 from moorage.options import main_database
 from moorage.schemas import known_schemas
@@ -32,20 +32,22 @@ def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None)
     return Place("cell", database_connection or main_database(conf), name)
 
 
-def upgrade(place: Place, *, dry_run: bool = False) -> tuple[str | None, str | None]:
+def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> tuple[str | None, str | None]:
     """Bring one schema to the newest revision; return the revisions before and after.
 
+    :param patience: seconds to wait for a table that others use.
+    :raises SchemaInUse: they did not end.
     :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
     """
     schema = known_schemas()[place.schema]
-    database = Database(
-        place.url, f"cell {place.cell}" if place.cell else place.schema, pool_size=1, statement_limit=None
-    )
+    name = f"cell {place.cell}" if place.cell else place.schema
+    # Changing a large table may take hours. But who waits behind a change that must wait itself, waits for a second.
+    database = Database(place.url, name, pool_size=1, statement_limit=None, lock_wait=1.0)
     try:
         if dry_run:
             return schema.planned(database)
-        return schema.upgrade(database)
+        return schema.upgrade(database, patience)
     finally:
         database.close()
 
@@ -62,6 +64,13 @@ class DbUpgrade(Configured, Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument("--schema", choices=sorted(known_schemas()), help="this schema alone")
         parser.add_argument("--cell", metavar="NAME", help="the records of this cell alone")
+        parser.add_argument(
+            "--patience",
+            type=positive,
+            default=600.0,
+            metavar="SECONDS",
+            help="how long to wait for each schema's tables while others use them (600); services go on meanwhile",
+        )
         parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
         return parser
 
@@ -71,7 +80,7 @@ class DbUpgrade(Configured, Lister):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
         rows: list[Sequence[Any]] = []
         for place in self._places(parsed_args):
-            before, after = upgrade(place, dry_run=parsed_args.dry_run)
+            before, after = upgrade(place, dry_run=parsed_args.dry_run, patience=parsed_args.patience)
             rows.append((place.schema, place.cell or "", mask_url(place.url), before or "none", after or "none"))
         return ("schema", "cell", "database", "before", "after"), rows
 

@@ -27,6 +27,19 @@ class StoreRefused(StoreUnavailable):
     code = "moorage.store_refused"
 
 
+class SchemaInUse(Unavailable):
+    """The {schema} schema could not be changed: a table has been in use for {seconds} s, in the way of: {statement}.
+
+    A transaction that reads or writes this table does not end. End it (MariaDB names it in
+    `information_schema.innodb_trx`), or let it end, and repeat `moorage db upgrade`: it goes on where it has stopped.
+    """
+
+    code = "moorage.schema_in_use"
+    schema: str
+    seconds: float
+    statement: str
+
+
 class BusUnavailable(Unavailable):
     """The message bus cannot be reached: {reason}."""
 

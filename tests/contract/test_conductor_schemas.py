@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import Connection, text
 
 from conductor.cell_records import CellRecords
@@ -68,14 +68,11 @@ def selected(host: str) -> Selection:
     )
 
 
-def test_attempts_of_an_earlier_version_keep_what_they_were_claimed_with(database: Database) -> None:
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])
+def test_attempts_of_an_earlier_version_keep_what_they_were_claimed_with(database: Database, is_killed: bool) -> None:
     cell, uuid = ids.fresh(), ids.fresh()
     selections = msgspec.json.encode([selected("a"), selected("b"), selected("c")])
-    config = CELL._config()
-    with database.engine.connect() as connection:
-        config.attributes["connection"] = connection
-        config.attributes["schema"] = CELL
-        command.upgrade(config, "cell_0002")
+    CELL.migrate(database, "cell_0002")
 
     def fill(connection: Connection) -> None:
         connection.execute(
@@ -97,7 +94,10 @@ def test_attempts_of_an_earlier_version_keep_what_they_were_claimed_with(databas
 
     database.write(fill)
 
-    CELL.upgrade(database)
+    if is_killed:
+        migrate_killed_at_each_statement(CELL, database)
+    else:
+        CELL.upgrade(database)
 
     attempts = database.read(lambda connection: CellRecords(cell).attempts(connection, uuid))
     assert [attempt.selection for attempt in attempts] == [selected("a"), selected("b")]

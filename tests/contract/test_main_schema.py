@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import text
 
 from moorage import errors, ids
@@ -101,12 +101,9 @@ def test_code_of_the_revision_before_works_on_the_schema(database: Database, sch
     assert oldest == sorted(schema._known_revisions())[-2]
 
 
-def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database) -> None:
-    config = MAIN._config()
-    config.attributes["schema"] = MAIN
-    with database.engine.connect() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "main_0003")
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])
+def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database, is_killed: bool) -> None:
+    MAIN.migrate(database, "main_0003")
     groups = {rule: ids.derived(rule) for rule in ("spread", "together")}
     member = ids.derived("member")
     with database.engine.connect() as connection, connection.begin():
@@ -120,7 +117,10 @@ def test_groups_and_their_members_of_an_older_schema_are_kept(database: Database
             f" created_at, updated_at) VALUES ('{member}', 'p', 'u', 3, 1, 1, 17.5, 17.5)"
         )
 
-    assert MAIN.upgrade(database) == ("main_0003", MAIN.head())
+    if is_killed:
+        migrate_killed_at_each_statement(MAIN, database)
+    else:
+        assert MAIN.upgrade(database) == ("main_0003", MAIN.head())
 
     with database.engine.connect() as connection:
         kept = connection.execute(text("SELECT id, uuid, policy, max_per_root, seq, created_at FROM consumer_groups"))

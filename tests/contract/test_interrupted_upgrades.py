@@ -1,0 +1,65 @@
+"""An upgrade that is killed at any statement of any revision is repeated, and ends where an undisturbed one does."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+from interrupted_upgrade import migrate_killed_at_each_statement, structure
+
+from harness.servers import MariaDBServer
+from moorage.database import Database
+from moorage.schemas import known_schemas
+
+
+def revisions() -> Iterator[tuple[str, str]]:
+    """Yield each revision of each schema, by the schema's name."""
+    for name, schema in sorted(known_schemas().items()):
+        for script in reversed(list(ScriptDirectory.from_config(schema._config()).walk_revisions())):
+            yield name, script.revision
+
+
+Make = Callable[[str], Database]
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    """Return what makes an empty database of a name."""
+    with ExitStack() as closing:
+
+        def new(name: str) -> Database:
+            if request.param == "sqlite":
+                url = f"sqlite:///{tmp_path}/{name}.sqlite"
+            else:
+                server: MariaDBServer = request.getfixturevalue("mariadb")
+                url = server.create_database(f"interrupted_{name}")
+                closing.callback(server.drop_database, f"interrupted_{name}")
+            database = Database(url, "test", pool_size=1)
+            closing.callback(database.close)
+            return database
+
+        yield new
+
+
+@pytest.mark.parametrize(("name", "revision"), list(revisions()), ids=lambda value: str(value))
+def test_an_upgrade_that_is_killed_at_each_statement_ends_where_an_undisturbed_one_does(
+    make: Make, name: str, revision: str
+) -> None:
+    schema = known_schemas()[name]
+    before = ScriptDirectory.from_config(schema._config()).get_revision(revision)._all_down_revisions
+    undisturbed, interrupted = make("undisturbed"), make("interrupted")
+    for database in (undisturbed, interrupted):
+        for former in before:
+            schema.migrate(database, former)
+    start = structure(interrupted)
+
+    schema.migrate(undisturbed, revision)
+    statements = migrate_killed_at_each_statement(schema, interrupted, revision)
+
+    assert statements
+    assert structure(interrupted) == structure(undisturbed) != start
+    assert schema.revision(interrupted) == revision
+    schema.migrate(interrupted)  # and goes on to the newest
+    schema.migrate(undisturbed)
+    assert structure(interrupted) == structure(undisturbed)

@@ -1,0 +1,76 @@
+"""Upgrades of a schema that are killed at each of their statements, and simply begun again."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from moorage.database import Database
+from moorage.schemas import Schema
+
+_CHANGES = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
+
+
+class Killed(BaseException):
+    """Ends an upgrade in the middle, as SIGKILL does: nothing of the code runs after it that would tidy up."""
+
+
+@contextmanager
+def _killing(database: Database, survived: set[str]) -> Iterator[None]:
+    """Kill whatever carries out a statement of change which is not among those survived."""
+
+    def kill(_connection: Any, cursor: Any, statement: str, *_more: Any) -> None:
+        if _CHANGES.match(statement) and statement not in survived:
+            survived.add(statement)
+            cursor.close()  # SQLite would keep the file locked for it
+            raise Killed
+
+    event.listen(database.engine, "after_cursor_execute", kill)
+    try:
+        yield
+    finally:
+        event.remove(database.engine, "after_cursor_execute", kill)
+
+
+def migrate_killed_at_each_statement(schema: Schema, database: Database, revision: str = "head") -> list[str]:
+    """Upgrade, killed once behind each statement that changes anything and begun again; return those statements."""
+    survived: set[str] = set()
+    kills = 0
+    while True:
+        try:
+            with _killing(database, survived):
+                schema.migrate(database, revision)
+        except (Killed, sa.exc.PendingRollbackError):  # Alembic tries to tidy up, on a connection that is dead by then
+            kills += 1
+            assert kills == len(survived)
+            # A connection that is cut: what was not committed is rolled back.
+            database.engine.dispose()
+        else:
+            return sorted(survived)
+
+
+def structure(database: Database) -> dict[str, object]:
+    """Return what the tables of a database are made of."""
+    inspector = sa.inspect(database.engine)
+    return {
+        table: {
+            "columns": sorted(
+                (column["name"], str(column["type"]), column["nullable"], str(column["default"]))
+                for column in inspector.get_columns(table)
+            ),
+            "primary key": inspector.get_pk_constraint(table)["constrained_columns"],
+            "indexes": sorted(
+                (str(index["name"]), tuple(index["column_names"]), bool(index["unique"]))
+                for index in inspector.get_indexes(table)
+            ),
+            "unique": sorted(tuple(each["column_names"]) for each in inspector.get_unique_constraints(table)),
+            "checks": sorted(str(each["sqltext"]) for each in inspector.get_check_constraints(table)),
+            "foreign keys": sorted(
+                (tuple(key["constrained_columns"]), key["referred_table"]) for key in inspector.get_foreign_keys(table)
+            ),
+        }
+        for table in inspector.get_table_names()
+    }
