@@ -4,10 +4,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from harness.cloud import wait_until
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -15,6 +16,10 @@ README = Path(__file__).parents[2] / "README.md"
 def blocks(kind: str) -> list[str]:
     section = README.read_text().split("## Running it for real", 1)[1].split("\n## ", 1)[0]
     return re.findall(rf"^```{kind}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+def logs_of(folder: Path) -> list[str]:
+    return [log.read_text() for log in sorted(folder.glob("*.log"))]
 
 
 @pytest.mark.servers
@@ -46,12 +51,14 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
         for number, line in enumerate(daemons.strip().splitlines()):
             with (tmp_path / f"{number}.log").open("w") as log:
                 running.append(subprocess.Popen(line.split(), cwd=tmp_path, env=environment, stdout=log, stderr=log))
-        end = time.monotonic() + 60
-        while "True" not in bash("moorage host list -f value -c up || true"):
-            assert time.monotonic() < end, [log.read_text()[-2000:] for log in tmp_path.glob("*.log")]
-            time.sleep(0.5)
+
+        def up() -> bool:
+            assert all(process.poll() is None for process in running), logs_of(tmp_path)
+            return "True" in bash("moorage host list -f value -c up || true")
+
+        wait_until(up, lambda: f"a host to be up\n{logs_of(tmp_path)}", interval=0.5)
         printed = bash(use)
-        logs = [log.read_text() for log in sorted(tmp_path.glob("*.log"))]
+        logs = logs_of(tmp_path)
     finally:
         for process in running:
             process.terminate()
