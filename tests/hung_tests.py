@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,17 +31,23 @@ _SERVERS = ("mariadbd", "mysqld", "beam.smp", "epmd", "erl_child_setup", "inet_g
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Seconds that threads have run, or have waited for a processor, until a moment."""
+    """Seconds that threads have run, or have waited for a processor, until a moment; and the processes they are of."""
 
     at: float
     all_threads: float
     main_thread: float
+    processes: frozenset[int] = frozenset()
 
 
-def hangs(first: Sample, last: Sample) -> bool:
-    """Tell whether nothing went on between two moments, or nothing but the background of a test that is blocked."""
+def hangs(samples: Sequence[Sample]) -> bool:
+    """Tell whether nothing went on meanwhile, or nothing but the background of a test that is blocked.
+
+    A process that has begun or ended is activity, and takes its account with it.
+    """
+    first, last = samples[0], samples[-1]
+    if any(sample.processes != first.processes for sample in samples):
+        return False
     seconds = last.at - first.at
-    # Below zero a process has ended and has taken its account with it, which is activity as well.
     share = (last.all_threads - first.all_threads) / seconds
     is_blocked = last.main_thread - first.main_thread < 0.001 * seconds
     return 0 <= share < (IDLE_CLOUD_SHARE if is_blocked else IDLE_SHARE)
@@ -81,7 +87,7 @@ class HungTests:
             samples.append(_sample())
             while samples[-1].at - samples[0].at > IDLE_SECONDS + _SAMPLE_SECONDS:
                 samples.popleft()
-            if samples[-1].at - samples[0].at >= IDLE_SECONDS and hangs(samples[0], samples[-1]):
+            if samples[-1].at - samples[0].at >= IDLE_SECONDS and hangs(samples):
                 print(f"\n{self._test} has done nothing for {IDLE_SECONDS:g} s", file=sys.__stderr__, flush=True)
                 samples.clear()
                 # pytest-timeout's handler prints the stacks and fails the test, as at the end of its time limit.
@@ -96,6 +102,7 @@ def _sample() -> Sample:
         at=time.monotonic(),
         all_threads=sum(_active_seconds(process) for process in processes),
         main_thread=_schedule(Path(f"/proc/{me.pid}/task/{me.pid}")),
+        processes=frozenset(process.pid for process in processes),
     )
 
 

@@ -15,7 +15,7 @@ pytest_plugins = ["pytester"]
         pytest.param(12.0, 0.0, True, id="the test is blocked beside an idle cloud"),
         pytest.param(12.0, 1.0, False, id="the test polls a cloud that works little"),
         pytest.param(40.0, 0.0, False, id="the test waits for threads that work"),
-        pytest.param(-3.0, 0.0, False, id="a process has ended"),
+        pytest.param(-3.0, 0.0, False, id="a thread has ended"),
     ],
 )
 def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processor(
@@ -24,7 +24,17 @@ def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processo
     first = Sample(at=100.0, all_threads=50.0, main_thread=5.0)
     last = Sample(at=160.0, all_threads=50.0 + all_threads, main_thread=5.0 + main_thread)
 
-    assert hangs(first, last) is expected
+    assert hangs([first, last]) is expected
+
+
+def test_a_test_that_begins_and_ends_processes_does_not_hang() -> None:
+    processes: list[frozenset[int]] = [frozenset({1}), frozenset({1, 2}), frozenset({1})]
+    samples = [
+        Sample(at=30.0 * number, all_threads=0.0, main_thread=0.0, processes=of_them)
+        for number, of_them in enumerate(processes)
+    ]
+
+    assert not hangs(samples)
 
 
 def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pytest.Pytester) -> None:
