@@ -57,6 +57,8 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "rabbit_interval_max": 3,
         "kombu_reconnect_delay": 0.2,
         "kombu_missing_consumer_retry_timeout": 15,
+        # A connection that has gone silent is found out after twice as long.
+        "heartbeat_timeout_threshold": 10,
         "rabbit_qos_prefetch_count": 1,
     },
 }

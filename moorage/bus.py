@@ -36,7 +36,7 @@ from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
 from moorage import context, errors, failpoints, logs, options
 from moorage.handlers import SECONDS_LEFT, Endpoint, handlers, plain_type, request_id_of, serves
-from moorage.rabbit import SERVER_PART, RabbitDriver
+from moorage.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
 from moorage.rpc_server import ThreadedServer
 from moorage.wire import Message, R, decode, encode, prepare
 
@@ -57,6 +57,8 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
+#: How long a server that is told to stop waits for a broker that is away. Arbitrary: half of what a process has.
+_ANSWER_SECONDS = 5.0
 _HOUSEKEEPING = "moorage.bus"
 
 # --- The serving side -----------------------------------------------------------------------------------------------
@@ -114,18 +116,33 @@ class BusServer:
     def stop(self) -> None:
         """Take nothing more, and return when all that was taken has been answered. Repeating it does nothing.
 
-        An answer that cannot be sent because the broker is away is waited for, until the broker is back.
+        A broker that is away is waited for some seconds; answers that cannot be sent by then are dropped.
         """
         with self._lock:
             if not self._running:
                 return
             self._running = False
-            self._bus.wake(self._target)
-            self._server.end()
-            with farewell():
-                self._server.wait()
+            with self._giving_up():
+                self._server.end()
+                with farewell():
+                    self._server.wait()
             let_go(self._transport)
             self._bus.forget(self)
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Let nothing wait for the broker any more after some seconds."""
+        given_up: threading.Event | None = getattr(self._transport._driver, "given_up", None)  # noqa: SLF001
+        if given_up is None:  # within one process the broker is always there
+            yield
+            return
+        timer = threading.Timer(_ANSWER_SECONDS, given_up.set)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
 
 
 # --- The calling side -----------------------------------------------------------------------------------------------
@@ -216,7 +233,7 @@ class Client:
             yield
         except errors.MoorageError as remote:
             raise plain_type(type(remote))(**remote.data) from None
-        except (oslo_messaging.MessagingTimeout, failpoints.Dropped):
+        except (oslo_messaging.MessagingTimeout, NotSentInTime, failpoints.Dropped):
             raise errors.NoReply(topic=self._address, method=message.method, seconds=seconds) from None
         except (rpc_dispatcher.NoSuchMethod, rpc_dispatcher.UnsupportedVersion):
             version = message.unguarded().lowest_version()
@@ -348,12 +365,6 @@ class Bus:
     def has_replied(self) -> None:
         """Note that the queue for replies works."""
         self._has_replied = True
-
-    def wake(self, target: oslo_messaging.Target) -> None:
-        """Send a server a message that does nothing: an idle listener notices only then that it is to stop."""
-        sleeper = oslo_messaging.get_rpc_client(self._transport, target, retry=0)
-        with suppress(*CONNECTION_FAULTS):
-            sleeper.prepare(namespace=_HOUSEKEEPING, version="1.0").cast({}, "wake")
 
     def forget(self, server: BusServer) -> None:
         """Do not stop this server again."""

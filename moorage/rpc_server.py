@@ -47,9 +47,9 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self.stop()
 
     def _on_incoming(self, incoming: Any) -> None:
-        taken = time.monotonic()
         for message in incoming:
-            stamp(message.ctxt, taken, getattr(message, "expires", None))
+            # Within one process the end of the caller's time is known, and over RabbitMQ since when it may be here.
+            stamp(message.ctxt, getattr(message, "taken", time.monotonic()), getattr(message, "expires", None))
         # Within one process the caller's own thread comes here, and must not be kept: its server has no peers.
         has_thread = isinstance(self.listener, PollStyleListenerAdapter)
         with self._changed:
