@@ -79,7 +79,7 @@ def judge(sight: Sight) -> list[Finding]:
             found += _leaked(sight.store.holders, sight.instances, residues)
         if sight.hosts is not None:
             found += _claimed_twice(sight.store.holders, sight.hosts)
-            found += _contradicting(sight.store, recorded, sight.hosts)
+        found += _contradicting(sight.store, recorded, sight.hosts or ())
     found += _active_twice(sight.instances or ())
     found += [_stranger(stranger) for stranger in sight.strangers]
     found += [

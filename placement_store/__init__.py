@@ -19,7 +19,8 @@ names                  ``names``, ``class_renaming``
 what is shown          ``consumer_list``, ``claim_list``, ``provider_list``, ``provider_outlines``, ``matching``,
                        ``usages``, ``service_list``, ``audit``; ``candidates/``
 hosts and cells        ``cells``, ``declared_down``
-kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``recounts``, ``upgrade``; ``versions/``
+kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``recounts``, ``upgrade``,
+                       ``restoring``; ``versions/``
 under all of it        ``bulk`` (many rows in few statements), ``races`` (a new transaction where others were faster)
 for operators          ``commands/``
 =====================  ===============================================================================================

@@ -1,6 +1,7 @@
 """The feed of changes: which providers and hosts have changed, written in the transaction that changes them."""
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
@@ -23,7 +24,18 @@ def record(connection: Connection, provider_ids: Collection[int] = (), host_ids:
     bulk.insert(connection, changes, rows, stamps=["created_at"])
 
 
-def changes_since(connection: Connection, last_id: int) -> tuple[int, set[int], set[int]]:
+class Changes(NamedTuple):
+    """What the feed tells since one of its numbers."""
+
+    #: The number to go on from.
+    go_on_from: int
+    provider_ids: set[int]
+    host_ids: set[int]
+    #: The store has been restored: no number and no ``seq`` that was read before means anything any more.
+    is_another_history: bool = False
+
+
+def changes_since(connection: Connection, last_id: int) -> Changes:
     """Return the number to go on from, and the ids of the providers and of the hosts changed since ``last_id``.
 
     A change may be told twice. One may be missed whose transaction took longer than :data:`SETTLED_AFTER` from its
@@ -32,16 +44,26 @@ def changes_since(connection: Connection, last_id: int) -> tuple[int, set[int], 
     age = (now() - changes.c.created_at).label("age")
     query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)
     rows = connection.execute(query.where(changes.c.id > last_id).order_by(changes.c.id)).all()
+    if not rows and 0 < (last := newest(connection)) < last_id:
+        # Numbers only grow, and the newest are pruned last: the store is an older one than was read.
+        return Changes(last, set(), set(), is_another_history=True)
     go_on_from, has_gap = last_id, False
     for row in rows:
         has_gap = has_gap or (row.id > go_on_from + 1 and row.age < SETTLED_AFTER)
         if not has_gap:
             go_on_from = row.id
-    return (
+    return Changes(
         go_on_from,
         {row.resource_provider_id for row in rows if row.resource_provider_id is not None},
         {row.host_id for row in rows if row.host_id is not None},
+        is_another_history=any(row.resource_provider_id is None and row.host_id is None for row in rows),
     )
+
+
+def begin_history(connection: Connection, leap: int) -> None:
+    """Tell that the store has been restored, under a number past all that may have been given out before."""
+    row = {"id": newest(connection) + leap, "resource_provider_id": None, "host_id": None}
+    bulk.insert(connection, changes, [row], stamps=["created_at"])
 
 
 def newest(connection: Connection) -> int:

@@ -162,6 +162,11 @@ class Names:
         """Look everything up again: a name that this process knows of has been deleted."""
         self._ids = self._known_by_heart
 
+    def forget_numbers(self) -> None:
+        """Look everything up again, also which name a number stands for: the store has been restored."""
+        self._ids = self._known_by_heart
+        self._names = {number: name for name, number in self._ids.items()}
+
     @classmethod
     def require_custom(cls, name: str) -> None:
         """Refuse to create or delete what is not an operator's.

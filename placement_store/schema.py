@@ -265,7 +265,7 @@ changes = Table(
     "changes",
     METADATA,
     _id(),
-    # Exactly one of the two.
+    # One of the two; neither where the store has been restored.
     Column("resource_provider_id", id_type()),
     Column("host_id", id_type()),
     Column("created_at", Double, nullable=False),

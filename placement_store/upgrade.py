@@ -1,6 +1,7 @@
 """`moorage db upgrade`: the tables of every schema, wherever they are, brought to this version."""
 
 import argparse
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +15,10 @@ from moorage.commands import Configured, positive
 from moorage.database import Database
 from moorage.options import main_database
 from moorage.schemas import known_schemas
-from placement_store import cells
+from placement_store import cells, restoring
 from placement_store.schema import MAIN
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +75,25 @@ class DbUpgrade(Configured, Lister):
             help="how long to wait for each schema's tables while others use them (600); services go on meanwhile",
         )
         parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument(
+            "--restored",
+            action="store_true",
+            help="the main schema was restored from a backup: begin a new history of it, in which no generation of the "
+            "lost one comes again and which running schedulers notice; see the chapter on restoring",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Upgrade, and return a row for each place."""
         if parsed_args.cell and parsed_args.schema not in (None, "cell"):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
+        if parsed_args.restored and (parsed_args.cell or parsed_args.schema not in (None, "main")):
+            raise errors.ConfigurationError(reason="--restored is about the main schema")
         rows: list[Sequence[Any]] = []
         for place in self._places(parsed_args):
             before, after = upgrade(place, dry_run=parsed_args.dry_run, patience=parsed_args.patience)
+            if place.schema == "main" and parsed_args.restored and not parsed_args.dry_run:
+                _begin_history(place)
             rows.append((place.schema, place.cell or "", mask_url(place.url), before or "none", after or "none"))
         return ("schema", "cell", "database", "before", "after"), rows
 
@@ -109,3 +122,12 @@ class DbUpgrade(Configured, Lister):
         for cell in known:
             if name in (None, cell.name):
                 yield cell_place(self.conf, cell.name, cell.database_connection)
+
+
+def _begin_history(place: Place) -> None:
+    database = Database(place.url, MAIN.name, pool_size=1, statement_limit=None)
+    try:
+        database.write(restoring.begin_history)
+    finally:
+        database.close()
+    LOG.warning("The main schema begins a new history: heal it with `moorage audit --heal`")

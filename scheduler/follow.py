@@ -3,6 +3,7 @@
 Threads that want the same reading share it: whoever asked before a reading began is served by it.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection
 
@@ -18,6 +19,8 @@ from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
 from scheduler import hosts
 from scheduler.picture import Picture, Provider
+
+LOG = logging.getLogger(__name__)
 
 
 def _not_read(seconds: float) -> errors.StoreUnavailable:
@@ -95,11 +98,34 @@ class Follower:
             self._database.read(work)
 
     def _read_feed(self, connection: Connection) -> None:
-        newest, provider_ids, host_ids = feed.changes_since(connection, self._last_change)
-        self._take_over(connection, provider_ids | self._picture.unsure(), host_ids)
+        found = feed.changes_since(connection, self._last_change)
+        if found.is_another_history:
+            self._read_anew(connection)
+            return
+        self._take_over(connection, found.provider_ids | self._picture.unsure(), found.host_ids)
+        self._last_change = found.go_on_from
+
+    def _read_anew(self, connection: Connection) -> None:
+        """Forget all that was read before, and read everything: the store has been restored."""
+        LOG.warning("The store has been restored: everything is read anew")
+        self._names.forget_numbers()
+        newest = feed.newest(connection)
+        known_providers, known_hosts = self._picture.provider_seqs().keys(), self._picture.host_seqs().keys()
+        found_providers = self._read_providers(connection, seqs.pairs(connection, resource_providers).keys())
+        self._picture.update(
+            hosts=hosts.rows(connection, seqs.pairs(connection, hosts_table).keys()),
+            gone_hosts=list(known_hosts),
+            providers=found_providers,
+            # All of them: a number may be another provider's now.
+            gone_providers=list(known_providers),
+            instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
+        )
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
+        if self._last_change and feed.changes_since(connection, self._last_change).is_another_history:
+            self._read_anew(connection)
+            return
         # Before all else: what changes from now on is told by the feed after this number.
         newest = feed.newest(connection)
         self._take_over(

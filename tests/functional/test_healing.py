@@ -1,42 +1,51 @@
 """What a store has lost, or others have changed behind its back, is healed by what the cells have on record."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from operation_cloud import TroublesomeCloud
 from port_room import NICS, PORT, WIDTH, bandwidth
 from sqlalchemy import Connection, delete, select, update
+from store_copy import copied, put_back
 
+from conductor.schema import CELL, CONDUCTOR
 from harness import demo
 from harness.cloud import Plan, wait_until
-from moorage import ids
+from moorage import errors, failpoints, ids
 from moorage.audit_command import Examination, examine, heal
+from moorage.database import Database
 from moorage.healing import Healer
 from moorage.looking import Look
 from moorage.messages import (
+    AcceptClaim,
     AttachResource,
     BuildInstances,
     ConfirmMigration,
+    DeleteAllocations,
     DeleteInstance,
     EvacuateInstance,
     GetAllocations,
     ListCells,
     ListOperationsInCell,
     MigrateInstance,
+    PutAllocations,
     ResizeInstance,
     RevertMigration,
+    SelectDestinations,
     SetHost,
     ShelveInstance,
     ShowInstance,
     UnshelveInstance,
 )
-from moorage.model import Flavor, Instance, RequestSpec, ServerGroup
+from moorage.model import ConsumerAllocations, Flavor, Instance, ProviderAmounts, RequestSpec, ServerGroup
 from moorage.reach import Reach
 from moorage.wire import Message, R
-from placement_store.schema import allocations, consumers, inventories
+from placement_store import cells, feed, restoring
+from placement_store.schema import MAIN, allocations, consumers, inventories, tombstones
 
 PLAN = Plan(
     hosts=6,
@@ -189,12 +198,23 @@ class Servers:
         )
         return {tuple(row[:3]): row.used for row in self.cloud.database.read(lambda c: c.execute(query).all())}
 
+    def waits_for(self, uuid: str) -> bool:
+        """Tell whether a former host of a server is still to be cleaned up."""
+        attempts = {attempt.attempt_id for attempt in self.show(uuid).attempts}
+        return any(operation.subject in attempts for operation in self._pending())
+
     def _pending(self) -> list[Any]:
         reach = Reach(self.cloud.configuration(), 20.0)
         try:
             return [one for cell in self.call(ListCells()) for one in reach.cell(cell).call(ListOperationsInCell())]
         finally:
             reach.close()
+
+    def hold(self, uuid: str, amounts: dict[str, dict[str, int]]) -> None:
+        """Let somebody else hold something."""
+        parts = {provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()}
+        wanted = ConsumerAllocations(allocations=parts, project_id="p", user_id="u", consumer_generation=None)
+        self.call(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
     def break_(self, work: Callable[[Connection], object]) -> None:
         self.cloud.database.write(work)
@@ -256,3 +276,229 @@ def test_after_a_heal_the_audit_is_clean_and_every_server_can_be_worked_with(
     assert servers.held() == before
     assert servers.heal() == {}
     servers.play()
+
+
+# --- What cannot be healed at once, or at all -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_the_module() -> Iterator[Servers]:
+    with TroublesomeCloud(replace(PLAN, hosts=2, cells=1)) as cloud:
+        few = Servers(cloud, {"one": ids.fresh(), "two": ids.fresh()})
+        for host, uuid in zip(cloud.hosts(), few.uuids.values(), strict=True):
+            few.build(uuid, force_hosts=(host.service_host,))
+        yield few
+
+
+@pytest.fixture
+def few(of_the_module: Servers) -> Iterator[Servers]:
+    """One server on each of two hosts."""
+    found = of_the_module.cloud.database.read(lambda connection: connection.execute(select(inventories)).all())
+    yield of_the_module
+    of_the_module.break_(lambda connection: _set_totals(connection, found))
+    assert of_the_module.findings() == [], "what one test has broken is healed before the next"
+
+
+def _set_totals(connection: Connection, rows: Sequence[Any]) -> None:
+    """Let inventories have the room that they had."""
+    for row in rows:
+        this = (inventories.c[name] == getattr(row, name) for name in ("resource_provider_id", "resource_class_id"))
+        room = {"total": row.total, "allocation_ratio": row.allocation_ratio}
+        connection.execute(update(inventories).where(*this).values(room))
+    feed.record(connection, provider_ids={row.resource_provider_id for row in rows})
+
+
+def fill(servers: Servers) -> None:
+    """Let no inventory have room for anything that is not held now."""
+    full = update(inventories).where(inventories.c.used > 0).values(total=inventories.c.used + inventories.c.reserved)
+    servers.break_(lambda connection: connection.execute(full.values(allocation_ratio=1.0)))
+
+
+def test_servers_that_hold_each_others_full_hosts_are_healed_in_turns(few: Servers) -> None:
+    before = few.held()
+
+    def exchange(connection: Connection) -> None:
+        one, two = connection.execute(select(consumers.c.id, consumers.c.root_provider_id)).all()
+        for source, target in ((one.id, -1), (two.id, one.id), (-1, two.id)):
+            these = allocations.c.consumer_id == source
+            connection.execute(update(allocations).where(these).values(consumer_id=target))
+        for row, other in ((one, two), (two, one)):
+            values = {"claim_id": ids.fresh(), "root_provider_id": other.root_provider_id}
+            connection.execute(update(consumers).where(consumers.c.id == row.id).values(values))
+
+    fill(few)
+    few.break_(exchange)
+    assert few.held() != before
+    assert sorted(kind for kind, *_ in few.findings()) == ["claim", "claim"]
+
+    assert few.heal() == {}
+
+    assert few.held() == before
+
+
+def test_what_does_not_fit_stays_a_finding_and_says_so_until_there_is_room(few: Servers) -> None:
+    before, uuid = few.held(), few.uuids["one"]
+    few.break_(lose_everything)
+    other = ids.fresh()
+    node = few.cloud.hosts()[0].compute_node_uuid
+    used = {"VCPU": demo.FLAVOR.vcpus}
+    fill(few)
+    few.break_(lambda c: c.execute(update(inventories).values(total=demo.FLAVOR.memory_mb, allocation_ratio=1.0)))
+    few.break_(lambda c: c.execute(_vcpus().values(total=demo.FLAVOR.vcpus)))
+    few.hold(other, {node: used})
+
+    left = few.heal()
+
+    assert [(kind, subject) for kind, subject, _ in left] == [("unheld", uuid)]
+    [reason] = left.values()
+    assert reason.startswith("not healed: There is not enough room on 1 inventories, the first of them VCPU")
+    few.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=other, for_good=True))
+    assert few.heal() == {}
+    assert few.held() == before
+
+
+def test_an_instance_that_was_deleted_for_good_in_the_store_is_not_revived(few: Servers) -> None:
+    uuid = few.uuids["two"]
+    few.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=uuid, for_good=True))
+
+    [reason] = few.heal().values()
+
+    assert f"{uuid} has been deleted" in reason
+    few.break_(lambda connection: connection.execute(delete(tombstones)))
+    assert few.heal() == {}
+
+
+def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_left_alone(few: Servers) -> None:
+    unknown, of_others = ids.fresh(), ids.fresh()
+    for uuid, owner in ((unknown, "conductor"), (of_others, "conductor.of.others")):
+        spec = RequestSpec(project_id="p", user_id="u", flavor=demo.FLAVOR)
+        message = SelectDestinations(
+            request_id=ids.fresh(), request_spec=spec, instance_uuids=(uuid,), num_alternates=0, owner=owner
+        )
+        [[chosen]] = few.call(message)
+        few.call(
+            AcceptClaim(
+                request_id=ids.fresh(),
+                consumer_uuid=uuid,
+                claim_id=str(chosen.claim_id),
+                attempt_id=ids.fresh(),
+                host=chosen.service_host,
+            )
+        )
+
+    left = few.heal()
+
+    assert [subject for _, subject, _ in left] == [of_others]
+    with pytest.raises(errors.ConsumerNotFound):
+        few.call(GetAllocations(consumer_uuid=unknown))
+    few.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=of_others, for_good=True))
+
+
+def test_a_plan_changes_nothing_and_says_of_each_finding_what_would_be_done(few: Servers) -> None:
+    few.break_(lose_everything)
+    reach = Reach(few.cloud.configuration(), 20.0)
+    found = few.audit()
+
+    plan = Healer(reach).plan(found.findings, found.sight)
+    reach.close()
+
+    assert set(plan.remedies.values()) == {"set it to what its cell has on record (active)"}
+    assert few.held() == {}
+    assert few.heal() == {}
+
+
+def test_while_a_server_is_healed_other_orders_are_refused(few: Servers) -> None:
+    uuid, reached, go_on = few.uuids["one"], threading.Event(), threading.Event()
+
+    def paused(name: str) -> None:
+        if name == "step.heal.heal.begin":
+            reached.set()
+            go_on.wait(20.0)
+
+    few.break_(lose_everything)
+    with failpoints.observed(paused), ThreadPoolExecutor(1) as threads:
+        healed = threads.submit(few.heal)
+        try:
+            assert reached.wait(20.0)
+            with pytest.raises(errors.InvalidState, match="heal of instance"):
+                few.order(ShelveInstance, uuid)
+        finally:
+            go_on.set()
+        assert healed.result() == {}
+
+
+def _vcpus() -> Any:
+    return update(inventories).where(inventories.c.resource_class_id == 0)
+
+
+# --- A backup of the main schema --------------------------------------------------------------------------------------
+
+
+class CloudOfTwoDatabases(TroublesomeCloud):
+    """A cloud whose conductors have their records apart from the main schema, which so can be put back alone."""
+
+    @property
+    def records(self) -> str:
+        return f"sqlite:///{self.folder}/records.sqlite"
+
+    def configuration(self, **groups: Any) -> Any:
+        own = {"connection": self.records, **groups.pop("conductor", {})}
+        return super().configuration(**groups, conductor=own)
+
+    def _create_schemas(self) -> None:
+        MAIN.upgrade(self.database)
+        records = Database(self.records, "records")
+        for schema in (CONDUCTOR, CELL):
+            schema.upgrade(records)
+        records.close()
+        for name in self.cell_names:
+            uuid = ids.derived("harness", self.plan.seed, "cell", name)
+            cells.create(self.database, name=name, uuid=uuid, database_connection=self.records)
+
+
+@pytest.fixture
+def apart() -> Iterator[Servers]:
+    with CloudOfTwoDatabases(PLAN) as cloud:
+        furnished = Servers(cloud)
+        furnished.furnish()
+        yield furnished
+
+
+def go_on(servers: Servers) -> None:
+    """Let everything become something else than it was."""
+    uuids = servers.uuids
+    servers.order(MigrateInstance, uuids["active"])
+    servers.becomes(uuids["active"], "moved")
+    servers.end(uuids["active"], ConfirmMigration)
+    servers.order(ResizeInstance, uuids["grouped"], flavor=LARGE)
+    servers.becomes(uuids["grouped"], "moved")
+    servers.end(uuids["moved"], ConfirmMigration)
+    servers.order(UnshelveInstance, uuids["shelved"])
+    servers.becomes(uuids["shelved"], "active")
+    servers.shelve(uuids["attached"])
+    servers.cloud.faults.forget(uuids["evacuated"])
+    wait_until(lambda: not servers.waits_for(uuids["evacuated"]), "the former host to be cleaned up", 60, 0.1)
+    servers.delete(uuids["doomed"])
+    uuids["new"] = ids.fresh()
+    servers.build(uuids["new"])
+
+
+def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_present(apart: Servers) -> None:
+    apart.uuids["doomed"] = ids.fresh()
+    apart.build(apart.uuids["doomed"])
+    copy = copied(apart.cloud.database)
+    go_on(apart)
+    assert apart.findings() == []
+    present = apart.held()
+
+    put_back(apart.cloud.database, copy)
+    apart.break_(restoring.begin_history)
+    apart.cloud.wait_for_hosts()
+    assert {kind for kind, _, _ in apart.findings()} >= {"unheld", "claim", "leaked"}
+    assert apart.heal() == {}
+
+    assert apart.findings() == []
+    assert apart.held() == present
+    assert apart.heal() == {}
+    apart.uuids["grouped"], apart.uuids["moved"] = apart.uuids["moved"], apart.uuids["grouped"]
+    apart.play()

@@ -285,6 +285,11 @@ def test_while_an_operation_is_under_way_the_record_is_no_measure() -> None:
     assert against(None, settled=False) == []
 
 
+def test_records_are_compared_also_while_no_scheduler_knows_of_hosts() -> None:
+    sight = seen(instances=[instance()], recorded=recorded(hold()), hosts=None)
+    assert kinds(sight) == [("unheld", ONE)]
+
+
 def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> None:
     left = hold(consumer_uuid=ATTEMPT, consumer_type="RESIDUE", claim_id=None)
     assert [finding.kind for finding in against(None, left)] == ["unheld"]
