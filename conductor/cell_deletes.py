@@ -7,7 +7,6 @@ from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
 from conductor import foreign_amounts
-from conductor.acknowledging import Peer
 from conductor.cell_agents import CellAgents
 from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
@@ -16,6 +15,7 @@ from conductor.cell_payloads import Deleting, Destroying, GivingBack, Releasing,
 from conductor.cell_records import DELETED, DELETING, CellInstance, CellRecords
 from conductor.cell_resources import record_claim
 from conductor.operations import Operations
+from conductor.policy_writes import PolicyWrites
 from conductor.steps import (
     ATTACH,
     BUILD,
@@ -39,7 +39,7 @@ from conductor.steps import (
 )
 from moorage import context, errors, ids
 from moorage.database import Database
-from moorage.messages import DeleteAllocations, DeleteInCell
+from moorage.messages import DeleteAllocations, DeleteInCell, Released
 from moorage.model import AllocationRequest
 
 LOG = logging.getLogger(__name__)
@@ -60,24 +60,23 @@ class CellDeletes:
         operations: Operations,
         agents: CellAgents,
         cleanings: CellCleanings,
-        placement: Peer,
+        writes: PolicyWrites,
     ) -> None:
         self._patience: float = conf.conductor.delete_patience
-        self._keeps_extras: bool = not conf.conductor.delete_foreign_amounts
         self._database = database
         self._records = records
         self._migrations = migrations
         self._operations = operations
         self._agents = agents
         self._cleanings = cleanings
-        self._placement = placement
+        self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
         return {(DELETE, "destroy"): self.destroy, (DELETE, "release"): self.release}
 
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
-        """Record that an instance is to be deleted, and end what is under way; ordered before, nothing is to be done.
+        """Record that an instance is to be deleted, and end what is under way; ordered before, it is tried at once.
 
         :raises RequestInProgress: another transaction has recorded the instance just now.
         """
@@ -88,7 +87,7 @@ class CellDeletes:
         if instance is None:
             self._records.add_deleting(connection, uuid, request_id)
         elif instance.state in (DELETING, DELETED):
-            return []
+            return self._operations.at_once(connection, uuid, DELETE)
         else:
             destroying = self._end_all(connection, instance)
         new = NewOperation(
@@ -189,10 +188,29 @@ class CellDeletes:
         What a host may still have a guest for stays held by a residue, until that host has been cleaned up. What
         others have put there goes too, or stays, and is named in the instance's record.
         """
-        uuid = operation.subject
-        released = self._placement.call(self._database.read(lambda connection: self._release_of(connection, operation)))
-        residues = {released.residue_uuid, *released.residue_uuids, *operation.read(Deleting).left}
-        reason = foreign_amounts.told(released.extras, stay=self._keeps_extras)
+        uuid, deleting = operation.subject, operation.read(Deleting)
+        instance, claimed_with = self._database.read(lambda connection: self._going(connection, uuid))
+        migration_uuid = None if instance is None else instance.migration_uuid
+
+        def message(deleting: Deleting) -> DeleteAllocations:
+            return DeleteAllocations(
+                request_id=self._writes.request_id(operation, "release", deleting),
+                consumer_uuid=uuid,
+                for_good=True,
+                leave_residue=deleting.leave_residue,
+                migration_uuids=() if migration_uuid is None else (migration_uuid,),
+                guests_gone=deleting.guests_gone,
+                claimed_with=claimed_with,
+                keep_extras=self._writes.keeps_extras,
+                consumer_generation=deleting.generation,
+                migration_generation=deleting.migration_generation,
+            )
+
+        released = self._writes.write(operation, deleting, message, migration_uuid)
+        if not isinstance(released, Released):
+            return released
+        residues = {released.residue_uuid, *released.residue_uuids, *deleting.left}
+        reason = foreign_amounts.told(released.extras, stay=self._writes.keeps_extras)
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
@@ -207,21 +225,9 @@ class CellDeletes:
 
         return record
 
-    def _release_of(self, connection: Connection, operation: Operation) -> DeleteAllocations:
-        deleting = operation.read(Deleting)
-        instance = self._records.read(connection, operation.subject)
-        migration_uuid = None if instance is None else instance.migration_uuid
-        return DeleteAllocations(
-            # After a restart the option may say something else: that is another request.
-            request_id=operation.derived("release", f"keep extras: {self._keeps_extras}"),
-            consumer_uuid=operation.subject,
-            for_good=True,
-            leave_residue=deleting.leave_residue,
-            migration_uuids=() if migration_uuid is None else (migration_uuid,),
-            guests_gone=deleting.guests_gone,
-            claimed_with={} if instance is None else self._claimed_with(connection, instance),
-            keep_extras=self._keeps_extras,
-        )
+    def _going(self, connection: Connection, uuid: str) -> tuple[CellInstance | None, dict[str, AllocationRequest]]:
+        instance = self._records.read(connection, uuid)
+        return instance, {} if instance is None else self._claimed_with(connection, instance)
 
 
 def _leaving(operation: Operation) -> int | None:

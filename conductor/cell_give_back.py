@@ -6,14 +6,14 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
-from conductor import order_numbers
+from conductor import foreign_amounts, order_numbers
 from conductor.cell_attempts import ACTIVE, AttemptRecord
-from conductor.cell_end_move import MoveEnder
 from conductor.cell_fall_back import FallBack
 from conductor.cell_guests import CellGuests
 from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell_payloads import GivingBack, Restarting
 from conductor.cell_records import ERROR, MOVED, MOVING, CellInstance, CellRecords
+from conductor.policy_writes import PolicyWrites
 from conductor.steps import MOVE, REVERT, Ended, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors
 from moorage.database import Database
@@ -32,14 +32,14 @@ class GiveBack:
         migrations: MigrationRecords,
         guests: CellGuests,
         fall_back: FallBack,
-        ender: MoveEnder,
+        writes: PolicyWrites,
     ) -> None:
         self._database = database
         self._records = records
         self._migrations = migrations
         self._guests = guests
         self._fall_back = fall_back
-        self._ender = ender
+        self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
@@ -57,22 +57,24 @@ class GiveBack:
         migration, failed = self._database.read(work)
         _spec, held = migration.claimed_with
 
-        def message(generation: int | None) -> EndMove:
+        def message(giving: GivingBack) -> EndMove:
             return EndMove(
-                request_id=operation.derived("give_back", giving.failed, giving.fate, generation, giving.conflicts),
+                request_id=self._writes.request_id(operation, "give_back", giving, giving.failed, giving.fate),
                 consumer_uuid=operation.subject,
                 migration_uuid=migration.uuid,
                 claim_id=failed.claim,
                 outcome="revert",
                 held=held,
                 claimed=failed.selection.allocation_request,
-                consumer_generation=generation,
+                consumer_generation=giving.generation,
+                migration_generation=giving.migration_generation,
                 guest_gone=giving.fate == "gone",
                 leave_residue=giving.fate == "unknown",
+                keep_extras=self._writes.keeps_extras,
             )
 
         try:
-            ended = self._ender.end(operation, giving, message)
+            ended = self._writes.write(operation, giving, message, migration.uuid)
         except errors.InvalidState as fault:
             if giving.fate != "unstarted":
                 raise
@@ -94,13 +96,12 @@ class GiveBack:
         self._records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
-        if ended.extras:
-            LOG.warning("What others had put on host %s for %s has gone", failed.host, instance.uuid)
+        extras = foreign_amounts.told(ended.extras, stay=self._writes.keeps_extras)
         if migration.kind in STOPPING and giving.stopped:
             # A late order to stop it is refused from then on.
             order_numbers.next_guest_order(self._records, connection, instance)
-            return Next("restart", Restarting(reason=giving.reason))
-        return self._back(connection, operation, giving.reason, None)
+            return Next("restart", Restarting(reason=giving.reason, extras=extras))
+        return self._back(connection, operation, giving.reason, None, extras)
 
     def restart(self, operation: Operation) -> Record:
         """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
@@ -120,9 +121,16 @@ class GiveBack:
             order_number=instance.guest_order,
         )
         why = self._guests.why_silent(source) or self._guests.order(operation, source, message)
-        return lambda connection: self._back(connection, operation, restarting.reason, why)
+        return lambda connection: self._back(connection, operation, restarting.reason, why, restarting.extras)
 
-    def _back(self, connection: Connection, operation: Operation, reason: str | None, stopped: str | None) -> Outcome:
+    def _back(
+        self,
+        connection: Connection,
+        operation: Operation,
+        reason: str | None,
+        stopped: str | None,
+        extras: str | None,
+    ) -> Outcome:
         """Record that the instance is what it was before, or in error if its guest does not run."""
         instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
         if stopped is None:
@@ -131,10 +139,11 @@ class GiveBack:
             why = f"it is back on its host, and its guest does not run there: {stopped}"
             self._records.change(connection, instance.uuid, state=ERROR, reason=why, migration_uuid=None)
         if operation.kind == REVERT:
-            self._migrations.change(connection, migration.uuid, state=migration_states.REVERTED, reason=stopped)
+            what = "; ".join(filter(None, (stopped, extras))) or None
+            self._migrations.change(connection, migration.uuid, state=migration_states.REVERTED, reason=what)
             LOG.info("Migration %s of instance %s is reverted", migration.uuid, instance.uuid)
             return Ended(stopped)
-        why = self._why(connection, migration, reason)
+        why = "; ".join(filter(None, (self._why(connection, migration, reason), extras)))
         self._migrations.change(
             connection, migration.uuid, state=migration_states.FAILED, destination_host=None, reason=why
         )

@@ -8,15 +8,16 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
+from conductor import foreign_amounts
 from conductor.cell_agents import CellAgents
 from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
-from conductor.cell_end_move import MoveEnder
 from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell_payloads import Ending, Fate, GivingBack, Restarting
 from conductor.cell_records import ACTIVE, MOVED, CellInstance, CellRecords
 from conductor.declared_down import DeclaredDown, awaited
 from conductor.operations import Operations
+from conductor.policy_writes import PolicyWrites
 from conductor.steps import (
     CONFIRM,
     REVERT,
@@ -51,7 +52,7 @@ class CellMoveEnds:
         agents: CellAgents,
         declared: DeclaredDown,
         cleanings: CellCleanings,
-        ender: MoveEnder,
+        writes: PolicyWrites,
     ) -> None:
         self._patience: float = conf.conductor.delete_patience
         self._database = database
@@ -61,7 +62,7 @@ class CellMoveEnds:
         self._agents = agents
         self._declared = declared
         self._cleanings = cleanings
-        self._ender = ender
+        self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
@@ -179,34 +180,37 @@ class CellMoveEnds:
         migration, arrived = self._database.read(work)
         _spec, held = migration.claimed_with
 
-        def message(generation: int | None) -> EndMove:
+        def message(ending: Ending) -> EndMove:
             return EndMove(
-                request_id=operation.derived("end", ending.fate, generation, ending.conflicts),
+                request_id=self._writes.request_id(operation, "end", ending, ending.fate),
                 consumer_uuid=operation.subject,
                 migration_uuid=migration.uuid,
                 claim_id=arrived.claim,
                 outcome="confirm",
                 held=held,
                 claimed=arrived.selection.allocation_request,
-                consumer_generation=generation,
+                consumer_generation=ending.generation,
+                migration_generation=ending.migration_generation,
                 guest_gone=ending.fate == "gone",
                 leave_residue=ending.fate == "unknown",
+                keep_extras=self._writes.keeps_extras,
             )
 
         try:
-            ended = self._ender.end(operation, ending, message)
+            ended = self._writes.write(operation, ending, message, migration.uuid)
         except errors.ConsumerNotFound as fault:
             if fault.name != migration.uuid:
                 raise
             LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
-            return partial(self._confirmed, operation, ending.fate, None)
+            return partial(self._confirmed, operation, ending.fate, None, None)
         if not isinstance(ended, MoveEnded):
             return ended
-        if ended.extras:
-            LOG.warning("What others had put on the source of migration %s has gone", migration.uuid)
-        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid)
+        extras = foreign_amounts.told(ended.extras, stay=self._writes.keeps_extras)
+        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, extras)
 
-    def _confirmed(self, operation: Operation, fate: Fate, residue: str | None, connection: Connection) -> Outcome:
+    def _confirmed(
+        self, operation: Operation, fate: Fate, residue: str | None, extras: str | None, connection: Connection
+    ) -> Outcome:
         instance, migration = self._read(connection, operation, lock=True)
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
         self._records.change_attempt(connection, source.attempt_id, state=ENDED)
@@ -221,8 +225,8 @@ class CellMoveEnds:
             migration_uuid=None,
             reason=None,
         )
-        self._migrations.change(connection, migration.uuid, state=migration_states.CONFIRMED, reason=None)
-        LOG.info("Migration %s of instance %s is confirmed", migration.uuid, instance.uuid)
+        self._migrations.change(connection, migration.uuid, state=migration_states.CONFIRMED, reason=extras)
+        LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, extras or "it is all")
         return Ended()
 
     def _read(

@@ -9,7 +9,6 @@ from conductor.cell_claims import CellClaims
 from conductor.cell_cleanings import CellCleanings
 from conductor.cell_courses import Courses
 from conductor.cell_deletes import CellDeletes
-from conductor.cell_end_move import MoveEnder
 from conductor.cell_fall_back import FallBack
 from conductor.cell_gates import CellGates
 from conductor.cell_give_back import GiveBack
@@ -36,6 +35,7 @@ from conductor.declared_down import DeclaredDown
 from conductor.disowned import DisownedClaims
 from conductor.operation_states import OperationStates
 from conductor.operations import Operations
+from conductor.policy_writes import PolicyWrites
 from conductor.schema import cell_disowned, cell_operations
 from conductor.steps import Step
 from conductor.worker import Worker
@@ -78,11 +78,11 @@ class CellParts:
         self._peer = peer
         self._declared = declared
         self._cleanings = CellCleanings(database, self._records, operations, self._agents, peer)
+        self._writes = PolicyWrites(conf, peer)
         self._deletes = CellDeletes(
-            conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, peer
+            conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, self._writes
         )
         self._holds = CellHolds(database, self._records, self._migrations, operations)
-        self._ender = MoveEnder(conf, peer)
         self._ends = CellMoveEnds(
             conf,
             database,
@@ -92,7 +92,7 @@ class CellParts:
             self._agents,
             declared,
             self._cleanings,
-            self._ender,
+            self._writes,
         )
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -108,7 +108,7 @@ class CellParts:
             conf.conductor.build_timeout,
         )
         builds = CellBuilds(conf, database, records, self.hosts, self._agents, self._courses)
-        give_back = GiveBack(database, records, self._migrations, self._guests, fall_back, self._ender)
+        give_back = GiveBack(database, records, self._migrations, self._guests, fall_back, self._writes)
         stops = CellStops(conf, database, records, self._migrations, self._operations, self._guests)
         return (
             builds.steps()

@@ -37,7 +37,18 @@ class Releasing(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
 
 
-class GivingBack(Value, frozen=True, kw_only=True):
+class Relied(Value, frozen=True, kw_only=True):
+    """A step that ends what an instance holds: the generations that it relies on, where the conflict policy says so."""
+
+    #: They have been read, also where there was no consumer to be read.
+    is_read: bool = False
+    generation: int | None = None
+    migration_generation: int | None = None
+    #: How many writes of others have come between reading and writing.
+    conflicts: int = 0
+
+
+class GivingBack(Relied, frozen=True, kw_only=True):
     """Step `give_back`: the source is the instance's again, be it that every attempt has failed or that it reverts."""
 
     #: The attempt that has the claim on a destination, and its fate.
@@ -47,25 +58,20 @@ class GivingBack(Value, frozen=True, kw_only=True):
     reason: str | None
     #: The source's guest has been stopped, or may have been.
     stopped: bool = True
-    #: As in :class:`Ending`.
-    generation: int | None = None
-    conflicts: int = 0
 
 
 class Restarting(Value, frozen=True, kw_only=True):
     """Step `restart` of a move or of its revert: the instance is back on its source."""
 
     reason: str | None
+    #: What has become of what others had put on the destination, in words.
+    extras: str | None = None
 
 
-class Ending(Value, frozen=True, kw_only=True):
+class Ending(Relied, frozen=True, kw_only=True):
     """Step `end` of a confirm: the source's guest has had its time."""
 
     fate: Fate
-    #: The consumer's generation that was read, where the conflict policy relies on one.
-    generation: int | None = None
-    #: How many writes of others have come between reading and writing.
-    conflicts: int = 0
 
 
 class Rebuilding(Value, frozen=True, kw_only=True):
@@ -106,7 +112,7 @@ class Destroying(Value, frozen=True, kw_only=True):
     left: tuple[Uuid, ...] = ()
 
 
-class Deleting(Value, frozen=True, kw_only=True):
+class Deleting(Relied, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
     #: A host that may have the guest does not answer.

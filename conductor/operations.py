@@ -115,6 +115,17 @@ class Operations(Leases):
         """Move an operation that :meth:`pending` has locked, because of a message; whoever was at it is superseded."""
         return self._apply(connection, operation, outcome, operation.lease_number + 1)
 
+    def at_once(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
+        """Have the operation of this kind that is under way do its present step again now; return it, if there is one.
+
+        It is done with the payload that is on record, so as the same request.
+        """
+        pending = self.pending(connection, subject, kind)
+        if pending is None:
+            return []
+        again = self.redirect(connection, pending, Next(pending.step, msgspec.Raw(pending.payload)))
+        return [] if again is None else [again]
+
     def pending(self, connection: Connection, subject: str, kind: str) -> Operation | None:
         """Lock and return the operation of this kind that is under way for ``subject``."""
         table = self._table

@@ -96,7 +96,8 @@ class Next:
     """Go on with another step, after ``delay`` seconds."""
 
     step: str
-    payload: Value
+    #: Raw where it is what was recorded before.
+    payload: Value | msgspec.Raw
     delay: float = 0.0
 
 

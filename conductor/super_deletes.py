@@ -7,13 +7,15 @@ from sqlalchemy import Connection
 
 from conductor import foreign_amounts, super_migrations, super_records
 from conductor.acknowledging import Peer
+from conductor.cell_payloads import Relied
 from conductor.cells import Cells
 from conductor.operations import Operations
+from conductor.policy_writes import PolicyWrites
 from conductor.steps import DELETE, MOVE, UNSHELVE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
 from conductor.super_moves import ENDED_BY_DELETION
 from moorage import context, errors, ids
 from moorage.database import Database
-from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance
+from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance, Released
 
 LOG = logging.getLogger(__name__)
 
@@ -22,9 +24,8 @@ class SuperDeletes:
     """The order to delete, and the steps that follow from it."""
 
     def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: Peer, cells: Cells) -> None:
-        self._keeps_extras: bool = not conf.conductor.delete_foreign_amounts
         self._database = database
-        self._placement = placement
+        self._writes = PolicyWrites(conf, placement)
         self._cells = cells
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -37,16 +38,20 @@ class SuperDeletes:
         A claim that may stand goes whole: what was claimed with it is not on record. Where none stands, all that is
         held others have put there, and it is named in the instance's record.
         """
-        uuid, keeps = operation.subject, self._keeps_extras
-        released = self._placement.call(
-            DeleteAllocations(
-                # After a restart the option may say something else: that is another request.
-                request_id=operation.derived("release", f"keep extras: {keeps}"),
+        uuid, keeps = operation.subject, self._writes.keeps_extras
+
+        def message(relied: Relied) -> DeleteAllocations:
+            return DeleteAllocations(
+                request_id=self._writes.request_id(operation, "release", relied),
                 consumer_uuid=uuid,
                 for_good=True,
                 keep_extras=keeps,
+                consumer_generation=relied.generation,
             )
-        )
+
+        released = self._writes.write(operation, operation.read(Relied), message)
+        if not isinstance(released, Released):
+            return released
         reason = foreign_amounts.told(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
@@ -81,7 +86,7 @@ class SuperDeletes:
                 super_migrations.change(connection, pending.uuid, state=super_migrations.ENDED, reason=reason)
 
     def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
-        """Record that an instance is to be deleted; ordered before, nothing more is to be done.
+        """Record that an instance is to be deleted; ordered before, it is tried again at once.
 
         The instance's record says which half deletes it. Its cell is recorded before the cell is told of it, so
         without one no cell has it or will have it: recording a cell skips instances that are being deleted.
@@ -92,8 +97,12 @@ class SuperDeletes:
         row = super_records.lock(connection, [uuid]).get(uuid)
         if row is None:
             raise errors.InstanceNotFound(name=uuid)
-        if row.state in (super_records.DELETING, super_records.DELETED):
+        if row.state == super_records.DELETED:
             return []
+        if row.state == super_records.DELETING:
+            under_way = operations.at_once(connection, uuid, DELETE)
+            if under_way or row.cell_uuid is None:
+                return under_way
         super_records.set_state(connection, [uuid], super_records.DELETING)
         self._end_placing(connection, operations, uuid)
         new = NewOperation(

@@ -37,16 +37,17 @@ CONDUCTOR = [
             ("retry", "read what the consumer holds and write again, max_contention_retries times"),
             ("combine", "keep what others have written, add or take away what is one's own, as often as it takes"),
         ],
-        help="What an operation does when others have written to its consumer between its reading and its writing. "
-        "Deleting, confirming and reverting never fail back: under `fail` they stay pending until they are ordered "
-        "again.",
+        help="What an operation does when others have written to its consumer, or to the migration's, between its "
+        "reading and its writing. Deleting, confirming and reverting never fail back: under `fail` they stay pending "
+        "until they are ordered again, under `retry` and `combine` they are repeated until they succeed.",
     ),
     cfg.BoolOpt(
         "delete_foreign_amounts",
         default=True,
-        help="Whether what others have put on an instance, beyond what was claimed for it, goes when the instance is "
-        "deleted. If not it stays on the instance's consumer until somebody takes it away, and `moorage audit` shows "
-        "it. The instance's record names it either way.",
+        help="Whether what others have put on an instance or on its migration, beyond what was claimed for it, goes "
+        "when the instance is deleted, or when a move ends and it is on the host that is left. If not it stays on the "
+        "instance's consumer until somebody takes it away, and `moorage audit` shows it. The record of the instance or "
+        "of the migration names it either way.",
     ),
     cfg.IntOpt("workers", default=8, min=1, help="Operations that one conductor works on at a time."),
     cfg.FloatOpt(

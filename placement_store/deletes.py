@@ -23,6 +23,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
 
     :raises InvalidRequest: it is to be released unaccepted, and no claim is named; or migrations are named that are not
         this consumer's; or something is asked for that is done only for good.
+    :raises ConsumerGenerationConflict: the consumer, or its migration, is not at the generation that was named.
     :raises ClaimReleased: a claim is named, and it no longer stands.
     :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
     :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
@@ -31,6 +32,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     _require_sense(message)
     uuid = message.consumer_uuid
     holding = consumers.holdings(connection, [uuid]).get(uuid)
+    _require_generation(uuid, message.consumer_generation, holding)
     if message.claim_id is not None and (holding is None or holding.claim_id != message.claim_id):
         if not message.for_good or not _is_buried(connection, uuid, holding):
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=message.claim_id)
@@ -51,6 +53,12 @@ def _require_sense(message: DeleteAllocations) -> None:
     for name in ("migration_uuids", "keep_extras"):
         if getattr(message, name) and not message.for_good:
             raise errors.InvalidRequest(path=f"$.{name}", reason="done only for good")
+
+
+def _require_generation(uuid: str, named: int | None, holding: Holding | None) -> None:
+    found = None if holding is None else holding.generation
+    if named not in (None, found):
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=named, found=found)
 
 
 def _is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
@@ -106,6 +114,7 @@ def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[s
     for uuid in named:
         if uuid in found and found[uuid].migration_of != message.consumer_uuid:
             raise errors.InvalidRequest(path="$.migration_uuids", reason=f"{uuid} is no migration of this consumer")
+        _require_generation(uuid, message.migration_generation, found.get(uuid))
     unnamed = {uuid: one for uuid, one in found.items() if uuid not in named and not residues.is_one(one)}
     return {uuid: found.get(uuid) for uuid in named} | unnamed
 

@@ -32,7 +32,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     Nothing grows: of every inventory the instance holds afterwards at most what the two held together.
 
     :raises ClaimReleased: the claim on the destination is not the instance's, or no longer.
-    :raises ConsumerGenerationConflict: the instance is not at the generation that was named.
+    :raises ConsumerGenerationConflict: the instance, or the migration, is not at the generation that was named.
     :raises ConsumerNotFound: the move has ended.
     :raises InvalidRequest: the migration is none of this instance.
     :raises InvalidState: a host has accepted what is given up, its guest is not known to be gone, and no residue may be
@@ -47,6 +47,10 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
             consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
         )
     migration = moves.migration_of(connection, instance, message.migration_uuid)
+    if message.migration_generation not in (None, migration.generation):
+        raise errors.ConsumerGenerationConflict(
+            consumer_uuid=migration.uuid, named=message.migration_generation, found=migration.generation
+        )
     claims.require_given_up(migration if message.outcome == "confirm" else instance, message)
     held, claimed = shares.amounts_of(message.held), shares.amounts_of(message.claimed)
     keys = providers.keys_found(connection, {*held, *claimed})
@@ -78,14 +82,18 @@ def _confirmed(
     _places: Places,
     parts: shares.Parts,
 ) -> _Ending:
-    """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue."""
+    """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue.
+
+    What others have put on the source goes, or else becomes the instance's.
+    """
     may_be_used = message.leave_residue and not message.guest_gone
-    kept = residues.becoming(connection, migration) if may_be_used else None
+    staying = parts.left_extras if message.keep_extras else Counter()
+    kept = residues.becoming(connection, migration, staying) if may_be_used else None
     return _Ending(
         instance=Change(
             uuid=instance.uuid,
             before=instance,
-            after=Counter(instance.amounts) - parts.beyond_new,
+            after=Counter(instance.amounts) - parts.beyond_new + staying,
             inherited=True,
         ),
         migration=kept or _buried(migration),
@@ -107,8 +115,8 @@ def _reverted(
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
     tree = set() if places.on_source else given_up.on_host(connection, instance)
-    lost = shares.within(parts.extras, tree - places.pools)
-    kept = parts.kept_old + (parts.extras - lost)
+    left = shares.within(parts.extras, tree - places.pools)
+    kept = parts.kept_old + (parts.extras if message.keep_extras else parts.extras - left)
     may_be_used = message.leave_residue and not message.guest_gone
     return _Ending(
         instance=Change(
@@ -123,7 +131,7 @@ def _reverted(
         migration=_buried(migration),
         residue=residues.left(connection, instance, kept) if may_be_used else None,
         claim_id=migration.claim_id,
-        extras=lost,
+        extras=left,
     )
 
 

@@ -5,6 +5,7 @@ for good, which says that the host has nothing of that attempt any more. A migra
 own uuid: it goes when that is deleted for good, or the attempt.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,15 +90,18 @@ def is_one(holding: Holding) -> bool:
     return holding.claim_id is None and holding.accepted_by is not None
 
 
-def becoming(connection: Connection, migration: Holding) -> Change | None:
+def becoming(connection: Connection, migration: Holding, staying: Mapping[Pair, int]) -> Change | None:
     """Return what makes a residue of a migration, of all that it holds in the host's tree; as in :func:`left`.
+
+    :param staying: what of it stays elsewhere.
 
     Whoever writes it calls :func:`require_unreported` afterwards.
     """
     if migration.claim_id is None or migration.accepted_by is None:
         return None
     tree = given_up.on_host(connection, migration)
-    kept = {pair: amount for pair, amount in migration.amounts.items() if pair[0] in tree}
+    guests = Counter(migration.amounts) - Counter(staying)
+    kept = {pair: amount for pair, amount in guests.items() if pair[0] in tree}
     if not kept or tombstones.buried(connection, [migration.accepted_by]):
         return None
     columns = {"claim_id": None, "owner": None, "claimed_at": None, "consumer_group_id": None, "consumer_type": RESIDUE}

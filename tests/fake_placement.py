@@ -100,6 +100,7 @@ class FakePlacement:
         if any(one.migration_of == consumer for one in self.migrations.values()):
             raise errors.InvalidState(reason="another migration of the consumer has not ended")
         self.migrations[move.migration_uuid] = Held(held.root, held.claim_id, held.accepted_by, consumer)
+        self.touch(move.migration_uuid)
         self.held[consumer] = Held(root, ids.fresh())
         self.touch(consumer)
         return self.held[consumer].claim_id
@@ -221,6 +222,8 @@ class FakePlacement:
 
     def released(self, message: DeleteAllocations) -> Released:
         consumer = message.consumer_uuid
+        if message.consumer_generation is not None:
+            self._require_generation(consumer, message.consumer_generation)
         if message.claim_id is not None:
             held = self._standing(consumer, message.claim_id)
             if message.unaccepted and held.accepted_by:
@@ -289,6 +292,8 @@ class FakePlacement:
         if message.consumer_generation is not None:
             self._require_generation(uuid, message.consumer_generation)
         migration = self._migration(message.migration_uuid, uuid)
+        if message.migration_generation is not None:
+            self._require_generation(message.migration_uuid, message.migration_generation)
         leaver = migration if message.outcome == "confirm" else held
         if leaver.accepted_by and not message.guest_gone and not message.leave_residue:
             raise errors.InvalidState(reason="the claim has been accepted")
@@ -301,7 +306,15 @@ class FakePlacement:
             self.held[uuid] = Held(migration.root, migration.claim_id, migration.accepted_by)
         if residue != message.migration_uuid:
             self.deleted.add(message.migration_uuid)
-        return MoveEnded(claim_id=self.held[uuid].claim_id, consumer_generation=self.touch(uuid), residue_uuid=residue)
+        extras = self.foreign.pop(message.migration_uuid, {}) if message.outcome == "confirm" else {}
+        if message.keep_extras and extras:
+            self.foreign[uuid] = extras
+        return MoveEnded(
+            claim_id=self.held[uuid].claim_id,
+            consumer_generation=self.touch(uuid),
+            residue_uuid=residue,
+            extras=extras,
+        )
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:

@@ -106,7 +106,10 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
         "guests_gone": "1.3",
         "claimed_with": "1.4",
         "keep_extras": "1.4",
+        "consumer_generation": "1.6",
+        "migration_generation": "1.6",
     }
+    guards = frozenset({"consumer_generation", "migration_generation"})
     consumer_uuid: Uuid
     claim_id: Uuid | None = None
     for_good: bool = False
@@ -125,6 +128,9 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     #: The extras stay on the consumer, also those of its migrations; only ``for_good``. Nobody can claim for it all the
     #: same; whoever wants them gone releases what it holds.
     keep_extras: bool = False
+    #: The generations of the consumer and of its migration that the caller relies on; null relies on none.
+    consumer_generation: Generation | None = None
+    migration_generation: Generation | None = None
 
 
 class Claimed(Value, frozen=True, kw_only=True):
@@ -174,7 +180,7 @@ class MoveEnded(Value, frozen=True, kw_only=True):
     consumer_generation: Generation
     #: The consumer that goes on holding the host which the instance has left, if its guest may still be there.
     residue_uuid: Uuid | None = None
-    #: What others had put on providers that were left, and what has gone with them.
+    #: What others had put on providers that were left: it has gone with them, or stays if it was to.
     extras: Allocations = {}
 
 
@@ -187,6 +193,8 @@ class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
     topic = "placement"
     method = "end_move"
     version = "1.3"
+    since: ClassVar = {"migration_generation": "1.6", "keep_extras": "1.6"}
+    guards = frozenset({"migration_generation"})
     consumer_uuid: Uuid
     migration_uuid: Uuid
     #: The claim on the destination: of an instance whose claim is another by now, nothing is changed
@@ -196,14 +204,17 @@ class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
     #: What the source held for the instance's own request, and what the destination was claimed with.
     held: AllocationRequest
     claimed: AllocationRequest
-    #: The instance's generation that the caller relies on; null relies on none.
+    #: The generations of the instance and of the migration that the caller relies on; null relies on none.
     consumer_generation: Generation | None = None
+    migration_generation: Generation | None = None
     #: The host that the instance leaves has reported its guest gone. Without this what a host has accepted is given up
     #: only with ``leave_residue``.
     guest_gone: bool = False
     #: The guest may still be on the host that the instance leaves, and what it holds there stays held: confirmed, by
     #: the migration itself, which becomes a residue; reverted, by a residue under the destination's attempt.
     leave_residue: bool = False
+    #: What others have put on providers that are left stays, on the instance.
+    keep_extras: bool = False
 
 
 class ServerGroupState(Value, frozen=True, kw_only=True):

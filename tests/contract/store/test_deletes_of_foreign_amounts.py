@@ -437,3 +437,34 @@ def test_what_others_have_put_on_a_migration_stays_there_where_the_server_has_go
         released = store.delete(moved.uuid, for_good=True, claimed_with=claims_of(moved), keep_extras=True)
         assert named(released.extras) == moved.migrations == {host: {"VCPU": 2}}
     assert store.audit().holders[0].foreign == {host: {"VCPU": 2}}
+
+
+# --- Who relies on generations ----------------------------------------------------------------------------------------
+
+
+def test_a_delete_that_relies_on_another_generation_takes_nothing_away(store: Store, host: str) -> None:
+    uuid = ids.fresh()
+    read = store.put(uuid, {host: {"VCPU": 1}})
+    found = store.put(uuid, {host: {"VCPU": 2}}, read)
+
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        store.delete(uuid, for_good=True, consumer_generation=read)
+
+    assert (caught.value.named, caught.value.found) == (read, found)
+    assert store.held(uuid) == {host: {"VCPU": 2}}
+    store.delete(uuid, for_good=True, consumer_generation=found)
+    assert store.rows() == {}
+
+
+def test_a_delete_that_relies_on_another_generation_of_the_migration_takes_nothing_away(
+    store: Store, host: str
+) -> None:
+    moving = Moving(store, {host: {"VCPU": 2}}).build()
+    moving.begin({store.provider("another", VCPU=8): {"VCPU": 2}})
+    held = moving.amounts
+
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        store.delete(moving.uuid, for_good=True, migration_uuids=(moving.migration,), migration_generation=99)
+
+    assert caught.value.consumer_uuid == moving.migration
+    assert (moving.amounts, moving.migrations) == (held, {host: {"VCPU": 2}})

@@ -86,6 +86,65 @@ def test_a_reverted_move_says_what_others_had_put_on_the_destination_meanwhile(
     assert moving.amounts == {source: SMALL}
 
 
+def test_what_others_have_put_on_the_migration_stays_on_the_instance_where_it_is_to(
+    store: Store, source: str, destination: str, pool: str, third: str, i1: Moving
+) -> None:
+    with_extras(i1, source, pool, third)
+    i1.begin({destination: SMALL}, drop_extras=True)
+    store.put(ids.fresh(), {source: {"VCPU": 1}})
+
+    stays = i1.confirm(keep_extras=True).extras
+
+    expected = {source: {"VCPU": 1}, pool: {"DISK_GB": 10}}
+    assert {uuid: part.resources for uuid, part in stays.items()} == expected
+    assert i1.amounts == {destination: SMALL, third: {"VCPU": 1}, **expected}
+    assert i1.is_buried()
+    assert store.is_sound()
+
+
+def test_what_others_have_put_on_the_migration_is_no_part_of_the_residue_where_it_is_to_stay(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    store.put(moving.migration, {source: LARGE}, row(store, moving.migration).generation)
+
+    ended = moving.confirm(guest_gone=False, leave_residue=True, keep_extras=True)
+
+    assert ended.residue_uuid == moving.migration
+    assert moving.migrations == {source: SMALL}
+    assert moving.amounts == {destination: SMALL, source: {"VCPU": 2, "MEMORY_MB": 2048}}
+
+
+def test_what_others_have_put_on_the_destination_stays_at_a_revert_where_it_is_to(
+    store: Store, source: str, destination: str, moving: Moving
+) -> None:
+    moving.begin({destination: SMALL})
+    store.put(moving.uuid, {destination: LARGE}, 2)
+
+    stays = moving.revert(keep_extras=True).extras
+
+    expected = {destination: {"VCPU": 2, "MEMORY_MB": 2048}}
+    assert {uuid: part.resources for uuid, part in stays.items()} == expected
+    assert moving.amounts == {source: SMALL, **expected}
+
+
+@pytest.mark.parametrize("outcome", ["confirm", "revert"])
+def test_a_move_whose_migration_others_have_written_is_not_ended_by_whoever_relies_on_it(
+    store: Store, source: str, destination: str, moving: Moving, outcome: str
+) -> None:
+    moving.begin({destination: SMALL})
+    read = row(store, moving.migration).generation
+    found = store.put(moving.migration, {source: LARGE}, read)
+    before = moving.amounts
+
+    with pytest.raises(errors.ConsumerGenerationConflict) as caught:
+        store.endpoint.end_move(moving.ending(outcome, guest_gone=True, migration_generation=read))
+
+    assert (caught.value.consumer_uuid, caught.value.found) == (moving.migration, found)
+    assert (moving.amounts, moving.migrations) == (before, {source: LARGE})
+    store.endpoint.end_move(moving.ending(outcome, guest_gone=True, migration_generation=found))
+
+
 def test_less_of_a_pool_than_the_move_was_made_with_is_not_made_more_again(
     store: Store, source: str, destination: str, pool: str, i1: Moving
 ) -> None:

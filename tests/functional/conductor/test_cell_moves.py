@@ -8,6 +8,7 @@ from msgspec import structs
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import EndMove, ListHostsDeclaredDown, SwapClaim
+from moorage.model import ProviderAmounts
 
 # --- Straight ---------------------------------------------------------------------------------------------------------
 
@@ -437,6 +438,43 @@ def test_a_conflict_makes_a_move_end_later_and_never_otherwise(world: World, pol
     ends = [call for call in world.placement.calls if isinstance(call, EndMove)]
     named = {end.consumer_generation is not None for end in ends}
     assert (len(ends), named) == ((1, {False}) if policy == "combine" else (3, {True}))
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_the_record_of_a_confirmed_move_says_what_has_become_of_what_others_had_put_on_its_migration(
+    world: World, goes: bool
+) -> None:
+    world.restart("cell", delete_foreign_amounts=goes)
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    becomes(world, uuid, "moved")
+    world.placement.foreign[move.migration] = {node("a"): ProviderAmounts(resources={"VGPU": 2})}
+
+    move.end("confirm")
+
+    becomes(world, uuid, "active")
+    outcome = "with it went what others had put there" if goes else "what others had put there stays"
+    assert move.shown().reason == f"{outcome}: 2 VGPU of provider {node('a')}"
+    assert (uuid in world.placement.foreign) is not goes
+
+
+@pytest.mark.parametrize("policy", ["fail", "retry"])
+def test_under_a_policy_that_relies_on_generations_that_of_the_migration_is_named_too(
+    world: World, policy: str
+) -> None:
+    world.restart("cell", consumer_conflict_policy=policy)
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    becomes(world, uuid, "moved")
+    read = world.placement.touch(move.migration)
+
+    move.end("confirm")
+
+    becomes(world, uuid, "active")
+    [end] = [call for call in world.placement.calls if isinstance(call, EndMove)]
+    assert end.migration_generation == read
 
 
 # --- Breaking off -----------------------------------------------------------------------------------------------------

@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from conductor_builders import FakePlacement, World, node
+from conductor_builders import FakePlacement, World, node, wait_until
 
 from moorage import errors, ids
 from moorage.bus import serves
-from moorage.messages import DeleteAllocations, MigrateInstance, Released
+from moorage.inspection import OperationState
+from moorage.messages import DeleteAllocations, ListOperations, MigrateInstance, Released
 from moorage.model import ProviderAmounts
 from moorage.shell import main
 
@@ -22,6 +23,10 @@ def others_put(world: World, uuid: str) -> None:
 
 def deletes(world: World) -> list[DeleteAllocations]:
     return [call for call in world.placement.calls if isinstance(call, DeleteAllocations) and call.for_good]
+
+
+def under_way(world: World) -> list[OperationState]:
+    return world.bus.client("conductor").call(ListOperations())
 
 
 def shown(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], uuid: str) -> dict[str, str]:
@@ -128,3 +133,31 @@ def test_an_instance_that_no_cell_has_is_deleted_in_the_same_way(world: World, g
     assert world.becomes(uuid, "deleted").reason == f"{expected}: {WORDS}"
     assert (uuid in world.placement.foreign) is not goes
     assert uuid in world.placement.deleted
+
+
+# --- Others who write at the same time --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["fail", "retry", "combine"])
+@pytest.mark.parametrize("half", ["cell", "super"])
+def test_a_conflict_makes_a_delete_end_later_and_never_otherwise(world: World, policy: str, half: str) -> None:
+    world.restart(half, consumer_conflict_policy=policy)
+    if half == "super":
+        world.scheduler.hosts = []
+    [uuid] = world.build()
+    world.becomes(uuid, "active" if half == "cell" else "error")
+    world.placement.generations.setdefault(uuid, 1)
+    world.placement.conflicts = 2
+
+    world.delete(uuid)
+
+    if policy == "fail":
+        for tries in (1, 2):
+            wait_until(lambda tries=tries: len(deletes(world)) == tries)  # type: ignore[misc]
+            wait_until(lambda: any("Order it again" in str(one.reason) for one in under_way(world)))
+            assert world.show(uuid).state == "deleting"
+            world.delete(uuid)
+    world.becomes(uuid, "deleted")
+    assert uuid in world.placement.deleted
+    named = {message.consumer_generation is not None for message in deletes(world)}
+    assert (len(deletes(world)), named) == ((1, {False}) if policy == "combine" else (3, {True}))
