@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from conductor.cell_hosts import BATCH, CellHosts, parts
 from conductor.cell_loads import CellLoads
-from moorage import context, ids
+from moorage import context, errors, ids
 from moorage.bus import Client
 from moorage.messages import HostsRegistered, ReportHosts
 from moorage.model import HostLoad
@@ -23,6 +23,8 @@ _LOADS_BATCH = 2_000
 _TICK = 0.1
 #: A report that is not answered soon is overtaken by the next one.
 _LONGEST_WAIT = 10.0
+#: How often a report that nobody has taken is sent again at once, to whichever scheduler gets it then. Arbitrary.
+_OTHERS_TRIED = 2
 #: Seconds after which the loads of all hosts are told once more, whatever was told before. It mends what another
 #: conductor of the cell has told late, and what a host had that was deleted and described anew.
 _ALL_LOADS_EVERY = 300.0
@@ -135,4 +137,11 @@ class HostForwarder:
 
     def _report(self, **content: Any) -> HostsRegistered:
         message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, **content)
+        # A scheduler whose database is silent takes messages as often as the others do, and is slow to refuse them.
+        # Several rounds in a row that fail by that would make the hosts look dead.
+        for _ in range(_OTHERS_TRIED):
+            try:
+                return self._scheduler.call(message, timeout=self._timeout / 3)
+            except errors.Unavailable as fault:
+                LOG.info("A report of hosts is sent once more: %s", fault)
         return self._scheduler.call(message, timeout=self._timeout)

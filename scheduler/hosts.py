@@ -148,6 +148,11 @@ def sweep(connection: Connection, down_after: float) -> list[str]:
     return [row.service_host for row in found]
 
 
+def any_host(connection: Connection) -> int | None:
+    """Return the id of some host, or nothing where there are none."""
+    return connection.scalar(select(hosts.c.id).limit(1))
+
+
 def change(connection: Connection, ids: Collection[int], values: dict[str, Any], also: Any = None) -> None:
     """Change some columns of some hosts, raise their ``seq`` and tell the feed."""
     for chunk in chunks(sorted(ids)):

@@ -34,6 +34,7 @@ from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
 from scheduler.plugins import numeric_metadata
 from scheduler.policy import Policies, Policy
+from scheduler.sweep import Sweep
 from scheduler.underway import UnderWay
 
 LOG = logging.getLogger(__name__)
@@ -43,8 +44,6 @@ _REPORT_TRIES = 3
 #: A scheduler that was away for longer than this finds what it missed by comparing everything.
 _FEED_KEPT_SECONDS = 3600.0
 _PRUNE_INTERVAL = 60.0
-#: How many times within the time-out of a heartbeat the sweep comes round.
-_SWEEPS_PER_TIMEOUT = 6
 
 
 class SchedulerEndpoint:
@@ -197,8 +196,8 @@ class SchedulerService:
             ViewCatchUp(follower, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata()),
         ]
-        self._serve(endpoints, database, names)
-        self._begin_rounds(database, follower)
+        bus = self._serve(endpoints, database, names)
+        self._begin_rounds(database, follower, bus)
 
     def reload(self) -> None:
         """Read the configuration anew, and decide by its policy from now on, unless there is anything wrong with it."""
@@ -222,7 +221,7 @@ class SchedulerService:
         if self._database:
             self._database.close()
 
-    def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> None:
+    def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> Bus:
         conf = self._conf
         bus = self._bus = Bus(conf)
         self._servers = [bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads)]
@@ -234,17 +233,13 @@ class SchedulerService:
         self._presences = [Presence(conf, bus, kind, self._name) for kind in kinds]
         for presence in self._presences:
             presence.start()
+        return bus
 
-    def _begin_rounds(self, database: Database, follower: Follower) -> None:
+    def _begin_rounds(self, database: Database, follower: Follower, bus: Bus) -> None:
         settings = self._conf.scheduler
-        down_after = settings.host_down_after
-
-        def sweep() -> None:
-            if silent := database.write(lambda connection: hosts.sweep(connection, down_after)):
-                LOG.warning("Down, for want of a heartbeat in %s s: %s", down_after, ", ".join(sorted(silent)))
-
+        sweep = Sweep(database, settings.host_down_after, bus.probe)
         self._periodics = [
-            Periodic("sweep of silent hosts", sweep, down_after / _SWEEPS_PER_TIMEOUT),
+            Periodic("sweep of silent hosts", sweep.run, sweep.interval),
             Periodic(
                 "comparison of the host view",
                 lambda: follower.catch_up(follower.now()),

@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -149,6 +150,33 @@ def test_heartbeats_arrive_though_the_schedulers_understand_no_loads(world: Worl
     wait_until(lambda: older.refused > 1)
     world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("b",)))
     wait_until(lambda: older.reports[-1].alive == ("b",))
+
+
+class WithoutStore(FakeScheduler):
+    """Stands for three schedulers, two of which do not reach their database; each gets a message in turn."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.placement)
+        self.sent: Counter[str] = Counter()
+
+    @serves(ReportHosts)
+    def report_hosts(self, message: ReportHosts) -> HostsRegistered:
+        self.sent[message.request_id] += 1
+        if self.sent[message.request_id] <= 2:
+            raise errors.StoreUnavailable(schema="main", reason="silent")
+        return super().report_hosts(message)
+
+
+def test_heartbeats_arrive_in_the_same_round_though_two_schedulers_of_three_do_not_reach_their_database(
+    world: World,
+) -> None:
+    schedulers = WithoutStore(world)
+    world.serve("scheduler", schedulers)
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("b"),)))
+    world.cell_call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("b",)))
+
+    wait_until(lambda: any(sent.alive == ("b",) for sent in schedulers.reports))
+    assert set(schedulers.sent.values()) <= {1, 2, 3}
 
 
 # --- What the schedulers do not know ----------------------------------------------------------------------------------

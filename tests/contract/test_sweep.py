@@ -1,0 +1,113 @@
+"""The sweep of silent hosts: nobody is held dead because the database or the broker was away."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+from scheduler_rig import Rig, report, rig_on_each_store
+from sqlalchemy import Connection
+
+from moorage import errors
+from moorage.database import Database
+from moorage.messages import ListHosts
+from placement_store.schema import hosts as host_table
+from scheduler.sweep import Sweep
+
+rig = rig_on_each_store
+
+T = TypeVar("T")
+
+DOWN_AFTER = 60.0
+
+
+class Unsteady(Database):
+    """A database that is away now and then."""
+
+    is_away = False
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        return self._answer(super().read, work)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        return self._answer(super().write, work)
+
+    def _answer(self, how: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
+        if self.is_away:
+            raise errors.StoreUnavailable(schema="main", reason="away")
+        return how(work)
+
+
+class World:
+    """A registry with two hosts, and a sweep whose time is driven."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.database = Unsteady(rig.database.url.render_as_string(hide_password=False), "main")
+        self.broker_is_away = False
+        self.time = 0.0
+        self.sweep = Sweep(self.database, DOWN_AFTER, self.probe, lambda: self.time)
+        rig.report([report(1), report(2)], ["host1", "host2"])
+
+    def probe(self) -> None:
+        if self.broker_is_away:
+            raise errors.BusUnavailable(reason="away")
+
+    def passes(self, seconds: float, *alive: str) -> None:
+        """Let time pass in rounds of the sweep, in which these hosts and no others are heard of."""
+        for _ in range(round(seconds / self.sweep.interval)):
+            self.time += self.sweep.interval
+            older = host_table.update().values(heartbeat_at=host_table.c.heartbeat_at - self.sweep.interval)
+            self.rig.database.write(lambda connection, older=older: connection.execute(older))
+            if alive:
+                self.rig.report([], list(alive))
+            try:
+                self.sweep.run()
+            except errors.Unavailable:
+                assert self.broker_is_away or self.database.is_away
+
+    def up(self) -> list[str]:
+        return [host.service_host for host in self.rig.registry.list_hosts(ListHosts()) if host.up]
+
+
+@pytest.fixture
+def world(rig: Rig) -> Iterator[World]:
+    world = World(rig)
+    yield world
+    world.database.close()
+
+
+def test_a_host_that_is_silent_while_others_are_heard_of_goes_down(world: World) -> None:
+    world.passes(DOWN_AFTER, "host1", "host2")
+    world.passes(DOWN_AFTER - world.sweep.interval, "host2")
+    assert world.up() == ["host1", "host2"]
+
+    world.passes(2 * world.sweep.interval, "host2")
+
+    assert world.up() == ["host2"]
+
+
+@pytest.mark.parametrize("part", ["database", "broker"])
+def test_after_an_outage_of_any_length_each_host_has_the_whole_time_to_be_heard_of_again(
+    world: World, part: str
+) -> None:
+    world.passes(2 * DOWN_AFTER, "host1", "host2")
+    world.database.is_away, world.broker_is_away = part == "database", part == "broker"
+    world.passes(5 * DOWN_AFTER)
+    world.database.is_away = world.broker_is_away = False
+
+    world.passes(DOWN_AFTER)  # nobody is heard of yet
+    assert world.up() == ["host1", "host2"]
+
+    world.passes(2 * world.sweep.interval, "host1")
+    assert world.up() == ["host1"], "host2 has had its time"
+
+
+def test_a_scheduler_that_has_just_been_started_holds_nobody_dead(world: World) -> None:
+    """While none was running, no heartbeat could arrive."""
+    world.rig.database.write(lambda connection: connection.execute(host_table.update().values(heartbeat_at=0.0)))
+
+    world.passes(DOWN_AFTER)
+    assert world.up() == ["host1", "host2"]
+
+    world.passes(2 * world.sweep.interval)
+    assert world.up() == []
