@@ -50,18 +50,22 @@ def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str
     return found
 
 
-def welcome(connection: Connection, created: Mapping[str, int]) -> None:
-    """Put providers, which this transaction has created, into the aggregates of the hosts whose nodes they are."""
+def welcome(connection: Connection, created: Mapping[str, int]) -> bool:
+    """Put providers, which this transaction has created, into the aggregates of the hosts whose nodes they are.
+
+    Return whether there are such hosts; their rows are locked then.
+    """
     # Whoever puts such a host into an aggregate at this moment has not seen its provider, and holds the host's row or
     # waits for it. After that either this one sees the aggregate, or the other one the provider.
     #
     # SELECT id FROM hosts WHERE compute_node_uuid IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
     if not list(bulk.select_in(connection, query, hosts.c.compute_node_uuid, sorted(created))):
-        return
+        return False
     links = [
         {"resource_provider_id": id_, "aggregate_id": number}
         for id_, numbers in sorted(required(connection, created.values()).items())
         for number in sorted(numbers.values())
     ]
     bulk.insert(connection, provider_aggregates, links)
+    return True

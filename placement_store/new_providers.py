@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors
-from placement_store import bulk, host_aggregate_links, providers
+from placement_store import bulk, disabled_hosts, host_aggregate_links, providers
 from placement_store.providers import ProviderKey
 from placement_store.races import Moved
 from placement_store.schema import resource_providers
@@ -24,7 +24,7 @@ class NewProvider:
 def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:
     """Create providers without inventory at generation 0; return their ids by uuid.
 
-    Nodes of hosts that are there already come into the aggregates of these.
+    Nodes of hosts that are there already come into the aggregates of these, and get the trait of disabled ones.
 
     A parent may be among them, or be there; then it is locked together with its root, so that neither goes nor moves to
     another tree meanwhile. The feed is the caller's.
@@ -45,7 +45,8 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
         places |= _insert(connection, level, places)
         pending = [one for one in pending if one.uuid not in places]
     created = {one.uuid: places[one.uuid].id for one in new}
-    host_aggregate_links.welcome(connection, created)
+    if host_aggregate_links.welcome(connection, created):
+        disabled_hosts.welcome(connection, created)
     return created
 
 

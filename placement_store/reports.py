@@ -11,6 +11,7 @@ from moorage.model import ProviderReport
 from placement_store import (
     aggregates,
     bulk,
+    disabled_hosts,
     feed,
     host_aggregate_links,
     inventories,
@@ -24,6 +25,9 @@ from placement_store.names import ResourceClassNames
 from placement_store.new_providers import NewProvider
 from placement_store.races import Moved
 from placement_store.schema import resource_providers
+
+#: What an agent's report leaves in place on the root of a disabled host.
+_TRAITS_OF_DISABLED = (disabled_hosts.TRAIT,)
 
 
 def report(connection: Connection, message: ReportProviders, names: ResourceClassNames) -> dict[str, int]:
@@ -145,13 +149,14 @@ def _changed(
     ids = [known[one.uuid].id for one in reports]
     held = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
-    # Those of its host are not the reporter's to take away.
+    # What its host brings is not the reporter's to take away.
     staying = host_aggregate_links.required(connection, ids)
+    disabled = disabled_hosts.among(connection, ids)
     return [
         one
         for one, id_ in zip(reports, ids, strict=True)
         if inventories.differ(held.get(id_, {}), wanted[one.uuid])
-        or _differ(held_traits.get(id_, []), one.traits)
+        or _differ(held_traits.get(id_, []), one.traits, _TRAITS_OF_DISABLED if id_ in disabled else ())
         or _differ(held_aggregates.get(id_, []), one.aggregates, staying.get(id_, ()))
     ]
 
@@ -188,7 +193,11 @@ def _fill(
 ) -> set[int]:
     """Give providers what is said of them; return their ids."""
     inventories.replace(connection, {ids[one.uuid]: wanted[one.uuid] for one in reports}, names)
-    traits.replace(connection, {ids[one.uuid]: one.traits for one in reports if one.traits is not None})
+    told = {ids[one.uuid]: one.traits for one in reports if one.traits is not None}
+    disabled = disabled_hosts.among(connection, told)
+    traits.replace(
+        connection, {id_: {*of_it, *(_TRAITS_OF_DISABLED if id_ in disabled else ())} for id_, of_it in told.items()}
+    )
     aggregates.replace(connection, {ids[one.uuid]: one.aggregates for one in reports if one.aggregates is not None})
     return {ids[one.uuid] for one in reports}
 

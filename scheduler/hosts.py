@@ -11,7 +11,7 @@ from moorage import errors
 from moorage.columns import now
 from moorage.messages import SetHost
 from moorage.model import HostState
-from placement_store import bulk, feed, placed
+from placement_store import bulk, disabled_hosts, feed, placed
 from placement_store.schema import hosts
 from scheduler import host_metadata
 from scheduler.host_metadata import Said
@@ -95,14 +95,20 @@ def of_name(connection: Connection, service_host: str, cell_uuid: str | None) ->
 def set_host(connection: Connection, message: SetHost) -> HostState:
     """Disable or enable a host, or declare it down or no longer so; return it as it is now.
 
+    A disabled host has the trait COMPUTE_STATUS_DISABLED on its root, an enabled one has not.
+
     Where a service host has several nodes, all of them change and the first is returned.
 
     :raises HostNotFound: there is none of that name, or not in that cell.
     :raises InvalidRequest: several cells have one of that name and none of them was named, or a reason is given for a
         host that is not disabled.
+    :raises Moved: a provider of the host has come or gone meanwhile; a new transaction may succeed.
     """
     found = of_name(connection, message.service_host, message.cell_uuid)
     changed = [host for host in found if _wanted(message, host) != _settings(host)]
+    # Providers before hosts, as in every write.
+    nodes = [] if message.disabled is None else [host.compute_node_uuid for host in found]
+    roots = disabled_hosts.lock(connection, nodes)
     for host in changed:
         row_ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid))
         disabled, reason, forced_down = _wanted(message, host)
@@ -115,6 +121,7 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
                 "forced_down": forced_down,
             },
         )
+    disabled_hosts.mark(connection, nodes, roots)
     # It may have been deleted meanwhile.
     return of_name(connection, message.service_host, found[0].cell_uuid)[0]
 

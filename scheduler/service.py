@@ -112,7 +112,11 @@ class SchedulerEndpoint:
     @serves(SetHost)
     def set_host(self, message: SetHost) -> HostState:
         """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.hosts.set_host` for its errors."""
-        return self._requests.once(message, lambda connection: hosts.set_host(connection, message)).result
+
+        def work(connection: Connection) -> HostState:
+            return hosts.set_host(connection, message)
+
+        return until_settled(lambda: self._requests.once(message, work).result)
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:

@@ -1,6 +1,7 @@
 """Record which code works on the schema."""
 
 import sqlalchemy as sa
+from alembic import op
 
 from moorage import schema_changes
 
@@ -14,6 +15,35 @@ def upgrade() -> None:
         "hosts", sa.Column("description_number", sa.Integer(), server_default="0", nullable=False)
     )
     schema_changes.add_column("cells", sa.Column("alive_at", sa.Double(), server_default="0", nullable=False))
+    schema_changes.add_column("services", sa.Column("stopped_at", sa.Double(), nullable=True))
+    _mark_disabled_hosts()
     # Everything in this revision expands the schema, so that the code of the revision before works on it.
     schema_changes.declare_oldest_code("main", "main_0006")
-    schema_changes.add_column("services", sa.Column("stopped_at", sa.Double, nullable=True))
+
+
+def _mark_disabled_hosts() -> None:
+    """Give the roots of hosts that are disabled already the trait that the next ones get when they are disabled."""
+    connection = op.get_bind()
+    number_of = sa.text("SELECT id FROM traits WHERE name = 'COMPUTE_STATUS_DISABLED'")
+    unmarked = (
+        "root_provider_id = id AND uuid IN (SELECT compute_node_uuid FROM hosts WHERE disabled) AND id NOT IN "
+        "(SELECT resource_provider_id FROM provider_traits WHERE trait_id = :number)"
+    )
+    found = f"SELECT id FROM resource_providers WHERE {unmarked}"  # noqa: S608
+    number = connection.scalar(number_of)
+    if not connection.execute(sa.text(found), {"number": number or 0}).all():
+        return
+    if number is None:
+        connection.execute(sa.text("INSERT INTO traits (name) VALUES ('COMPUTE_STATUS_DISABLED')"))
+        number = connection.scalar(number_of)
+    # Their generation moves, so that an agent reads its tree anew; then they are no longer found.
+    rows = [row.id for row in connection.execute(sa.text(found), {"number": number})]
+    for id_ in rows:
+        connection.execute(
+            sa.text("UPDATE resource_providers SET generation = generation + 1, seq = seq + 1 WHERE id = :id"),
+            {"id": id_},
+        )
+        connection.execute(
+            sa.text("INSERT INTO provider_traits (resource_provider_id, trait_id) VALUES (:id, :number)"),
+            {"id": id_, "number": number},
+        )

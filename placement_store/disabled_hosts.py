@@ -1,0 +1,104 @@
+"""The trait COMPUTE_STATUS_DISABLED of disabled hosts: on the root of each, from disabling it to enabling it.
+
+Whoever chooses hosts by traits alone can then tell: the request filter ``disabled_hosts``, and clients of the HTTP API.
+A report of the host's agent leaves the trait in place; only a client that replaces the traits of the provider takes it
+away, and disabling the host once more brings it back.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import os_traits
+from sqlalchemy import Connection, select
+
+from placement_store import bulk, feed, providers
+from placement_store.names import TraitNames
+from placement_store.races import Moved
+from placement_store.schema import hosts, provider_traits, resource_providers
+
+TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
+
+# SELECT p.id FROM resource_providers p JOIN hosts h ON h.compute_node_uuid = p.uuid
+#  WHERE h.disabled AND p.root_provider_id = p.id AND p.id IN (...)
+_DISABLED = bulk.Lookup(
+    select(resource_providers.c.id)
+    .select_from(resource_providers)
+    .join(hosts, hosts.c.compute_node_uuid == resource_providers.c.uuid)
+    .where(hosts.c.disabled, resource_providers.c.root_provider_id == resource_providers.c.id),
+    resource_providers.c.id,
+)
+
+
+def among(connection: Connection, ids: Collection[int]) -> set[int]:
+    """Return those of these providers that are roots of disabled hosts.
+
+    To be relied on once the providers' rows are locked: whoever disables or enables a host locks those of its nodes.
+    """
+    return {row.id for row in _DISABLED.rows(connection, sorted(ids))}
+
+
+def welcome(connection: Connection, created: Mapping[str, int]) -> None:
+    """Give the trait to those of the providers which this transaction has created that are roots of disabled hosts.
+
+    The rows of their hosts must be locked. Generations and the feed are the caller's.
+    """
+    _add(connection, among(connection, created.values()))
+
+
+def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]:
+    """Lock the roots of hosts, as far as they are there, before their hosts are disabled or enabled; return their ids.
+
+    :raises Moved: one of them has just been deleted; a new transaction may succeed.
+    """
+    ids = _roots(connection, node_uuids)
+    providers.lock(connection, ids)
+    return ids
+
+
+def mark(connection: Connection, node_uuids: Collection[str], locked: Collection[int]) -> None:
+    """Make the trait of these hosts' roots what the hosts say by now.
+
+    :param locked: the roots that were locked before the hosts were changed.
+    :raises Moved: a root has come or gone meanwhile; a new transaction may succeed.
+    """
+    if sorted(_roots(connection, node_uuids)) != sorted(locked):
+        raise Moved
+    if not locked:
+        return
+    disabled = among(connection, locked)
+    number = _number(connection)
+    link: Any = provider_traits.c
+    query = select(link.resource_provider_id).where(link.trait_id == number)
+    marked = {
+        row.resource_provider_id for row in bulk.select_in(connection, query, link.resource_provider_id, sorted(locked))
+    }
+    surplus = marked - disabled
+    if surplus:
+        connection.execute(
+            provider_traits.delete().where(link.trait_id == number, link.resource_provider_id.in_(sorted(surplus)))
+        )
+    _add(connection, disabled - marked, number)
+    changed = surplus | (disabled - marked)
+    providers.move_rows(connection, changed, generation=1)
+    feed.record(connection, provider_ids=changed)
+
+
+def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:
+    # A node that is no root serves no host.
+    return [key.id for key in providers.keys_found(connection, node_uuids).values() if key.id == key.root_id]
+
+
+def _add(connection: Connection, ids: Collection[int], number: int | None = None) -> None:
+    if not ids:
+        return
+    rows = [{"resource_provider_id": id_, "trait_id": number or _number(connection)} for id_ in sorted(ids)]
+    bulk.insert(connection, provider_traits, rows)
+
+
+def _number(connection: Connection) -> int:
+    """Return the trait's number; where no placement role has written the standard names yet, it is created.
+
+    :raises Moved: somebody else is creating it; a new transaction finds it.
+    """
+    TraitNames.create(connection, [TRAIT])
+    return TraitNames.require(connection, [TRAIT])[TRAIT]

@@ -1,0 +1,150 @@
+"""A disabled host has COMPUTE_STATUS_DISABLED on its root for as long as it is disabled, whoever reports it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interrupted_upgrade import migrate_killed_at_each_statement
+from scheduler_builders import select
+from scheduler_rig import Rig, node_uuid, rig_on_each_store
+from scheduler_rig import report as report_of
+
+from filters.resources import ResourcesFilter
+from filters.traits import TraitsFilter
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import ReportProviders, SetHost
+from moorage.model import Inventory, ProviderReport
+from placement_store import providers, traits
+from placement_store.names import sync
+from placement_store.schema import MAIN
+from scheduler.funnel import Funnel
+from scheduler.plugins import Named
+
+TRAIT = "COMPUTE_STATUS_DISABLED"
+EMPTY = {"VCPU": Inventory(total=7), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}
+
+store = rig_on_each_store
+
+
+@pytest.fixture
+def rig(store: Rig) -> Rig:
+    sync(store.database)
+    store.add_hosts([1, 2])
+    return store
+
+
+def set_host(rig: Rig, host: str = "host1", **what: Any) -> None:
+    rig.registry.set_host(SetHost(request_id=ids.fresh(), service_host=host, **what))
+
+
+def marked(rig: Rig, number: int = 1) -> list[str]:
+    key = rig.database.read(lambda connection: providers.keys_found(connection, [node_uuid(number)]))[node_uuid(number)]
+    found: list[str] = rig.database.read(lambda connection: traits.of(connection, [key.id])).get(key.id, [])
+    return found
+
+
+def report(rig: Rig, *names: str, number: int = 1) -> None:
+    """The host's agent reports its root with these traits."""
+    described = ProviderReport(uuid=node_uuid(number), name=f"host{number}", inventories=EMPTY, traits=tuple(names))
+    rig.placement.report_providers(ReportProviders(request_id=ids.fresh(), providers=(described,)))
+
+
+def test_a_host_has_the_trait_from_disabling_it_to_enabling_it_and_no_other_host_has(rig: Rig) -> None:
+    set_host(rig, disabled=True, disabled_reason="new disks")
+    assert (marked(rig), marked(rig, 2)) == ([TRAIT], [])
+    set_host(rig, disabled=True, disabled_reason="old disks")
+    assert marked(rig) == [TRAIT]
+    set_host(rig, disabled=False)
+    assert marked(rig) == []
+
+
+def test_each_change_of_the_trait_moves_the_generation_and_tells_the_feed(rig: Rig) -> None:
+    def state() -> tuple[int, int]:
+        key = rig.database.read(lambda connection: providers.rows(connection, None))
+        [row] = [row for row in key if row.uuid == node_uuid(1)]
+        return row.generation, row.seq
+
+    generation, seq = state()
+    set_host(rig, disabled=True)
+    assert state() == (generation + 1, seq + 1)
+    set_host(rig, disabled=True)
+    set_host(rig, forced_down=True)
+    assert state() == (generation + 1, seq + 1)
+    set_host(rig, disabled=False)
+    assert state() == (generation + 2, seq + 2)
+
+
+def test_a_report_of_the_agent_leaves_the_trait_in_place(rig: Rig) -> None:
+    set_host(rig, disabled=True)
+    report(rig, "HW_CPU_X86_AVX2")
+    assert marked(rig) == [TRAIT, "HW_CPU_X86_AVX2"]
+    set_host(rig, disabled=False)
+    assert marked(rig) == ["HW_CPU_X86_AVX2"]
+    report(rig, "HW_CPU_X86_AVX2", TRAIT)
+    set_host(rig, forced_down=True)
+    assert marked(rig) == [TRAIT, "HW_CPU_X86_AVX2"], "the driver's own word was taken away"
+
+
+def test_a_report_that_differs_in_nothing_else_changes_nothing(rig: Rig) -> None:
+    report(rig, "HW_CPU_X86_AVX2")
+    set_host(rig, disabled=True)
+    before = [row.generation for row in rig.database.read(lambda connection: providers.rows(connection, None))]
+    report(rig, "HW_CPU_X86_AVX2")
+    assert [row.generation for row in rig.database.read(lambda connection: providers.rows(connection, None))] == before
+
+
+def test_a_disabled_host_whose_provider_comes_later_has_the_trait_too(rig: Rig) -> None:
+    rig.report([report_of(3)], ["host3"])
+    set_host(rig, "host3", disabled=True)
+    report(rig, "HW_CPU_X86_AVX2", number=3)
+    assert marked(rig, 3) == [TRAIT, "HW_CPU_X86_AVX2"]
+
+
+def test_the_default_request_filter_keeps_servers_off_it_where_no_filter_looks_at_the_host_itself(rig: Rig) -> None:
+    by_traits = Funnel([Named("traits", TraitsFilter({})), Named("resources", ResourcesFilter({}))], [])
+    scheduler = rig.scheduler(plugins=by_traits, request_filters=["disabled_hosts"])
+    set_host(rig, disabled=True)
+    assert [scheduler.select(select(f"r{number}"))[0][0].service_host for number in range(3)] == ["host2"] * 3
+    set_host(rig, "host2", disabled=True)
+    with pytest.raises(errors.NoValidHost, match="have not the required traits"):
+        scheduler.select(select("r3"))
+    set_host(rig, disabled=False)
+    assert scheduler.select(select("r4"))[0][0].service_host == "host1"
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["at once", "killed at each statement"])
+def test_an_upgrade_gives_the_trait_to_hosts_that_are_disabled_already(
+    database_before: Database, *, is_killed: bool
+) -> None:
+    database = database_before
+    MAIN.migrate(database, "main_0006")
+    with database.engine.connect() as connection, connection.begin():
+        for number, disabled in ((1, 1), (2, 0)):
+            connection.exec_driver_sql(
+                "INSERT INTO resource_providers (id, uuid, name, generation, seq, root_provider_id, created_at,"
+                f" updated_at) VALUES ({number}, '{node_uuid(number)}', 'host{number}', 5, 5, {number}, 1, 1)"
+            )
+            connection.exec_driver_sql(
+                "INSERT INTO hosts (cell_uuid, service_host, nodename, compute_node_uuid, agent, availability_zone,"
+                " attributes, disabled, up, forced_down, seq, heartbeat_at, created_at, updated_at)"
+                f" VALUES ('{ids.derived('cell')}', 'host{number}', 'host{number}', '{node_uuid(number)}', 'agent',"
+                f" 'nova', '{{}}', {disabled}, 1, 0, 0, 1, 1, 1)"
+            )
+    if is_killed:
+        migrate_killed_at_each_statement(MAIN, database)
+    else:
+        MAIN.upgrade(database)
+
+    assert database.read(lambda connection: traits.of(connection, None)) == {1: [TRAIT]}
+    found = {row.id: row.generation for row in database.read(lambda connection: providers.rows(connection, None))}
+    assert found == {1: 6, 2: 5}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])
+def database_before(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    url = f"sqlite:///{tmp_path}/old.sqlite" if request.param == "sqlite" else request.getfixturevalue("mariadb_url")
+    database = Database(url, "main")
+    yield database
+    database.close()
