@@ -21,6 +21,7 @@ what is shown          ``consumer_list``, ``claim_list``, ``provider_list``, ``p
 hosts and cells        ``cells``, ``declared_down``
 kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``recounts``, ``upgrade``,
                        ``restoring``; ``versions/``
+bounds                 ``search_budget`` (of the searches of one request)
 under all of it        ``bulk`` (many rows in few statements), ``races`` (a new transaction where others were faster)
 for operators          ``commands/``
 =====================  ===============================================================================================

@@ -11,6 +11,7 @@ from placement_store.candidates.choices import Asked
 from placement_store.candidates.puzzle import puzzle_of
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import choose, first_state
+from placement_store.search_budget import SearchBudget
 
 FIRST = "_first"
 TAKEN = ResourceGroup(resources={"VGPU": 1})
@@ -24,7 +25,7 @@ def after_taking(uuid: str, devices: list[Provider], same_subtree: Any = (), **g
     """Return the signature of the position in which a device serves the first group, and other groups are open."""
     tree = HostTree([Provider("host", "host", None, {"VCPU": row(8)}), *devices])
     request = ResourceRequest(groups={FIRST: TAKEN, **groups}, group_policy="none", same_subtree=same_subtree)
-    puzzle = puzzle_of(tree, Asked(request), None)
+    puzzle = puzzle_of(tree, Asked(request), None, SearchBudget())
     group = next(number for number, choice in enumerate(puzzle.choices) if choice.suffix == FIRST)
     place = next(number for number, provider in enumerate(puzzle.providers) if provider.uuid == uuid)
     return signature(puzzle, choose(puzzle, first_state(puzzle), group, place))
