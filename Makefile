@@ -15,7 +15,7 @@ help:
 	@echo "make demo     a cloud of 20 fake hosts in one process"
 	@echo "make test     all tests (ARGS='tests/unit -k name' for some)"
 	@echo "make grid     kill every process at every failpoint, and the servers under load (an hour)"
-	@echo "make drills   the long forms of what make test tries in short (half an hour)"
+	@echo "make drills   the long forms of what make test tries in short (an hour)"
 	@echo "make check    style, types, import layers, docstrings, packaging, release notes, site, sample configuration"
 	@echo "make site     the documentation as a site, into build/site"
 	@echo "make $(SAMPLE)    write the sample configuration anew"

@@ -78,6 +78,8 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         The heartbeat's thread tries once and comes back later: it holds the lock that senders wait for.
         """
         tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
+        # The library would leave the socket of the former connection to the garbage collector.
+        self.connection.collect()
         self._set_current_channel(None)
         self.connection.ensure_connection(
             errback=self._connection_failed,
@@ -88,6 +90,15 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         )
         self._set_current_channel(self.connection.channel())
         self.set_transport_socket_timeout()
+
+    def _heartbeat_check(self) -> None:
+        """Exchange heartbeats.
+
+        :raises OSError: the connection is lost; the library would make another one beside it.
+        """
+        if not self.connection.connected:
+            raise ConnectionResetError("the connection to the broker is lost")
+        super()._heartbeat_check()
 
     def ensure(
         self,

@@ -1,6 +1,7 @@
 """MariaDB and RabbitMQ killed and started again while clients build and delete: everything resumes by itself.
 
-`make test` kills MariaDB three times and RabbitMQ twice; with DRILLS=long in the environment it is ten and five.
+`make test` kills MariaDB three times and RabbitMQ twice; with DRILLS=long in the environment it is ten and five, and
+twenty minutes with six outages of the broker in each.
 """
 
 import gc
@@ -105,6 +106,23 @@ def drill(cloud: FaultyCloud, server: MariaDBServer | RabbitMQServer, times: int
     )
 
 
+def outages(cloud: FaultyCloud, server: RabbitMQServer, times: int, slot: float) -> float:
+    """Kill the broker so often, once in ``slot`` seconds, under load; return how long the orders under way went on."""
+    with Load(cloud) as load:
+        for _ in range(times):
+            began = time.monotonic()
+            server.kill()
+            load.ended.wait(AWAY)
+            server.start()
+            load.ended.wait(max(0.0, began + slot - time.monotonic()))
+        last = time.monotonic()
+        load.ended.set()
+    busy = time.monotonic() - last
+    assert not load.faults, load.faults
+    check(cloud, [], 60.0)
+    return busy
+
+
 @pytest.fixture
 def cloud(mariadb_url: str, rabbitmq_url: str) -> Iterator[FaultyCloud]:
     logging.disable()  # records of what has failed would keep dead sockets, to be found in a later test
@@ -127,3 +145,14 @@ def test_every_build_ends_and_nothing_leaks_when_rabbitmq_is_killed_under_load(
     cloud: FaultyCloud, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
 ) -> None:
     record_property("measured", drill(cloud, rabbitmq, 5 if LONG else 2))
+
+
+@pytest.mark.timeout(3600)
+def test_a_cloud_is_idle_again_soon_after_several_outages_of_the_broker_in_a_minute(
+    cloud: FaultyCloud, rabbitmq: RabbitMQServer, record_property: Callable[[str, object], None]
+) -> None:
+    minutes, times = (20, 6) if LONG else (1, 2)
+    for _ in range(minutes):
+        busy = outages(cloud, rabbitmq, times, 10.0)
+        record_property("measured", f"{times} outages of the broker in a minute: idle after {busy:.1f} s")
+        assert busy < 60

@@ -1,0 +1,125 @@
+"""What restarts of the broker cost a process that goes on: no descriptor, no thread, no memory, and a few seconds.
+
+`make test` restarts it three times; with DRILLS=long in the environment it is thirty, and memory is looked at too.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from harness.servers import RabbitMQServer
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+
+LONG = os.environ.get("DRILLS") == "long"
+RESTARTS = 30 if LONG else 3
+#: Restarts after which what is kept for good has been made: threads, pooled connections, arenas of memory.
+SETTLED = 15
+#: Connections and threads more or fewer at one moment: of calls under way, which differ.
+MARGIN = 8
+#: Kilobytes a restart that the heap may wander by. One and a half megabytes were lost before.
+MEMORY = 200
+
+CHILD = """
+import gc, os, sys, threading, time
+sys.path[:0] = [{folder!r}]
+from moorage import bus, errors, options
+from test_silent_broker import Hello, Porch
+
+made = bus.Bus(options.new({{"DEFAULT": {{"transport_url": {url!r}}}}}))
+made.server("porch", "one", [Porch()]).start()
+client = made.client("porch", timeout=5)
+
+def ask():
+    while True:
+        try:
+            return client.call(Hello())
+        except errors.Unavailable:
+            time.sleep(0.1)
+
+def ask_for_ever():
+    while True:
+        ask()
+        time.sleep(0.02)
+
+for _ in range(4):
+    threading.Thread(target=ask_for_ever, daemon=True).start()
+for _ in sys.stdin:
+    begun = time.monotonic()
+    ask()
+    seconds = time.monotonic() - begun
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[1])
+    print(seconds, len(os.listdir("/proc/self/fd")), threading.active_count(), pages * 4, flush=True)
+"""
+
+
+class Sample(NamedTuple):
+    seconds: float
+    descriptors: int
+    threads: int
+    memory: int
+
+
+class Child:
+    """A process with a server and callers that never stop calling it."""
+
+    def __init__(self, url: str) -> None:
+        program = CHILD.format(folder=str(Path(__file__).parent), url=url)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def sample(self) -> Sample:
+        """Return how long a call takes by now, and what the process has."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        seconds, descriptors, threads, memory = self._process.stdout.readline().split()
+        return Sample(float(seconds), int(descriptors), int(threads), int(memory))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def broker(rabbitmq: RabbitMQServer) -> Iterator[RabbitMQServer]:
+    """A broker that no other test uses; where the programs are missing, the fixture of the others has said so."""
+    with RabbitMQServer() as private:
+        yield private
+
+
+def test_restarts_of_the_broker_cost_a_process_nothing_that_does_not_come_back(
+    broker: RabbitMQServer, record_property: Callable[[str, object], None]
+) -> None:
+    child = Child(broker.url)
+    try:
+        first = child.sample()
+        samples = []
+        for _ in range(RESTARTS):
+            broker.kill()
+            broker.start()
+            samples.append(child.sample())
+    finally:
+        child.close()
+    last = samples[-1]
+    record_property(
+        "measured",
+        f"{RESTARTS} restarts of the broker: answered after {max(each.seconds for each in samples):.1f} s at most; "
+        f"descriptors {first.descriptors} to {last.descriptors}, threads {first.threads} to {last.threads}, "
+        f"memory {first.memory // 1000} to {last.memory // 1000} MB",
+    )
+    # A call that was lost with the broker takes its five seconds.
+    assert max(each.seconds for each in samples) < 10
+    assert last.descriptors <= first.descriptors + MARGIN
+    assert last.threads <= first.threads + MARGIN
+    if LONG:
+        assert last.memory - samples[SETTLED].memory < MEMORY * (RESTARTS - SETTLED)
