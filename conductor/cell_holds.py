@@ -7,12 +7,12 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell_attempts import ACTIVE as STANDING
-from conductor.cell_attempts import AttemptRecord
+from conductor.cell_attempts import HELD, AttemptRecord
 from conductor.cell_migrations import MigrationRecord, MigrationRecords
 from conductor.cell_payloads import Cleaning
-from conductor.cell_records import ACTIVE, DELETED, ERROR, MOVED, SHELVED, CellInstance, CellRecords
+from conductor.cell_records import ACTIVE, DELETED, ERROR, MOVED, MOVING, SHELVED, CellInstance, CellRecords
 from conductor.operations import Operations, PendingOperation
-from conductor.steps import CLEAN, CONFIRM, REVERT
+from conductor.steps import CLEAN, CONFIRM, MOVE, REVERT
 from moorage.bus import serves
 from moorage.database import Database
 from moorage.messages import HoldsInCell, ListHoldsInCell
@@ -23,7 +23,13 @@ _OWNER = "conductor"
 #: In these states nothing is in the air, as long as no operation is under way.
 _AT_REST = (ACTIVE, ERROR, MOVED, SHELVED, DELETED)
 #: As long as one of these steps is tried in vain, both sides of a move are held as before it was ended.
-_UNENDED = {(CONFIRM, "destroy"), (CONFIRM, "end"), (REVERT, "destroy"), (REVERT, "give_back")}
+_UNENDED = {
+    (CONFIRM, "destroy"),
+    (CONFIRM, "end"),
+    (REVERT, "destroy"),
+    (REVERT, "give_back"),
+    (MOVE, "give_back"),
+}
 
 
 class CellHolds:
@@ -85,14 +91,17 @@ def _holds(
 ) -> InstanceHolds:
     by_number = {attempt.number: attempt for attempt in attempts}
     current = by_number.get(instance.attempt_number)
-    settled = instance.state in _AT_REST and all(_leaves_alone(instance, each) for each in pending)
+    under_way = list(pending)
+    # A move that is being placed, or tries one host after the other, is none of these.
+    at_rest = instance.state in _AT_REST or (instance.state == MOVING and bool(under_way))
+    settled = at_rest and all(_leaves_alone(instance, each) for each in under_way)
     holds = [
         hold
         for attempt in attempts
         if attempt.accepted and attempt.may_have_a_guest and attempt.attempt_id in cleanings
         for hold in _residue(instance, attempt, cleanings[attempt.attempt_id])
     ]
-    if settled and instance.state == MOVED:
+    if settled and instance.state in (MOVED, MOVING):
         move = migrations.get(instance.migration_uuid or "")
         source = None if move is None else by_number.get(move.source_number)
         if current is None or move is None or source is None or None in (current.encoded_selection, move.held):
@@ -116,7 +125,8 @@ def _holds(
 
 def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
     """Tell whether an operation that is under way will not change what is held before something else has."""
-    return instance.state == MOVED and pending.is_stuck and (pending.kind, pending.step) in _UNENDED
+    is_unended = (pending.kind, pending.step) in _UNENDED
+    return instance.state in (MOVED, MOVING) and pending.is_stuck and is_unended
 
 
 # --- What one consumer holds ------------------------------------------------------------------------------------------
@@ -182,13 +192,15 @@ def _hold(
         resources.setdefault(uuid, {})[name] = amount
     if not resources:
         return []
+    # What stands or is the source of a move has been accepted, also where that was not recorded yet.
+    accepted = attempt.accepted or attempt.state in (STANDING, HELD)
     hold = RecordedHold(
         consumer_uuid=instance.uuid,
         consumer_type="INSTANCE",
         claim_id=attempt.claim_id,
         root_provider_uuid=selection.compute_node_uuid,
-        accepted_by=attempt.attempt_id,
-        accepted_host=attempt.host,
+        accepted_by=attempt.attempt_id if accepted else None,
+        accepted_host=attempt.host if accepted else None,
         allocations={uuid: ProviderAmounts(resources=part) for uuid, part in resources.items()},
         pools=tuple(uuid for uuid in selection.shared_providers if uuid in resources),
         project_id=instance.spec.project_id,

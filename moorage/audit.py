@@ -221,10 +221,11 @@ def _differing(
     def finding(kind: str, detail: str, mark: str) -> Finding:
         return Finding(kind, hold.consumer_uuid, detail, mark, instance_uuid=instance.instance_uuid)
 
-    mark = hold.claim_id or hold.accepted_by
+    mark = hold.claim_id or hold.accepted_by or ""
     if holder is None:
         wanted = in_words(amounts_of(hold.allocations))
-        yield finding("unheld", f"holds nothing on {hold.accepted_host}, and should hold {wanted}", mark)
+        where = hold.accepted_host or f"provider {hold.root_provider_uuid}"
+        yield finding("unheld", f"holds nothing on {where}, and should hold {wanted}", mark)
     elif differences := [each for each in _differences(hold, holder) if each is not None]:
         yield finding("claim", "; ".join(differences), mark)
     else:
@@ -237,7 +238,8 @@ def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:
     """Yield in words what the row of a consumer says otherwise than its record."""
     yield _difference("is placed by claim", holder.claim_id, hold.claim_id)
     yield _difference("is placed on provider", holder.placed_on, hold.root_provider_uuid)
-    yield _difference("was accepted by attempt", holder.accepted_by, hold.accepted_by)
+    if hold.accepted_by is not None:
+        yield _difference("was accepted by attempt", holder.accepted_by, hold.accepted_by)
     if hold.consumer_type != RESIDUE:
         yield _difference("is a migration of", holder.migration_of, hold.migration_of)
     if hold.group is not None:

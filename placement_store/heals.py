@@ -60,6 +60,8 @@ def _require_sense(message: HealConsumers, holds: Mapping[str, RecordedHold]) ->
             raise errors.InvalidRequest(path=f"$.holds[{number}]", reason="it is not said how the consumer was seen")
         if (hold.claim_id is None) != (hold.consumer_type == residues.RESIDUE):
             raise errors.InvalidRequest(path=f"$.holds[{number}].claim_id", reason="a residue alone has no claim")
+        if hold.claim_id is None and hold.accepted_by is None:
+            raise errors.InvalidRequest(path=f"$.holds[{number}].accepted_by", reason="a residue is an attempt's")
     for number, uuid in enumerate(message.for_good):
         if uuid not in message.seen or uuid in holds:
             raise errors.InvalidRequest(path=f"$.for_good[{number}]", reason="it was not seen, or is to hold something")
@@ -84,9 +86,9 @@ def _held(
     names: ResourceClassNames,
 ) -> Change:
     tombstones.require_unburied(connection, hold.consumer_uuid, holding)
-    if hold.claim_id is None and tombstones.buried(connection, [hold.accepted_by]):
+    if hold.claim_id is None and tombstones.buried(connection, [str(hold.accepted_by)]):
         # Its host has reported that guest gone.
-        raise errors.ConsumerDeleted(consumer_uuid=hold.accepted_by)
+        raise errors.ConsumerDeleted(consumer_uuid=str(hold.accepted_by))
     root = keys.get(hold.root_provider_uuid)
     if root is None:
         raise providers.provider_not_found(hold.root_provider_uuid)

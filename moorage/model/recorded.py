@@ -22,9 +22,9 @@ class RecordedHold(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
     #: The host's own provider.
     root_provider_uuid: Uuid
-    #: The attempt whose host has accepted the claim, and that host.
-    accepted_by: Uuid
-    accepted_host: Name
+    #: The attempt whose host has accepted the claim, and that host; null where none has, as far as that is on record.
+    accepted_by: Uuid | None = None
+    accepted_host: Name | None = None
     allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(min_length=1, max_length=256)]
     pools: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
     project_id: Name

@@ -162,7 +162,7 @@ class Servers:
         if self.show(self.uuids["moved"]).state == "moved":
             self.end(self.uuids["moved"], RevertMigration)
         self.at_once(self.play_with)
-        wait_until(lambda: not self._pending(), "all to be cleaned up", 60, 0.1)
+        wait_until(lambda: not self.pending(), "all to be cleaned up", 60, 0.1)
         assert self.held() == {}
         assert self.findings() == []
 
@@ -198,12 +198,16 @@ class Servers:
         )
         return {tuple(row[:3]): row.used for row in self.cloud.database.read(lambda c: c.execute(query).all())}
 
+    def is_stuck(self, uuid: str) -> bool:
+        """Tell whether something about a server is tried in vain."""
+        return any(one.subject == uuid and one.reason is not None for one in self.pending())
+
     def waits_for(self, uuid: str) -> bool:
         """Tell whether a former host of a server is still to be cleaned up."""
         attempts = {attempt.attempt_id for attempt in self.show(uuid).attempts}
-        return any(operation.subject in attempts for operation in self._pending())
+        return any(operation.subject in attempts for operation in self.pending())
 
-    def _pending(self) -> list[Any]:
+    def pending(self) -> list[Any]:
         reach = Reach(self.cloud.configuration(), 20.0)
         try:
             return [one for cell in self.call(ListCells()) for one in reach.cell(cell).call(ListOperationsInCell())]
@@ -425,6 +429,47 @@ def test_while_a_server_is_healed_other_orders_are_refused(few: Servers) -> None
         finally:
             go_on.set()
         assert healed.result() == {}
+
+
+@pytest.mark.parametrize("kind", [ConfirmMigration, RevertMigration])
+def test_a_move_that_cannot_be_ended_for_what_was_lost_ends_after_a_heal(few: Servers, kind: Any) -> None:
+    uuid = few.uuids["one"]
+    few.order(MigrateInstance, uuid)
+    few.becomes(uuid, "moved")
+    few.break_(lose_everything)
+    few.order(kind, uuid)
+    wait_until(lambda: few.is_stuck(uuid), "the end of the move to be refused", 30, 0.05)
+
+    assert few.heal() == {}
+
+    # It would be tried again by itself, after a while.
+    few.order(kind, uuid)
+    few.becomes(uuid, "active")
+    wait_until(lambda: not few.pending(), "nothing to be under way", 30, 0.05)
+
+
+def test_a_move_that_fails_and_cannot_be_taken_back_is_after_a_heal(few: Servers) -> None:
+    uuid = few.uuids["one"]
+    source = few.show(uuid).host
+    for host in few.cloud.hosts():
+        if host.service_host != source:
+            few.cloud.faults.failing.add((uuid, host.service_host))
+
+    lost = threading.Event()
+
+    def loses(name: str) -> None:
+        if name == "step.move.give_back.begin" and not lost.is_set():
+            lost.set()
+            few.break_(lose_everything)
+
+    with failpoints.observed(loses):
+        few.order(MigrateInstance, uuid)
+        wait_until(lambda: few.is_stuck(uuid), "the source not to be given back", 30, 0.05)
+    few.cloud.faults.forget(uuid)
+
+    assert few.heal() == {}
+
+    assert few.becomes(uuid, "active").host == source
 
 
 def _vcpus() -> Any:

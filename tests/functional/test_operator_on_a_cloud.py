@@ -8,15 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from conductor.service import CellConductor
 from harness import demo
 from harness.cloud import Cloud, Plan, wait_until
-from moorage import ids
-from moorage.messages import BuildInstances, DeleteAllocations, DeleteInstance, PutAllocations, ShowInstance
+from moorage import errors, ids
+from moorage.messages import (
+    BuildInstances,
+    DeleteAllocations,
+    DeleteInstance,
+    GetAllocations,
+    ListInstances,
+    PutAllocations,
+    ShowInstance,
+)
 from moorage.model import ConsumerAllocations, ProviderAmounts, RequestSpec
 from moorage.shell import main
-from placement_store.schema import inventories
+from placement_store.schema import consumers, inventories
 
 Types = Callable[..., tuple[int, Any]]
 
@@ -118,6 +127,32 @@ def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(clo
     assert (status, row["finding"], row["subject"]) == (1, "foreign", consumer)
     assert row["detail"].endswith(f"1 VCPU of provider {node}")
     placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=consumer))
+    assert types("audit", "--settle", "0.1") == (0, [])
+
+
+def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(cloud: Cloud, types: Types) -> None:
+    [instance, *_] = cloud.client("conductor").call(ListInstances())
+    before = cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
+    cloud.database.write(
+        lambda connection: connection.execute(delete(consumers).where(consumers.c.uuid == before.uuid))
+    )
+
+    status, rows = types("audit", "--settle", "0.1", "--heal")
+    assert status == 1
+    assert {(row["finding"], row["remedy"]) for row in rows} == {
+        ("unheld", "set it to what its cell has on record (active)"),
+        ("leaked", "count anew what is used of the provider"),
+    }
+    with pytest.raises(errors.ConsumerNotFound):
+        cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
+
+    status, rows = types("audit", "--settle", "0.1", "--heal", "--apply")
+    assert (status, {row["remedy"] for row in rows}) == (0, {"healed"})
+    after = cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
+    assert (after.claim_id, after.accepted_by) == (before.claim_id, before.accepted_by)
+    assert {uuid: part.resources for uuid, part in after.allocations.items()} == {
+        uuid: part.resources for uuid, part in before.allocations.items()
+    }
     assert types("audit", "--settle", "0.1") == (0, [])
 
 
