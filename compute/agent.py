@@ -213,7 +213,7 @@ class ComputeAgent:
             reason = words.unexpected(fault)
             LOG.error("The build of instance %s on host %s ends before it has begun", *_named(guest), exc_info=fault)
         self.destroy_guest(attempt, guest)
-        return self._failed(guest, reason)
+        return self._failed(guest, reason, fault)
 
     def _spawn(self, attempt: Attempt, guest: Guest, asked: GuestSpec) -> Report | None:
         if attempt.destroyed:
@@ -225,7 +225,7 @@ class ComputeAgent:
                 failpoints.reached("spawned")
         except errors.BuildFailed as failure:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
-            report: Report = self._failed(guest, failure.reason)
+            report: Report = self._failed(guest, failure.reason, failure)
         except errors.Unavailable:
             raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
@@ -239,8 +239,9 @@ class ComputeAgent:
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report
 
-    def _failed(self, guest: Guest, reason: str) -> BuildFailedInCell:
-        return words.failed(guest, reason, self.lives.of_host(guest.host))
+    def _failed(self, guest: Guest, reason: str, fault: Exception | None = None) -> BuildFailedInCell:
+        is_final = isinstance(fault, errors.BuildImpossible)
+        return words.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
 
     def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
         """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""

@@ -118,6 +118,7 @@ class Driver(ABC):
         """Refuse what can be seen, without starting anything, to be hopeless here; asked before the claim is accepted.
 
         :raises BuildFailed: why the host does not take the guest.
+        :raises BuildImpossible: as :meth:`spawn`.
         """
 
     @abstractmethod
@@ -128,6 +129,8 @@ class Driver(ABC):
 
         :raises BuildFailed: it could not be started, or this attempt has been destroyed, be it meanwhile. Pieces of it
             may be left for :meth:`destroy`.
+        :raises BuildImpossible: the same, where the fault lies with what was asked for, for instance with an image that
+            is broken: the build ends in error, and no other host is tried.
         """
 
     @abstractmethod

@@ -131,6 +131,7 @@ class FakeDriver(Driver):
 
         :raises BuildFailed: the spawn fails by choice, the host is full or has died in the middle of it, or the attempt
             has been destroyed.
+        :raises BuildImpossible: its image is broken.
         :raises NoReply: the host is dead.
         """
         self._reach(host, "spawn")
@@ -139,9 +140,11 @@ class FakeDriver(Driver):
         with self._time.at_work(host, guest.attempt_id) as work:
             if self._file.begin(made, self._layout.capacity):
                 return
-            fault = self._pass_time(work, self.behaviour(host, guest))
+            behaviour = self.behaviour(host, guest)
+            fault = self._pass_time(work, behaviour)
         if fault is not None:
-            raise errors.BuildFailed(instance_uuid=guest.instance_uuid, host=host, reason=fault)
+            kind = errors.BuildImpossible if behaviour.is_final else errors.BuildFailed
+            raise kind(instance_uuid=guest.instance_uuid, host=host, reason=fault)
         self._file.finish(made)
 
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:  # noqa: ARG002

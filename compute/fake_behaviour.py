@@ -25,6 +25,8 @@ class Behaviour:
     dead_seconds: float = 0.0
     #: Why it then fails.
     fault: str | None = None
+    #: Whether it would fail on every host.
+    is_final: bool = False
 
 
 def chance(seed: int, instance_uuid: str, host: str) -> float:
@@ -42,6 +44,7 @@ def chosen(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> Be
         stubborn=_stubborn(options, host),
         dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
         fault=_fault(options, host, guest),
+        is_final=_is_broken(options, guest),
     )
 
 
@@ -56,6 +59,10 @@ def chosen_for_order(options: cfg.ConfigOpts.GroupAttr, host: str, *, rebuild: b
         dead_seconds=options.dead_seconds if host in options.dying_hosts else 0.0,
         fault=_EVERY_SPAWN_FAILS if host in options.failing_hosts else fault,
     )
+
+
+def _is_broken(options: cfg.ConfigOpts.GroupAttr, guest: GuestSpec) -> bool:
+    return guest.request_spec.image.id in options.broken_images
 
 
 def _refusal(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> str | None:
@@ -79,6 +86,8 @@ def _seconds(options: cfg.ConfigOpts.GroupAttr, host: str, *, live: bool) -> flo
 
 
 def _fault(options: cfg.ConfigOpts.GroupAttr, host: str, guest: GuestSpec) -> str | None:
+    if _is_broken(options, guest):
+        return f"image {guest.request_spec.image.id} is broken"
     if host in options.failing_hosts:
         return _EVERY_SPAWN_FAILS
     if guest.moving is not None and host in options.failing_moves_hosts:

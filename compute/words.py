@@ -60,7 +60,7 @@ def finished(guest: Guest) -> BuildFinished:
     )
 
 
-def failed(guest: Guest, reason: str, life: int | None) -> BuildFailedInCell:
+def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool = False) -> BuildFailedInCell:
     """Return the message that nothing of the guest is left, and why.
 
     :param life: that of its host, if it is known.
@@ -74,6 +74,7 @@ def failed(guest: Guest, reason: str, life: int | None) -> BuildFailedInCell:
         claim_id=guest.claim_id,
         reason=told,
         life=life,
+        no_other_host=no_other_host or None,
     )
 
 

@@ -38,6 +38,8 @@ class AttemptRecord:
     #: The migration that it was made for.
     migration_uuid: str | None
     encoded_selection: bytes | None
+    #: Its host has found that no other one would do either.
+    no_other_host: bool
     #: That of its host when it was recorded.
     host_life: int = 0
     #: Its host has passed the first gate, as far as that is on record.
@@ -84,6 +86,7 @@ class AttemptRecord:
             state=self.state,
             migration_uuid=self.migration_uuid,
             reason=self.reason,
+            no_other_host=self.no_other_host,
             guest_left=self.may_have_a_guest,
         )
 
@@ -239,6 +242,7 @@ def _attempt(row: Row[Any]) -> AttemptRecord:
         guest_gone=row.guest_gone,
         migration_uuid=row.migration_uuid,
         encoded_selection=row.selection,
+        no_other_host=row.no_other_host,
         host_life=row.host_life or 0,
         accepted=bool(row.accepted),
     )

@@ -101,13 +101,14 @@ class Courses:
     ) -> Outcome:
         """Return the step that follows a failed attempt: the next host, or what is done when there is none."""
         _instance, course = self.of(connection, instance)
-        if course.kind != MOVE:
-            # A move may have failed on account of its source.
-            attempt = self._records.numbered(connection, instance.uuid, failed)
+        attempt = self._records.numbered(connection, instance.uuid, failed)
+        if course.kind != MOVE and not attempt.no_other_host:
+            # A move may have failed on account of its source; and the host is not to blame for what fails everywhere.
             self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
         reason = reason[:_LONGEST_REASON]
-        if candidate < course.first_number + len(course.selections) and not course.is_aborted:
+        is_last = course.is_aborted or attempt.no_other_host
+        if candidate < course.first_number + len(course.selections) and not is_last:
             return Next("swap", Swapping(failed=failed, candidate=candidate, fate=fate, reason=reason))
         if course.kind == MOVE:
             return Next("give_back", GivingBack(failed=failed, fate=fate, reason=reason))

@@ -127,7 +127,13 @@ class CellGates:
                 LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
                 return None
             if attempt.state in (STARTING, BUILDING):
-                self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=message.reason)
+                self._records.change_attempt(
+                    connection,
+                    attempt.attempt_id,
+                    state=FAILED,
+                    reason=message.reason,
+                    no_other_host=bool(message.no_other_host),
+                )
             if not self._is_of_this_life(connection, message, attempt):
                 # Sent by an earlier process of the agent: the present one may be spawning the guest.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")

@@ -75,9 +75,10 @@ def attempt_in_words(attempt: Attempt) -> str:
     """Return how an attempt went."""
     why = f": {attempt.reason}" if attempt.reason else ""
     until = "" if attempt.state in _UNDER_WAY else f" to {moment(attempt.updated_at)}"
+    final = "; no other host is tried" if attempt.no_other_host else ""
     left = "; its guest may be left" if attempt.guest_left and attempt.state in ("failed", "ended") else ""
     move = "" if attempt.migration_uuid is None else f" of migration {attempt.migration_uuid}"
-    return f"{attempt.host}, {attempt.state}{move}{why} ({moment(attempt.created_at)}{until}{left})"
+    return f"{attempt.host}, {attempt.state}{move}{why} ({moment(attempt.created_at)}{until}{final}{left})"
 
 
 def moment(seconds: float) -> str:

@@ -182,6 +182,8 @@ cell_attempts = Table(
     Column("host_life", Integer),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
+    # Its host has found that no other one would do either.
+    Column("no_other_host", Boolean, nullable=False, server_default=false()),
     # Proven: its host has said so, or never could have started one.
     Column("guest_gone", Boolean, nullable=False),
     # Its host has passed the first gate: what it leaves is held by a residue. Null where that was not recorded yet.

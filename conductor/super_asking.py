@@ -164,9 +164,10 @@ class Asker:
     def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
         if isinstance(fault, _UNDECIDED):
             raise fault
+        # It may have been sent before, and that sending may be slower than this answer.
+        doubted = msgspec.structs.replace(asking, doubtful=(*asking.doubtful, asking.current))
         if operation.tries or operation.resumed:
-            # It may have been sent before, and that sending may be slower than this answer.
-            asking = msgspec.structs.replace(asking, doubtful=(*asking.doubtful, asking.current))
+            asking = doubted
         match fault:
             case errors.ClaimContention() if asking.lost < self._conf.max_contention_retries:
                 again = msgspec.structs.replace(asking, lost=asking.lost + 1)
@@ -174,7 +175,9 @@ class Asker:
             case errors.ConsumerGenerationConflict() if self._asks_again(fault, asking.conflicts + 1):
                 again = msgspec.structs.replace(asking, conflicts=asking.conflicts + 1)
                 return lambda _connection: Next("read", again, delay=conflict_policy.BACKOFF.seconds(again.conflicts))
-        return _refused(operation, asking, fault)
+        # Also of one that was sent once a second copy may arrive, when there is room again: it would claim what nobody
+        # wants, and take the source away from a server that stays on it.
+        return _refused(operation, doubted, fault)
 
     def _asks_again(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
         return conflict_policy.asks_again(self._policy, fault, conflicts, self._conf.max_contention_retries)

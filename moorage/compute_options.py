@@ -93,6 +93,11 @@ FAKE_DRIVER = [
     ),
     cfg.IntOpt("seed", default=0, help="Which attempts fail is a function of this, the instance and the host."),
     cfg.FloatOpt("fail_rate", default=0.0, min=0.0, max=1.0, help="The share of spawns that fail."),
+    cfg.ListOpt(
+        "broken_images",
+        default=[],
+        help="Images, by id, from which no guest starts on any host: the build ends in error after the first attempt.",
+    ),
     cfg.ListOpt("failing_hosts", default=[], help="Hosts on which every spawn fails."),
     cfg.ListOpt("refusing_hosts", default=[], help="Hosts that refuse every build before they accept its claim."),
     cfg.FloatOpt("spawn_seconds", default=0.0, min=0.0, help="How long a spawn takes."),

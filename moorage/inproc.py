@@ -10,7 +10,8 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
@@ -19,8 +20,11 @@ from moorage import broker  # noqa: F401 - first, because it chooses the threadi
 
 # isort: split
 import oslo_messaging
+from oslo_config import cfg
 from oslo_messaging._drivers import base
 from oslo_messaging._drivers import common as rpc_common
+
+from moorage.handlers import SECONDS_LEFT
 
 # How many messages wait for a server that has stopped before the oldest is dropped; RabbitMQ has no such bound, but
 # its memory is not ours. Arbitrary, and far more than any service leaves behind while it restarts.
@@ -70,6 +74,36 @@ class Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
         """Do nothing: a server in the caller's own process cannot be away."""
 
 
+@dataclass(frozen=True)
+class Delivery:
+    """A message on its way to a queue, for a test or a drill that delivers it once more, or later."""
+
+    topic: str
+    method: str
+    arguments: dict[str, Any]
+    _broker: "Broker"
+    _key: Key
+    _envelope: _Envelope
+
+    def deliver(self, timeout: float) -> dict[str, Any]:
+        """Put a copy into the queue, which nobody has waited for until now; return what it is answered with.
+
+        It carries no caller's time: what it names alone can protect against it.
+
+        :raises queue.Empty: it is not answered in time.
+        """
+        box: Box = queue.SimpleQueue()
+        ctxt = {name: value for name, value in self._envelope.ctxt.items() if name != SECONDS_LEFT}
+        self._broker.publish(self._key, _Envelope(ctxt, copy.deepcopy(self._envelope.message), box, None))
+        text = box.get(timeout=timeout)
+        answer: dict[str, Any] = rpc_common.deserialize_msg({"oslo.version": "2.0", "oslo.message": text})
+        return answer
+
+
+#: Told of each call before it is delivered; true loses it, as a broker does that dies with the message.
+Observer = Callable[[Delivery], bool]
+
+
 @dataclass(slots=True)
 class _Queue:
     """Messages for one address: those who take them, by turns, and those that nobody has taken yet."""
@@ -103,6 +137,7 @@ class Broker:
         # Held while a message is handed over, so that no server is given one after it has stopped listening.
         self._lock = threading.RLock()
         self._queues: dict[Key, _Queue] = {}
+        self.observers: list[Observer] = []
 
     def declare(self, keys: Sequence[Key]) -> None:
         """Make sure that these queues exist."""
@@ -192,6 +227,17 @@ def takers(url: oslo_messaging.TransportURL, exchange: str, queue: str) -> int:
     return _broker(url).takers((exchange, queue))
 
 
+@contextmanager
+def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[None]:
+    """Tell ``observer`` of all calls over this in-process bus, until exit."""
+    home = _broker(oslo_messaging.TransportURL.parse(conf, url))
+    home.observers.append(observer)
+    try:
+        yield
+    finally:
+        home.observers.remove(observer)
+
+
 class InprocDriver(base.BaseDriver):  # type: ignore[misc]
     """The driver of ``inproc://`` URLs."""
 
@@ -221,11 +267,23 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         expires = None if timeout is None else time.monotonic() + timeout
         sent = rpc_common.deserialize_msg(rpc_common.serialize_msg({"ctxt": ctxt, "message": message}))
         key = self._keys(target)[-1]
+        envelope = _Envelope(sent["ctxt"], sent["message"], box, expires)
+        if box is not None and self._is_lost(key, envelope):
+            raise oslo_messaging.MessagingTimeout(f"No reply on topic {target.topic}")
         deliver = self._broker.fan_out if target.fanout else self._broker.publish
-        arrived = deliver(key, _Envelope(sent["ctxt"], sent["message"], box, expires))
+        arrived = deliver(key, envelope)
         if not arrived and transport_options is not None and transport_options.at_least_once:
             raise oslo_messaging.MessageUndeliverable("no such queue", *key, message)
         return None if box is None else self._wait(box, target, timeout)
+
+    def _is_lost(self, key: Key, envelope: _Envelope) -> bool:
+        """Tell the observers of a call; return whether it is lost."""
+        message = envelope.message
+        if message.get("namespace") is not None:
+            return False
+        delivery = Delivery(key[1], message["method"], message["args"], self._broker, key, envelope)
+        lost = [observer(delivery) for observer in list(self._broker.observers)]
+        return any(lost)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
         """Sleep until the reply is in its box, and unpack it."""

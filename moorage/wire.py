@@ -26,8 +26,8 @@ class Message(Value, Generic[R], frozen=True, kw_only=True):
     #: Fields that came later, each with the version that brought it; one within another's value by both, with a dot.
     #: A field that is new in a nested value since version 1.6 stands in that value's own ``since`` instead.
     since: ClassVar[Mapping[str, str]] = {}
-    #: Optional fields, null by default, that name the state which the message may act on. They are no part of the
-    #: digest, and a server of a release that does not know them gets the message without them.
+    #: Optional fields, null by default, that a server of a former release can do without: it gets the message without
+    #: them. Most name the state which the message may act on. They are no part of the digest.
     guards: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod

@@ -238,6 +238,12 @@ class World:
             ).scalar_one()
             return found
 
+    def failed_builds(self) -> int:
+        """Return how many failed builds are held against hosts."""
+        with Database(self.conf.database.connection, "test").engine.connect() as connection:
+            found: int = connection.exec_driver_sql("SELECT COUNT(*) FROM cell_failed_builds").scalar_one()
+            return found
+
 
 def host_state(host: str, **different: Any) -> HostState:
     state = HostState(

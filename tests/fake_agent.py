@@ -28,6 +28,8 @@ class FakeAgent:
         self.threads = ThreadPoolExecutor(4)
         self.guests: dict[str, BuildOnHost] = {}
         self.failing: set[str] = set()
+        #: Whether hosts that fail have found that no other one would do.
+        self.fails_everywhere = False
         #: Hosts whose spawns do not end before `released` is set.
         self.hanging: set[str] = set()
         self.released = threading.Event()
@@ -89,6 +91,7 @@ class FakeAgent:
                 attempt_id=message.attempt_id,
                 claim_id=message.claim_id,
                 reason=reason,
+                no_other_host=self.fails_everywhere or None,
             )
         )
 

@@ -34,3 +34,7 @@ def upgrade() -> None:
     for name in ("order_number", "refused_order_number", "guest_order_number"):
         number = sa.Column(name, sa.Integer, nullable=False, server_default="0")
         schema_changes.add_column("cell_instances", number)
+    # A driver may find that an attempt would fail everywhere.
+    schema_changes.add_column(
+        "cell_attempts", sa.Column("no_other_host", sa.Boolean(), server_default=sa.false(), nullable=False)
+    )

@@ -63,6 +63,7 @@ from moorage.errors.later import (
 )
 from moorage.errors.refused import (
     BuildFailed,
+    BuildImpossible,
     CannotCarryOver,
     CapacityExceeded,
     GroupRuleRefused,
@@ -90,6 +91,7 @@ __all__ = [
     "BadPluginValue",
     "BrokenPlugin",
     "BuildFailed",
+    "BuildImpossible",
     "BusRefused",
     "BusUnavailable",
     "CallerError",

@@ -134,6 +134,15 @@ class BuildFailed(PlacementRefused):
     reason: str
 
 
+class BuildImpossible(BuildFailed):
+    """The guest of instance {instance_uuid} cannot be built on host {host}, nor on any other: {reason}.
+
+    A driver raises it where the fault lies with what was asked for, for instance the image. No other host is tried.
+    """
+
+    code = "moorage.build_failed.impossible"
+
+
 class GuestActionFailed(PlacementRefused):
     """Host {host} could not {action} the guest of instance {instance_uuid}: {reason}."""
 

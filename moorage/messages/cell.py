@@ -92,11 +92,14 @@ class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "conductor.cell"
     method = "build_failed"
-    since: ClassVar = {"life": "1.6"}
+    since: ClassVar = {"life": "1.6", "no_other_host": "1.6"}
+    guards: ClassVar = frozenset({"no_other_host"})
     instance_uuid: Uuid
     attempt_id: Uuid
     claim_id: Uuid
     reason: Text
+    #: The fault lies with what was asked for: it would fail everywhere, and no other host is to be tried.
+    no_other_host: bool | None = None
     #: The life of the host in which nothing is left. Without it the report proves nothing of an attempt that is older
     #: than the host's present life.
     life: HostLife | None = None

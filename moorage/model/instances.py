@@ -19,6 +19,8 @@ class Attempt(Value, frozen=True, kw_only=True):
     #: The migration that it was made for; null for an attempt to build.
     migration_uuid: Uuid | None = None
     reason: str | None = None
+    #: Its host has found that no other one would do either.
+    no_other_host: bool = False
     #: Its host may still have the guest.
     guest_left: bool = False
     #: When it was begun, and when its record last changed, in seconds since 1970 by its cell's clock.

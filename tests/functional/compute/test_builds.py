@@ -15,6 +15,7 @@ from compute_builders import (
     build_on,
     wait_until,
 )
+from msgspec import structs
 
 from compute.driver import GuestSpec
 from compute.fake import FakeDriver
@@ -25,7 +26,7 @@ from moorage.messages import (
     BuildFailedInCell,
     BuildFinished,
 )
-from moorage.model import Cell, Guest
+from moorage.model import Cell, Guest, Image
 from moorage.wire import Message
 
 
@@ -97,6 +98,19 @@ def test_a_failed_spawn_is_cleaned_up_before_it_is_reported_with_its_reason(stag
     assert cell.of_builds() == ["accept_claim", "build_failed"]
     assert cell.said(BuildFailedInCell)[0].reason == "every spawn fails here"
     assert cell.guests_when_it_failed == []
+
+
+def test_a_spawn_from_a_broken_image_is_reported_as_one_that_fails_on_every_host(stage: Begin) -> None:
+    now = stage(fake_driver={"broken_images": ["torn"]})
+    now.start()
+    build = build_on(HOST)
+
+    now.build(structs.replace(build, request_spec=structs.replace(build.request_spec, image=Image(id="torn"))))
+    wait_until(lambda: now.cell.said(BuildFailedInCell))
+
+    [report] = now.cell.said(BuildFailedInCell)
+    assert (report.reason, report.no_other_host) == ("image torn is broken", True)
+    assert now.guests() == []
 
 
 def test_a_refusing_host_accepts_nothing(stage: Begin) -> None:

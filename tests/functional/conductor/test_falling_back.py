@@ -7,6 +7,7 @@ import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
 from msgspec import structs
 
+from conductor.instance_timeline import attempt_in_words
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import (
@@ -56,6 +57,22 @@ def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_a
     ]
     assert instance.attempts[0].reason == "a is broken"
     assert world.placement.hosts_held() == {node("c")}
+
+
+def test_a_build_that_would_fail_everywhere_ends_in_error_after_its_first_attempt(world: World) -> None:
+    world.agent.failing = {"a", "b", "c"}
+    world.agent.fails_everywhere = True
+
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "error")
+    [attempt] = instance.attempts
+    assert (attempt.host, attempt.state, attempt.no_other_host) == ("a", "failed", True)
+    assert "no other host is tried" in attempt_in_words(attempt)
+    assert "a: a is broken" in str(instance.reason)
+    assert world.placement.hosts_held() == set()
+    # It is not held against the host.
+    assert world.failed_builds() == 0
 
 
 def test_what_others_had_put_on_a_host_that_is_given_up_is_named_with_its_attempt(world: World) -> None:

@@ -1,0 +1,192 @@
+"""A cloud whose every call is on record, so that each can be delivered once more, late, or for the first time."""
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from database_dump import Dump, dump
+from message_samples import every_message
+from operation_cloud import TroublesomeCloud
+from operation_room import until_answered
+
+from compute.guest_file import GuestFile
+from harness.cloud import wait_until
+from moorage import inproc
+from moorage.messages import AuditStore, ListOperations
+from moorage.wire import Message, Mutation
+
+MUTATIONS = {(kind.topic, kind.method): kind for kind in every_message() if issubclass(kind, Mutation)}
+READS = [kind for kind in every_message() if not issubclass(kind, Mutation)]
+#: Sent again and again with other content: of each play, so many are kept.
+_PERIODIC = {"report_hosts": 6, "report_provider_tree": 6, "report_providers": 6, "report_service": 3}
+#: Their answers are true when they are given, and are stored by nobody.
+UNSTORED = {
+    *("accept_claim", "build_finished", "build_failed", "attempts_gone", "return_hosts", "owns_claim"),
+    *("report_hosts", "report_provider_tree", "report_providers", "report_service", "acknowledge_requests"),
+    *("build_instance", "destroy_instance", "stop_instance", "start_instance", "rebuild_instance"),
+    # Where a claim stands no more, the stored answer says so.
+    "select_destinations",
+}
+#: Columns that change by themselves, and the note that a copy was refused.
+_SIGNS_OF_LIFE = ("updated_at", "last_seen", "alive_at", "alive", "described", "providers", "refused_order_number")
+_SECONDS = 120.0
+
+
+def kind_of(delivery: inproc.Delivery) -> type[Message[Any]] | None:
+    """Return the mutation that a message is, or nothing."""
+    for topic in ("conductor.cell", delivery.topic, delivery.topic.partition(".")[0]):
+        is_cell = delivery.topic.startswith("conductor.")
+        if (topic == "conductor.cell") == is_cell and (found := MUTATIONS.get((topic, delivery.method))):
+            return found
+    return None
+
+
+@dataclass
+class Recorder:
+    """All mutations that were sent, in the order in which they were; those that it is told to lose come to nobody."""
+
+    deliveries: list[inproc.Delivery] = field(default_factory=list)
+    lost: list[inproc.Delivery] = field(default_factory=list)
+    loses: Callable[[inproc.Delivery], bool] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _kept: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, delivery: inproc.Delivery) -> bool:
+        if kind_of(delivery) is None:
+            return False
+        with self._lock:
+            if self.loses is not None and self.loses(delivery):
+                self.lost.append(delivery)
+                return True
+            left = self._kept.setdefault(delivery.method, _PERIODIC.get(delivery.method, 1_000_000))
+            if left > 0:
+                self._kept[delivery.method] = left - 1
+                self.deliveries.append(delivery)
+            return False
+
+    def take(self) -> list[inproc.Delivery]:
+        """Return what was recorded since the last time."""
+        with self._lock:
+            taken, self.deliveries = self.deliveries, []
+            self._kept.clear()
+            return taken
+
+    @contextmanager
+    def losing(self, loses: Callable[[inproc.Delivery], bool]) -> Iterator[list[inproc.Delivery]]:
+        """Lose what ``loses`` says; yield the list of it."""
+        self.lost, self.loses = [], loses
+        try:
+            yield self.lost
+        finally:
+            self.loses = None
+
+
+def once_each(*methods: str) -> Callable[[inproc.Delivery], bool]:
+    """Return what loses the first copy of each message; of these methods alone, where some are named."""
+    seen: set[str] = set()
+
+    def loses(delivery: inproc.Delivery) -> bool:
+        key = json.dumps([delivery.topic, delivery.method, delivery.arguments], sort_keys=True)
+        if key in seen or delivery.method in _PERIODIC or (methods and delivery.method not in methods):
+            return False
+        seen.add(key)
+        return True
+
+    return loses
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that the databases of a cloud have on record, and all guests."""
+
+    records: Dump
+    guests: Mapping[str, tuple[Any, ...]]
+
+    def differs(self, other: "Snapshot") -> list[str]:
+        """Return what is in one of the two alone."""
+        found = [f"guests: {self.guests} -> {other.guests}"] if self.guests != other.guests else []
+        for table, rows in self.records.items():
+            found += [f"{table}: gone: {row}" for row in rows - other.records[table]]
+            found += [f"{table}: new: {row}" for row in other.records[table] - rows]
+        return found
+
+
+def snapshot(cloud: TroublesomeCloud) -> Snapshot:
+    guests: dict[str, tuple[Any, ...]] = {}
+    for cell in cloud.cell_names:
+        file = GuestFile(cloud.folder / f"agent-{cell}.sqlite")
+        file.open()
+        try:
+            for guest in file.guests():
+                host = guest.host
+                state = (guest.attempt_id in file.stopped(host), file.rebuilt(host).get(guest.attempt_id))
+                guests[guest.attempt_id] = (guest.instance_uuid, host, guest.claim_id, *state)
+        finally:
+            file.close()
+    return Snapshot(dump(cloud.database, _SIGNS_OF_LIFE), guests)
+
+
+def settle(cloud: TroublesomeCloud) -> None:
+    """Wait until nothing goes on, and no residue is left."""
+    conductor, placement = cloud.client("conductor"), cloud.client("placement")
+
+    def going_on() -> list[object]:
+        pending: list[object] = [
+            (one.kind, one.subject, one.step, one.reason)
+            for one in until_answered(lambda: conductor.call(ListOperations()))
+        ]
+        holders = placement.call(AuditStore()).holders
+        return pending + [holder.uuid for holder in holders if holder.consumer_type == "RESIDUE"]
+
+    # Twice: an operation that goes from one conductor to the other is on neither list for a moment.
+    wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
+
+
+@dataclass
+class Replays:
+    """Delivers recorded messages once more, and finds out what that has changed."""
+
+    cloud: TroublesomeCloud
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    delivered: set[type[Message[Any]]] = field(default_factory=set)
+
+    def of(self, deliveries: list[inproc.Delivery], when: str) -> list[str]:
+        """Deliver messages; return what is otherwise than before, and whose answer is another than the first time."""
+        settle(self.cloud)
+        before = snapshot(self.cloud)
+        wrong = [fault for delivery in deliveries if (fault := self._again(delivery))]
+        settle(self.cloud)
+        changed = before.differs(snapshot(self.cloud))
+        if changed:
+            wrong += self._culprits(deliveries) or changed
+        return [f"{when}: {fault}" for fault in wrong]
+
+    def _again(self, delivery: inproc.Delivery) -> str | None:
+        kind = kind_of(delivery)
+        assert kind is not None
+        self.delivered.add(kind)
+        try:
+            answer = delivery.deliver(30.0)
+        except queue.Empty:
+            return f"{kind.__name__} is not answered"
+        if answer["failure"] and '"InternalError"' in answer["failure"]:
+            return f"{kind.__name__} is answered by a fault of ours"
+        if delivery.method in UNSTORED or answer["failure"]:
+            return None
+        first = self.answers.setdefault(id(delivery), answer)
+        return None if first == answer else f"{kind.__name__} is answered otherwise than before: {answer}"
+
+    def _culprits(self, deliveries: list[inproc.Delivery]) -> list[str]:
+        """Deliver messages one by one, to find those that change something; what has changed already is not undone."""
+        found = []
+        for delivery in deliveries:
+            before = snapshot(self.cloud)
+            self._again(delivery)
+            settle(self.cloud)
+            if changed := before.differs(snapshot(self.cloud)):
+                found.append(f"{delivery.topic} {delivery.method} {delivery.arguments}:\n  " + "\n  ".join(changed))
+        return found
