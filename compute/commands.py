@@ -2,6 +2,7 @@
 
 import argparse
 
+from compute import reshape_file
 from compute.service import ComputeService
 from moorage import logs, service
 from moorage.commands import Configured
@@ -21,6 +22,12 @@ class Compute(Configured):
         parser.add_argument(
             "--fake-hosts", type=_count, metavar="N", help="use the fake driver, with so many hosts; nothing is real"
         )
+        parser.add_argument(
+            "--wanted-reshapes",
+            action="store_true",
+            help="serve nothing, and print the reshapes that the driver wants of its hosts, for a file of `moorage "
+            "resource provider reshape`; for use while the agent is stopped",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -30,8 +37,12 @@ class Compute(Configured):
         if parsed_args.fake_hosts is not None:
             self.conf.set_override("driver", "fake", group="compute")
             self.conf.set_override("hosts", parsed_args.fake_hosts, group="fake_driver")
+        compute = ComputeService(self.conf, parsed_args.cell)
+        if parsed_args.wanted_reshapes:
+            self.app.stdout.write(reshape_file.text_of(compute.wanted_reshapes()))
+            return 0
         logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
-        service.run(ComputeService(self.conf, parsed_args.cell))
+        service.run(compute)
         return 0
 
 

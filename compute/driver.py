@@ -11,7 +11,17 @@ from stevedore.exception import NoMatches
 from compute.provider_tree import ProviderTree
 from moorage import errors
 from moorage.messages import MovingGuest
-from moorage.model import AllocationRequest, Guest, HostReport, Image, MoveInstruction, RequestSpec, Resources
+from moorage.model import (
+    AllocationRequest,
+    Dealt,
+    Guest,
+    HostReport,
+    Image,
+    MoveInstruction,
+    RequestSpec,
+    ReshapePlan,
+    Resources,
+)
 
 ENTRY_POINTS = "moorage.drivers"
 
@@ -56,11 +66,15 @@ class ReshapeNeeded(Exception):
     Carried out when the agent starts, and later only with ``[compute] reshape_at_any_report``.
 
     :param instructions: what moves where; :func:`compute.tree_changes.moves` finds it by comparing the trees.
+    :param dealt: where what these consumers hold shall go, providers named by uuid or name. It may split what one of
+        them holds. The consumer of a guest is its instance, or its migration while a move waits on its source. What is
+        held by consumers that are not named is dealt out so that each whole allocation fits.
     """
 
-    def __init__(self, instructions: Sequence[MoveInstruction]) -> None:
-        super().__init__(instructions)
+    def __init__(self, instructions: Sequence[MoveInstruction], dealt: Sequence[Dealt] = ()) -> None:
+        super().__init__(instructions, dealt)
         self.instructions = instructions
+        self.dealt = dealt
 
 
 class Driver(ABC):
@@ -100,6 +114,18 @@ class Driver(ABC):
 
         :raises ReshapeNeeded: what is allocated has to be moved between these providers first. ``tree`` is then as it
             shall be in the end: providers that are new in it are created for the move.
+        """
+
+    def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:  # noqa: B027 - a driver may not want to know
+        """Take note that a reshape of ``host`` was done: what was created, and where each allocation went."""
+
+    def reshape_refused(  # noqa: B027 - a driver may not want to know
+        self, host: HostReport, refusal: errors.MoorageError
+    ) -> None:
+        """Take note that a reshape of ``host`` was refused and nothing has changed.
+
+        :class:`~moorage.errors.ImpossibleDeal` names a consumer whose amounts fit nowhere whole: a driver that knows
+        better says where they go (``dealt``) when it is asked again, with the next report.
         """
 
     @abstractmethod

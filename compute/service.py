@@ -14,6 +14,7 @@ from compute.orders import GuestOrders
 from compute.reports import Reporter
 from compute.returns import Returns
 from compute.tracker import Tracker
+from compute.tree_changes import TreeChange
 from moorage import errors, logs
 from moorage.bus import Bus
 from moorage.messages import ListCells
@@ -78,6 +79,21 @@ class ComputeService:
             reports.start()
             self._running = begun.pop_all()
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
+
+    def wanted_reshapes(self) -> list[TreeChange]:
+        """Return the reshapes that the driver wants of its hosts, without serving anything; nothing is changed.
+
+        :raises CellNotFound: there is no such cell.
+        :raises ConfigurationError: the driver cannot be loaded or started.
+        :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
+        """
+        with ExitStack() as begun:
+            bus, cell = self._cell_bus(begun)
+            driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
+            begun.callback(driver.close)
+            driver.start()
+            client = CellClient(bus.client(f"conductor.{cell.uuid}"))
+            return Tracker(driver, client, Numbering()).wanted_reshapes()
 
     def stop(self) -> None:
         """Report no more, take no new build, let those under way end within bounds; guests stay."""

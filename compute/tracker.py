@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from compute.cell_client import CellClient
@@ -108,7 +109,7 @@ class Tracker:
         try:
             self._driver.update_provider_tree(host, after)
         except ReshapeNeeded as needed:
-            return compare(host, before, after, tuple(needed.instructions))
+            return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
         except Exception:  # the other hosts have nothing to do with it
             LOG.exception(
                 "The driver does not say what host %s has; it is asked again at the next report", host.service_host
@@ -222,13 +223,16 @@ class Tracker:
             number=number.number,
             instructions=change.instructions,
             providers=change.children(),
+            dealt=change.dealt,
         )
         try:
             with context.bound(request_id=message.request_id):
                 plan = self._cell.until_answered(message, self._ended)
         except errors.MoorageError as refusal:
             self._give_up(change, refusal)
+            self._inform(change, partial(self._driver.reshape_refused, change.host, refusal))
             return
+        self._inform(change, partial(self._driver.reshaped, change.host, plan))
         LOG.info(
             "The providers of host %s are reshaped: %d new, %d allocation(s) moved",
             _name(change),
@@ -236,6 +240,22 @@ class Tracker:
             len(plan.dealt),
         )
         self._redo([change], tries - 1)
+
+    def _inform(self, change: TreeChange, call: Callable[[], None]) -> None:
+        """Call the driver back; a fault of its own changes nothing of what was done."""
+        try:
+            call()
+        except Exception:  # the other hosts have nothing to do with it
+            LOG.exception("The driver has failed to take note of the reshape of host %s", _name(change))
+
+    def wanted_reshapes(self) -> list[TreeChange]:
+        """Return the reshapes that the driver wants now, and change nothing.
+
+        :raises Interrupted: it was stopped.
+        """
+        hosts = self._driver.hosts()
+        self._read(hosts)
+        return [change for change in self._ask(hosts) if change.instructions]
 
 
 def _name(change: TreeChange) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compute.provider_tree import Provider, ProviderTree
-from moorage.model import ChildProvider, HostReport, Inventory, InventoryFields, MoveInstruction, ProviderReport
+from moorage.model import ChildProvider, Dealt, HostReport, Inventory, InventoryFields, MoveInstruction, ProviderReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,8 @@ class TreeChange:
     gone: tuple[str, ...]
     #: What the driver wants moved first.
     instructions: tuple[MoveInstruction, ...] = ()
+    #: Where what some consumers hold shall go.
+    dealt: tuple[Dealt, ...] = ()
 
     def __len__(self) -> int:
         """How many providers differ."""
@@ -36,7 +38,11 @@ class TreeChange:
 
 
 def compare(
-    host: HostReport, before: ProviderTree, after: ProviderTree, instructions: tuple[MoveInstruction, ...] = ()
+    host: HostReport,
+    before: ProviderTree,
+    after: ProviderTree,
+    instructions: tuple[MoveInstruction, ...] = (),
+    dealt: tuple[Dealt, ...] = (),
 ) -> TreeChange:
     """Return what has to be told of a host, so that ``before`` becomes ``after``."""
     known = {provider.uuid: provider for provider in before}
@@ -48,6 +54,7 @@ def compare(
         reports=tuple(_report(old, provider) for old, provider in pairs if _differs(old, provider)),
         gone=tuple(uuid for uuid in reversed(known) if uuid not in kept),
         instructions=instructions,
+        dealt=dealt,
     )
 
 

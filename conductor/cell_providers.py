@@ -63,7 +63,10 @@ class CellProviders:
             self._placement.call(EnsureTrait(request_id=ids.derived(message.request_id, "trait", name), name=name))
         return self._placement.call(
             ReshapeByInstructions(
-                request_id=message.request_id, instructions=message.instructions, providers=message.providers
+                request_id=message.request_id,
+                instructions=message.instructions,
+                providers=message.providers,
+                dealt=message.dealt,
             )
         )
 

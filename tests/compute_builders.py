@@ -230,7 +230,7 @@ class FakeCell:
     @serves(ReshapeProviderTree)
     def reshape(self, message: ReshapeProviderTree) -> ReshapePlan:
         self._take(message)
-        return self.providers.reshape(message.instructions, message.providers)
+        return self.providers.reshape(message.instructions, message.providers, message.dealt)
 
     def _gate(self, message: AcceptInCell | BuildFinished) -> Done:
         if message.attempt_id in self.over:

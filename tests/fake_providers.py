@@ -8,7 +8,15 @@ import msgspec
 
 from moorage import errors, ids
 from moorage.messages import ProvidersReported
-from moorage.model import ChildProvider, Inventory, MoveInstruction, ProviderReport, ReshapePlan, ResourceProvider
+from moorage.model import (
+    ChildProvider,
+    Dealt,
+    Inventory,
+    MoveInstruction,
+    ProviderReport,
+    ReshapePlan,
+    ResourceProvider,
+)
 
 
 class FakeProviders:
@@ -54,7 +62,9 @@ class FakeProviders:
                 generations={report.uuid: self.records[report.uuid].generation for report in reports}
             )
 
-    def reshape(self, instructions: Sequence[MoveInstruction], children: Sequence[ChildProvider]) -> ReshapePlan:
+    def reshape(
+        self, instructions: Sequence[MoveInstruction], children: Sequence[ChildProvider], dealt: tuple[Dealt, ...] = ()
+    ) -> ReshapePlan:
         """Move inventories; what a child's inventories are like beyond their totals comes from its description."""
         with self.lock:
             created = {}
@@ -72,7 +82,7 @@ class FakeProviders:
                 for name, amount in move.moved_resources.items():
                     fields = described.get((place, name))
                     self._move(source, place, name, amount, fields and fields.allocation_ratio)
-            return ReshapePlan(created=created)
+            return ReshapePlan(created=created, dealt=dealt)
 
     def _found(self, name_or_uuid: str) -> str:
         if name_or_uuid in self.records:

@@ -7,7 +7,7 @@ from msgspec import Meta
 from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import MAX_INSTANCES, Done
 from moorage.messages.conductor import Ownership
-from moorage.messages.providers import Children, MoveInstructions, ProviderReports, ProvidersReported
+from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
 from moorage.model import (
     EndedAttempt,
     Guest,
@@ -167,10 +167,12 @@ class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "reshape_provider_tree"
     version = "1.2"
-    since: ClassVar = {"incarnation": "1.6", "number": "1.6"}
+    since: ClassVar = {"incarnation": "1.6", "number": "1.6", "dealt": "1.6"}
     agent: Name
     instructions: MoveInstructions
     providers: Children = ()
+    #: As in :class:`~moorage.messages.ReshapeByInstructions`.
+    dealt: CallersDeals = ()
     #: As in :class:`ReportHostsInCell`.
     incarnation: Uuid | None = None
     number: MessageNumber = 1

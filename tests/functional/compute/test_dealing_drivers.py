@@ -1,0 +1,162 @@
+"""Drivers that say where allocations go in a reshape, that are told what came of it, and that are asked offline."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compute.driver import ReshapeNeeded
+from compute.fake import FakeDriver
+from compute.provider_tree import ProviderTree
+from compute.service import ComputeService
+from harness.cloud import Cloud, Plan, wait_until
+from moorage import errors, ids
+from moorage.messages import BuildInstances, GetAllocations, ListProviderTrees, ListResourceProviders, ShowInstance
+from moorage.model import Dealt, Flavor, HostReport, RequestSpec, ReshapePlan, ResourceProvider
+from moorage.shell import main
+
+HOST, AGENT = "cell1-host-0001", "agent-cell1"
+#: Two GPUs of three, and guests of two each.
+GPUS = {"gpus": 2, "vgpus_per_gpu": 3}
+SPEC = RequestSpec(
+    project_id="p",
+    user_id="u",
+    flavor=Flavor(vcpus=1, memory_mb=512, root_gb=1, extra_specs={"resources:VGPU": "2"}),
+)
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    settings: dict[str, Any] = {"compute": {"report_interval": 0.1}, "fake_driver": {"layout": "flat", **GPUS}}
+    with Cloud(Plan(hosts=1, settings=settings)) as one:
+        yield one
+
+
+@pytest.fixture
+def guests(cloud: Cloud) -> list[str]:
+    uuids = [ids.fresh() for _ in range(3)]
+    order = BuildInstances(request_spec=SPEC, instance_uuids=tuple(uuids), request_id=ids.fresh())
+    conductor = cloud.client("conductor")
+    conductor.call(order)
+    wait_until(
+        lambda: all(conductor.call(ShowInstance(instance_uuid=uuid)).state == "active" for uuid in uuids),
+        "the instances to be active",
+    )
+    return uuids
+
+
+def fake_driver(cloud: Cloud) -> dict[str, Any]:
+    state_file = str(cloud.folder / "agent-cell1.sqlite")
+    return {"hosts": 1, "host_prefix": "cell1-host", "state_file": state_file, "layout": "nested", **GPUS}
+
+
+class Dealing(FakeDriver):
+    """Says where the amounts of guests go once it has been refused, if it is told whose they are."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.guests: list[str] = []
+        self.refusals: list[errors.MoorageError] = []
+        self.plans: list[ReshapePlan] = []
+
+    def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
+        """As ever; what has to be moved, it deals itself."""
+        try:
+            super().update_provider_tree(host, tree)
+        except ReshapeNeeded as needed:
+            dealt = self.deal(host) if self.refusals else []
+            raise ReshapeNeeded(needed.instructions, dealt) from None
+
+    def deal(self, host: HostReport) -> list[Dealt]:
+        places = [(0, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)]
+        return [
+            Dealt(
+                consumer_uuid=self.guests[guest],
+                from_resource_provider=host.compute_node_uuid,
+                to_resource_provider=f"{host.nodename}_gpu{gpu}",
+                resources={"VGPU": amount},
+            )
+            for guest, gpu, amount in places
+            if self.guests
+        ]
+
+    def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:
+        self.plans.append(plan)
+        raise RuntimeError("a driver's own fault changes nothing of what was done")
+
+    def reshape_refused(self, host: HostReport, refusal: errors.MoorageError) -> None:
+        self.refusals.append(refusal)
+
+
+def tree(cloud: Cloud) -> dict[str, ResourceProvider]:
+    """The providers of the host, by what follows its name."""
+    placement = cloud.client("placement")
+    (node,) = placement.call(ListResourceProviders(name=HOST))
+    found = placement.call(ListProviderTrees(uuids=(node.uuid,)))
+    return {one.name.removeprefix(f"{HOST}_"): one for one in found}
+
+
+def vgpus(cloud: Cloud, uuid: str) -> dict[str, int]:
+    """How many a consumer holds of each provider."""
+    names = {one.uuid: name for name, one in tree(cloud).items()}
+    held = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
+    return {names[uuid]: part.resources["VGPU"] for uuid, part in held.items() if "VGPU" in part.resources}
+
+
+def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(cloud: Cloud, guests: list[str]) -> None:
+    cloud.stop_service("compute-cell1")
+    conf = cloud.configuration(compute={"agent": AGENT}, fake_driver=fake_driver(cloud))
+    driver = Dealing(conf, AGENT, "cell1")
+    cloud.add("compute-cell1", ComputeService(conf, "cell1", driver))
+
+    wait_until(lambda: len(driver.refusals) >= 2, "a reshape that is impossible")
+    assert {type(refusal) for refusal in driver.refusals} == {errors.ImpossibleDeal}
+    assert set(tree(cloud)) == {HOST}
+    assert [vgpus(cloud, uuid) for uuid in guests] == [{HOST: 2}] * 3
+
+    driver.guests = guests
+    wait_until(lambda: bool(driver.plans), "the reshape")
+
+    assert [vgpus(cloud, uuid) for uuid in guests] == [{"gpu0": 2}, {"gpu1": 2}, {"gpu0": 1, "gpu1": 1}]
+    [plan] = driver.plans
+    assert sum(one.resources.get("VGPU", 0) for one in plan.dealt) == 6
+    wait_until(lambda: "VGPU" not in tree(cloud)[HOST].inventories, "the rest of the report")
+
+
+def test_what_a_driver_wants_is_carried_out_from_a_file_while_its_agent_is_stopped(
+    cloud: Cloud, guests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cloud.stop_service("compute-cell1")
+    config, plan = tmp_path / "moorage.conf", tmp_path / "reshape.yaml"
+    options = "\n".join(f"{name} = {value}" for name, value in fake_driver(cloud).items())
+    transport = cloud.configuration().transport_url
+    config.write_text(f"[DEFAULT]\ntransport_url = {transport}\n[compute]\ndriver = fake\n[fake_driver]\n{options}\n")
+    command = ["--config-file", str(config)]
+
+    capsys.readouterr()
+    wanted = ["compute", "--cell", "cell1", "--agent", AGENT, "--wanted-reshapes"]
+    assert main([*command, *wanted]) == 0
+    text = capsys.readouterr().out
+    assert f"# {HOST}\n" in text
+    assert set(tree(cloud)) == {HOST}, "it only says what is wanted"
+    plan.write_text(text)
+    refused = main([*command, "resource", "provider", "reshape", str(plan), "--dry-run"])
+    assert refused != 0, "three guests of two on two GPUs of three"
+
+    [entry] = yaml.safe_load(text)["reshape"]
+    uuids = {child["name"]: child["uuid"] for child in entry["providers"]}
+    gpu = [uuids[f"{HOST}_gpu{number}"] for number in range(2)]
+    dealt = [(guests[0], gpu[0], 2), (guests[1], gpu[1], 2), (guests[2], gpu[0], 1), (guests[2], gpu[1], 1)]
+    lines = ["  allocations:"]
+    for consumer, place, amount in dealt:
+        lines += [f"  - consumer_uuid: {consumer}", f"    from_resource_provider: {HOST}"]
+        lines += [f"    to_resource_provider: {place}", f"    resources: {{VGPU: {amount}}}"]
+    plan.write_text(text + "\n".join(lines) + "\n")
+    assert main([*command, "resource", "provider", "reshape", str(plan)]) == 0
+    assert vgpus(cloud, guests[2]) == {"gpu0": 1, "gpu1": 1}
+
+    capsys.readouterr()
+    assert main([*command, *wanted]) == 0
+    assert capsys.readouterr().out == "# The driver wants nothing reshaped.\n"
