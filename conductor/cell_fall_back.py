@@ -13,6 +13,7 @@ from conductor.cell_courses import Course, Courses
 from conductor.cell_hosts import CellHosts
 from conductor.cell_payloads import GivingBack, Releasing, Starting, Swapping
 from conductor.cell_records import CellInstance, CellRecords
+from conductor.declared_down import DeclaredDown
 from conductor.steps import BUILD, MOVE, UNSHELVE, Ended, Next, Operation, Outcome, Record, Step, Wait
 from moorage import errors
 from moorage.database import Database
@@ -39,9 +40,11 @@ class FallBack:
         courses: Courses,
         hosts: CellHosts,
         cleanings: CellCleanings,
+        declared: DeclaredDown,
         placement: Peer,
         timeout: float,
     ) -> None:
+        self._declared = declared
         self._database = database
         self._records = records
         self._courses = courses
@@ -65,6 +68,8 @@ class FallBack:
         # Only before the first sending: after it the claim may already be on that host.
         if not operation.tries and not operation.resumed:
             down = self._hosts.why_down(new.service_host)
+            if down is None and self._declared.is_out_of_service(new.service_host):
+                down = f"host {new.service_host} is forced down or disabled"
             if down is not None:
                 return partial(self._skip, operation, swapping, down)
         message = SwapClaim(

@@ -8,10 +8,11 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import cell_migrations as migration_states
-from conductor import foreign_amounts
+from conductor import foreign_amounts, order_numbers
 from conductor.cell_agents import CellAgents
 from conductor.cell_attempts import ENDED, AttemptRecord
 from conductor.cell_cleanings import CellCleanings
+from conductor.cell_guests import CellGuests
 from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell_payloads import Ending, Fate, GivingBack, Restarting
 from conductor.cell_records import ACTIVE, MOVED, CellInstance, CellRecords
@@ -34,7 +35,7 @@ from conductor.steps import (
 )
 from moorage import context, errors, ids
 from moorage.database import Database
-from moorage.messages import EndMove, MoveEnded
+from moorage.messages import EndMove, MoveEnded, StopOnHost
 
 LOG = logging.getLogger(__name__)
 
@@ -50,10 +51,12 @@ class CellMoveEnds:
         migrations: MigrationRecords,
         operations: Operations,
         agents: CellAgents,
+        guests: CellGuests,
         declared: DeclaredDown,
         cleanings: CellCleanings,
         writes: PolicyWrites,
     ) -> None:
+        self._guests = guests
         self._patience: float = conf.conductor.delete_patience
         self._database = database
         self._records = records
@@ -81,7 +84,7 @@ class CellMoveEnds:
         LOG.info("Migration %s is confirmed by itself, on host %s", migration_uuid, arrived.host)
         return self._begin(connection, CONFIRM, instance_uuid, migration_uuid)
 
-    def order(self, connection: Connection, instance: CellInstance, kind: str) -> list[Operation]:
+    def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
         """Record that a move is to be confirmed or reverted; ordered before, it is tried again at once.
 
         :raises InvalidState: there is no move of this instance that waits for it.
@@ -93,13 +96,15 @@ class CellMoveEnds:
         state = migration_states.CONFIRMING if kind == CONFIRM else migration_states.REVERTING
         self._migrations.change(connection, migration.uuid, state=state)
         if kind == REVERT:
-            # From now on it passes no gate, and a host that returns destroys it.
-            arrived = self._records.numbered(connection, instance.uuid, instance.attempt_number)
-            self._records.change_attempt(connection, arrived.attempt_id, state=ENDED, reason="its move was reverted")
-        return [self._begin(connection, kind, instance.uuid, migration.uuid)]
+            # Its host is asked for the guest on the source first.
+            order_numbers.next_guest_order(self._records, connection, instance)
+        # A revert that is given up can be ordered again.
+        return [self._begin(connection, kind, instance.uuid, migration.uuid, request_id)]
 
-    def _begin(self, connection: Connection, kind: str, instance_uuid: str, migration_uuid: str) -> Operation:
-        uuid = ids.derived(migration_uuid, kind)
+    def _begin(
+        self, connection: Connection, kind: str, instance_uuid: str, migration_uuid: str, *further: str
+    ) -> Operation:
+        uuid = ids.derived(migration_uuid, kind, *further)
         new = NewOperation(uuid=uuid, kind=kind, subject=instance_uuid, step="destroy", payload=Nothing())
         [begun] = self._operations.begin(connection, [new], context.current().request_id or uuid)
         return begun
@@ -130,9 +135,56 @@ class CellMoveEnds:
         return self._destroy(operation, instance, migration.source_number, patience)
 
     def destroy_destination(self, operation: Operation) -> Record:
-        """Destroy the guest that has arrived, until its host has answered, for a time."""
-        instance, _migration = self._database.read(lambda connection: self._read(connection, operation))
+        """Destroy the guest that has arrived, until its host has answered, for a time; first make sure of the source.
+
+        Where nothing has been destroyed yet and the source has no guest that could be started, the revert is given up:
+        the server runs on, and can be confirmed, or reverted later.
+        """
+        instance, migration = self._database.read(lambda connection: self._read(connection, operation))
+        arrived = self._database.read(
+            lambda connection: self._records.numbered(connection, instance.uuid, instance.attempt_number)
+        )
+        # Ended, the guest that has arrived may have been destroyed by an earlier try.
+        if not arrived.ended:
+            try:
+                why = self._why_no_source(operation, instance, migration)
+            except errors.MoorageError as fault:
+                return partial(self._source_unknown, operation, str(fault))
+            if why is not None:
+                return partial(self._given_up, operation, why)
+            self._database.write(lambda connection: self._leave(connection, operation, arrived))
         return self._destroy(operation, instance, instance.attempt_number, self._patience)
+
+    def _why_no_source(self, operation: Operation, instance: CellInstance, migration: MigrationRecord) -> str | None:
+        """Return why a server cannot go back to its source, if so: its host is asked to keep the guest stopped."""
+        source = self._database.read(
+            lambda connection: self._records.numbered(connection, instance.uuid, migration.source_number)
+        )
+        message = StopOnHost(
+            request_id=operation.derived("source"),
+            host=source.host,
+            instance_uuid=instance.uuid,
+            attempt_id=source.attempt_id,
+            claim_id=source.claim,
+            order_number=instance.guest_order,
+        )
+        why = self._guests.why_silent(source) or self._guests.order(operation, source, message)
+        return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
+
+    def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
+        """Record that the guest that has arrived is not wanted: no gate lets it pass, and its host destroys it."""
+        self._read(connection, operation, lock=True)
+        self._records.change_attempt(connection, arrived.attempt_id, state=ENDED, reason="its move was reverted")
+
+    def _source_unknown(self, operation: Operation, why: str, connection: Connection) -> Outcome:
+        is_over = self._operations.age(connection, operation) >= self._patience
+        return self._given_up(operation, why, connection) if is_over else Again(why)
+
+    def _given_up(self, operation: Operation, why: str, connection: Connection) -> Outcome:
+        _instance, migration = self._read(connection, operation, lock=True)
+        self._migrations.change(connection, migration.uuid, state=migration_states.MOVED, reason=why)
+        LOG.warning("The revert of migration %s is given up: %s", migration.uuid, why)
+        return Ended(why)
 
     def _destroy(self, operation: Operation, instance: CellInstance, number: int, patience: float | None) -> Record:
         attempt = self._database.read(lambda connection: self._records.numbered(connection, instance.uuid, number))

@@ -172,7 +172,7 @@ class CellMoves:
                 begun += self._abort(connection, instance)
             else:
                 kind = CONFIRM if message.outcome == "confirm" else REVERT
-                begun += self._ends.order(connection, instance, kind)
+                begun += self._ends.order(connection, instance, kind, message.request_id)
             return Done()
 
         return self._requests.once(message, work)

@@ -90,6 +90,7 @@ class CellParts:
             self._migrations,
             operations,
             self._agents,
+            self._guests,
             declared,
             self._cleanings,
             self._writes,
@@ -104,6 +105,7 @@ class CellParts:
             self._courses,
             self.hosts,
             self._cleanings,
+            self._declared,
             self._peer,
             conf.conductor.build_timeout,
         )

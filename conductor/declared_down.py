@@ -24,11 +24,18 @@ class DeclaredDown:
 
         Where that cannot be found out it is not known, and the host is waited for.
         """
-        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,))
+        return self._is_listed(ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,)), host)
+
+    def is_out_of_service(self, host: str) -> bool:
+        """Tell whether nothing new is to be started on a host: it is known to be forced down, disabled or deleted."""
+        message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=True)
+        return self._is_listed(message, host)
+
+    def _is_listed(self, message: ListHostsDeclaredDown, host: str) -> bool:
         try:
             return bool(self._placement.call(message))
         except errors.MoorageError as fault:
-            LOG.warning("Whether host %s was forced down is not known: %s", host, fault)
+            LOG.warning("Whether host %s was forced down or disabled is not known: %s", host, fault)
             return False
 
 

@@ -12,11 +12,12 @@ from conductor import conflict_policy, super_records
 from conductor.acknowledging import Peer
 from conductor.cells import Cells
 from conductor.disowned import DisownedClaims
+from conductor.held_consumers import HeldConsumers, on_node
 from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
 from moorage import errors
 from moorage.database import Database
 from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
-from moorage.model import Generation, Selection, Uuid, Value
+from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ class Asking(Value, frozen=True, kw_only=True):
     #: How many alternates each request asks for: as many as were configured when the build was ordered, so that a
     #: repeated request has the same content. Null in the records of earlier versions.
     num_alternates: int | None = None
+    #: The node on which an instance holds something already: it can be placed nowhere else.
+    node: Name | None = None
 
 
 class HandingOver(Value, frozen=True, kw_only=True):
@@ -65,6 +68,7 @@ class SuperBuilds:
         cells: Cells,
     ) -> None:
         self._conf = conf.conductor
+        self._held = HeldConsumers(placement)
         self._disowned = disowned
         self._database = database
         self._scheduler = scheduler
@@ -104,7 +108,7 @@ class SuperBuilds:
         alternates = self._conf.max_attempts - 1 if asking.num_alternates is None else asking.num_alternates
         message = SelectDestinations(
             request_id=operation.derived("select", asking.number),
-            request_spec=spec,
+            request_spec=on_node(spec, asking.node),
             instance_uuids=asking.instance_uuids,
             num_alternates=alternates,
             owner="conductor",
@@ -113,6 +117,10 @@ class SuperBuilds:
         )
         try:
             answer = self._scheduler.call(message)
+        except errors.ConsumerGenerationConflict as conflict:
+            if conflict_policy.is_placed(conflict):
+                return self._on_its_node(operation, asking, spec, conflict)
+            return self._not_selected(operation, asking, conflict)
         except errors.MoorageError as fault:
             return self._not_selected(operation, asking, fault)
         for uuid, (claimed, *alternates) in zip(asking.instance_uuids, answer, strict=True):
@@ -124,6 +132,19 @@ class SuperBuilds:
                     len(alternates),
                 )
         return partial(self._selected, self._doubt(operation, asking), answer)
+
+    def _on_its_node(
+        self, operation: Operation, asking: Asking, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
+    ) -> Record:
+        """Ask for the one host on which an instance holds something already; else name what stands in the way."""
+        uuid = conflict.consumer_uuid
+        try:
+            node = self._held.node_of(uuid, spec, instances=len(asking.instance_uuids), tried=asking.node)
+        except errors.InvalidState as refusal:
+            return self._not_selected(operation, asking, refusal)
+        LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)
+        following = structs.replace(_following(self._doubt(operation, asking), asking.instance_uuids), node=node)
+        return lambda _connection: Next("select", following)
 
     def _doubt(self, operation: Operation, asking: Asking) -> Asking:
         """Return the request, marked as doubtful if it may have been sent before in vain."""

@@ -41,7 +41,11 @@ class PlacementEndpoint(StoreEndpoint):
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
         """Return those of some hosts that their operator has declared down, or deleted."""
-        return self._read(lambda connection: declared_down.among(connection, message.cell_uuid, message.service_hosts))
+        return self._read(
+            lambda connection: declared_down.among(
+                connection, message.cell_uuid, message.service_hosts, or_disabled=bool(message.or_disabled)
+            )
+        )
 
     # --- Allocations and claims -------------------------------------------------------------------------------------
 

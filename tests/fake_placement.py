@@ -61,6 +61,7 @@ class FakePlacement:
         self.foreign: dict[str, dict[str, ProviderAmounts]] = {}
         #: Hosts that their operator has declared down.
         self.declared_down: set[str] = set()
+        self.disabled: set[str] = set()
         #: How many more writes find that somebody else has written the consumer since its generation was read.
         self.conflicts = 0
 
@@ -154,7 +155,8 @@ class FakePlacement:
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
-        return [host for host in message.service_hosts if host in self.declared_down]
+        listed = self.declared_down | self.disabled if message.or_disabled else self.declared_down
+        return [host for host in message.service_hosts if host in listed]
 
     @serves(GetAllocations)
     def get_allocations(self, message: GetAllocations) -> Consumer:

@@ -36,11 +36,16 @@ class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
 class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
     """Those of these hosts of a cell that nobody need wait for: all of their nodes are forced down, or deleted."""
 
+    since: ClassVar = {"or_disabled": "1.6"}
+    guards: ClassVar = frozenset({"or_disabled"})
+
     topic = "placement"
     method = "list_hosts_declared_down"
     version = "1.4"
     cell_uuid: Uuid
     service_hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
+    #: Those too that nothing new is to be started on: each node is forced down, disabled or deleted.
+    or_disabled: bool | None = None
 
 
 class GetAllocations(Message[Consumer], frozen=True, kw_only=True):

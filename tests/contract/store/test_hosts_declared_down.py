@@ -41,6 +41,17 @@ def test_a_host_of_two_nodes_is_declared_down_when_both_are(store: Store) -> Non
     assert declared_down(store, "h") == ["h"]
 
 
+def test_a_host_that_is_disabled_is_out_of_service_and_is_waited_for_all_the_same(store: Store) -> None:
+    groups = Groups(store)
+    up, off, down = groups.host(), groups.host(), groups.host(down=True)
+    statement = hosts.update().where(hosts.c.service_host == off).values(disabled=True)
+    store.database.write(lambda connection: connection.execute(statement))
+    message = ListHostsDeclaredDown(cell_uuid=CELL, service_hosts=(up, off, down), or_disabled=True)
+
+    assert store.endpoint.list_hosts_declared_down(message) == [off, down]
+    assert declared_down(store, up, off, down) == [down]
+
+
 def test_a_host_of_another_cell_is_another_host(store: Store) -> None:
     up = Groups(store).host()
     assert declared_down(store, up) == []

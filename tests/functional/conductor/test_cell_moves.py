@@ -400,6 +400,45 @@ def test_a_live_migration_leaves_a_residue_where_its_source_does_not_answer(worl
     wait_until(lambda: not world.placement.residues)
 
 
+def test_a_revert_is_given_up_where_the_source_has_no_guest_to_go_back_to_and_the_server_runs_on(world: World) -> None:
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    source, arrived = becomes(world, uuid, "moved").attempts
+    lost = world.agent.guests.pop(source.attempt_id)
+
+    move.end("revert")
+
+    wait_until(lambda: move.shown().reason is not None)
+    assert (move.shown().state, shown(world, uuid).state) == ("moved", "moved")
+    assert f"its source is not there to go back to, a: Not possible now: attempt {source.attempt_id}" in str(
+        move.shown().reason
+    )
+    assert (arrived.attempt_id in world.agent.guests, world.agent.destroyed) == (True, [])
+    assert shown(world, uuid).attempts[1].state == "active"
+    # When it is there again, the same order is carried out.
+    world.agent.guests[source.attempt_id] = lost
+    move.end("revert")
+    assert becomes(world, uuid, "active").host == "a"
+    assert world.agent.destroyed == [arrived.attempt_id]
+
+
+def test_a_revert_waits_for_the_host_of_its_source_for_a_time_and_destroys_nothing_meanwhile(world: World) -> None:
+    world.restart("cell", delete_patience=0.5)
+    uuid = built(world)
+    move = Mover(world, uuid)
+    move.move("b")
+    becomes(world, uuid, "moved")
+    world.agent.mute = {"a"}
+
+    move.end("revert")
+
+    wait_until(lambda: move.shown().state == "moved" and move.shown().reason is not None)
+    assert world.agent.destroyed == []
+    move.end("confirm")
+    assert becomes(world, uuid, "active").host == "b"
+
+
 def test_a_revert_leaves_a_residue_where_its_destination_does_not_answer(world: World) -> None:
     world.restart("cell", delete_patience=0.3)
     uuid = built(world)

@@ -59,6 +59,23 @@ def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_a
     assert world.placement.hosts_held() == {node("c")}
 
 
+@pytest.mark.parametrize("how", ["declared_down", "disabled"])
+def test_an_alternate_that_was_forced_down_or_disabled_meanwhile_is_skipped(world: World, how: str) -> None:
+    world.agent.failing = {"a"}
+    setattr(world.placement, how, {"b"})
+
+    [uuid] = world.build()
+
+    instance = world.becomes(uuid, "active")
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [
+        ("a", "failed"),
+        ("b", "skipped"),
+        ("c", "active"),
+    ]
+    assert instance.attempts[1].reason == "host b is forced down or disabled"
+    assert {taken.host for taken in world.agent.taken} == {"a", "c"}
+
+
 def test_a_build_that_would_fail_everywhere_ends_in_error_after_its_first_attempt(world: World) -> None:
     world.agent.failing = {"a", "b", "c"}
     world.agent.fails_everywhere = True

@@ -1,0 +1,55 @@
+"""Consumers that existed before their instance: where they hold something, and whether it can be built there."""
+
+from msgspec import structs
+
+from conductor.acknowledging import Peer
+from moorage import errors
+from moorage.messages import GetAllocations, GetResourceProvider
+from moorage.model import Destination, RequestSpec
+
+_SHARES = "MISC_SHARES_VIA_AGGREGATE"
+
+
+class HeldConsumers:
+    """Reads consumers from the placement role."""
+
+    def __init__(self, placement: Peer) -> None:
+        self._placement = placement
+
+    def node_of(self, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
+        """Return the name of the node on which a consumer holds something, and where its instance can be built.
+
+        :param instances: how many are placed together: one destination is for all of them.
+        :param tried: the node that was asked for before.
+        :raises InvalidState: what stands in the way.
+        :raises Unavailable: the placement role does not answer.
+        """
+        try:
+            consumer = self._placement.call(GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            raise _refused(uuid, "what it held has been released meanwhile: order it again") from None
+        if consumer.claim_id is not None:
+            raise _refused(uuid, f"it is placed already, by claim {consumer.claim_id}")
+        nodes = self._nodes(list(consumer.allocations))
+        if len(nodes) != 1:
+            raise _refused(uuid, f"it holds something on nodes {', '.join(nodes)}, and a server is on one alone")
+        if instances > 1:
+            raise _refused(uuid, f"it holds something on node {nodes[0]}: order it by itself, to be built there")
+        if tried is not None or spec.force_hosts or spec.force_nodes or spec.requested_destination:
+            raise _refused(uuid, f"it holds something on node {nodes[0]}, and is to be built elsewhere")
+        return nodes[0]
+
+    def _nodes(self, providers: list[str]) -> list[str]:
+        """Return the names of the nodes that providers belong to, without pools that share what they have."""
+        held = [self._placement.call(GetResourceProvider(uuid=uuid)) for uuid in providers]
+        roots = {one.root_provider_uuid for one in held if _SHARES not in one.traits}
+        return sorted(self._placement.call(GetResourceProvider(uuid=root)).name for root in roots)
+
+
+def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
+    """Return a request that may go to a node alone; without one, to any."""
+    return spec if node is None else structs.replace(spec, requested_destination=Destination(node=node))
+
+
+def _refused(uuid: str, why: str) -> errors.InvalidState:
+    return errors.InvalidState(reason=f"consumer {uuid} exists already and cannot be built upon: {why}")

@@ -1,0 +1,73 @@
+"""Instances whose consumer exists already, because others have put something on it before the build."""
+
+from collections.abc import Iterator
+
+import pytest
+from move_stage import plan
+from msgspec import structs
+from operation_room import SPEC
+
+from harness.cloud import Cloud, wait_until
+from moorage import ids
+from moorage.messages import (
+    BuildInstances,
+    DeleteInstance,
+    GetAllocations,
+    PutAllocations,
+    ShowInstance,
+)
+from moorage.model import ConsumerAllocations, Instance, ProviderAmounts
+
+
+@pytest.fixture(scope="module")
+def cloud() -> Iterator[Cloud]:
+    with Cloud(plan()) as running:
+        yield running
+
+
+def nodes(cloud: Cloud) -> dict[str, str]:
+    return {host.nodename: host.compute_node_uuid for host in cloud.hosts()}
+
+
+def put(cloud: Cloud, consumer: str, *providers: str) -> None:
+    """Have others put a little memory on a consumer that no instance has yet."""
+    held = {uuid: ProviderAmounts(resources={"MEMORY_MB": 512}) for uuid in providers}
+    wanted = ConsumerAllocations(allocations=held, project_id="p", user_id="u", consumer_generation=None)
+    cloud.client("placement").call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
+
+
+def build(cloud: Cloud, *uuids: str, force: str | None = None) -> Instance:
+    spec = structs.replace(SPEC, force_hosts=() if force is None else (force,))
+    cloud.client("conductor").call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids))
+    show = ShowInstance(instance_uuid=uuids[0])
+    wait_until(lambda: cloud.client("conductor").call(show).state in ("active", "error"), "it to be built or not")
+    return cloud.client("conductor").call(show)
+
+
+def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever_is_the_best(cloud: Cloud) -> None:
+    for name, node in nodes(cloud).items():
+        uuid = ids.fresh()
+        put(cloud, uuid, node)
+
+        built = build(cloud, uuid)
+
+        assert (built.state, built.host) == ("active", name), built.reason
+        held = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
+        assert held[node].resources["MEMORY_MB"] == SPEC.flavor.memory_mb + 512
+        cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+
+
+def test_what_stands_in_the_way_is_named_where_the_build_cannot_go_there(cloud: Cloud) -> None:
+    (first, one), (second, other), *_ = nodes(cloud).items()
+    forced, torn, among = ids.fresh(), ids.fresh(), ids.fresh()
+    put(cloud, forced, one)
+    put(cloud, torn, one, other)
+    put(cloud, among, one)
+
+    assert f"it holds something on node {first}, and is to be built elsewhere" in str(
+        build(cloud, forced, force=second).reason
+    )
+    assert f"on nodes {first}, {second}, and a server is on one alone" in str(build(cloud, torn).reason)
+    assert f"it holds something on node {first}: order it by itself" in str(
+        build(cloud, among, ids.fresh(), force=second).reason
+    )
