@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from moorage import errors
 
@@ -50,29 +50,16 @@ def bound(
     """
     before = current()
     deadlines = [each for each in (before.deadline, deadline) if each is not None]
-    with _set(
+    token = _CURRENT.set(
         Context(
             request_id=before.request_id if request_id is None else request_id,
             attempt_id=before.attempt_id if attempt_id is None else attempt_id,
             service=before.service if service is None else service,
             deadline=min(deadlines, default=None),
         )
-    ) as now:
-        yield now
-
-
-@contextmanager
-def without_deadline() -> Iterator[Context]:
-    """Work for the same request and attempt, but finish even if the caller's time ends: for undoing what was done."""
-    with _set(replace(current(), deadline=None)) as now:
-        yield now
-
-
-@contextmanager
-def _set(context: Context) -> Iterator[Context]:
-    token = _CURRENT.set(context)
+    )
     try:
-        yield context
+        yield current()
     finally:
         _CURRENT.reset(token)
 

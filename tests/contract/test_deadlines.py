@@ -251,16 +251,6 @@ def test_a_deadline_only_becomes_earlier() -> None:
     assert context.current().deadline is None
 
 
-def test_what_is_undone_for_a_late_caller_is_done_under_its_ids_and_without_its_deadline() -> None:
-    with context.bound(request_id="r", deadline=time.monotonic() - 1):
-        with pytest.raises(errors.DeadlineExceeded):
-            context.check_deadline("here")
-        with context.without_deadline() as now:
-            context.check_deadline("here")
-            assert now.request_id == "r"
-        assert context.is_late()
-
-
 def test_nothing_is_sent_for_a_caller_that_waits_no_longer(office: Office) -> None:
     desk = office.serve(Desk())
     with context.bound(deadline=time.monotonic() - 1), pytest.raises(errors.DeadlineExceeded):

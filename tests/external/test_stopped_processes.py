@@ -1,0 +1,126 @@
+"""Every service's process: it waits for what is away, takes SIGHUP, and ends within ten seconds, with no broker too."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tcp_proxy import TcpProxy
+
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the bus library drops what has died
+]
+
+SERVICES = {
+    "scheduler": ("scheduler", "--name", "one"),
+    "placement": ("placement", "--name", "two"),
+    "conductor": ("conductor", "--name", "one"),
+    "cell": ("conductor", "--cell", "cell1", "--name", "one"),
+    "agent": ("compute", "--cell", "cell1", "--agent", "rack1", "--fake-hosts", "1"),
+}
+#: A process ends ten seconds after the signal; the rest is for a machine that is busy with something else.
+STOP = 10.0 + 5.0
+
+
+class Cloud:
+    """All services of a cloud, behind a proxy that stands for the broker's network."""
+
+    def __init__(self, processes: ProcessCloud, proxy: TcpProxy) -> None:
+        self.processes = processes
+        self.proxy = proxy
+
+    def start(self, *, ready: bool) -> None:
+        for name, words in SERVICES.items():
+            self.processes.start(name, *words)
+        for name in SERVICES:
+            self.until_logged(name, "Ready" if ready else "Waiting for")
+
+    def until_logged(self, name: str, text: str) -> None:
+        def logged() -> bool:
+            status = self.processes.processes[name].poll()
+            assert status is None, f"{name} has ended with {status}:\n{self.processes.log(name)[-4000:]}"
+            return text in self.processes.log(name)
+
+        wait_until(logged, f"{name} to log {text}")
+
+    def signal(self, number: signal.Signals) -> None:
+        for process in self.processes.processes.values():
+            process.send_signal(number)
+
+    def seconds_to_end(self) -> dict[str, float]:
+        """Stop all processes and return how long each took."""
+        begun = time.monotonic()
+        self.signal(signal.SIGTERM)
+        took: dict[str, float] = {}
+
+        def ended() -> bool:
+            for name, process in self.processes.processes.items():
+                if name not in took and process.poll() is not None:
+                    took[name] = round(time.monotonic() - begun, 1)
+            return len(took) == len(SERVICES)
+
+        wait_until(ended, "all processes to end", progress=lambda: len(took))
+        # Either in order or by force, and not by a signal that nobody has taken.
+        assert {process.returncode for process in self.processes.processes.values()} <= {0, 1}
+        return took
+
+
+@pytest.fixture
+def cloud(rabbitmq_url: str, tmp_path: Path) -> Iterator[Cloud]:
+    parts = urlsplit(rabbitmq_url)
+    database = f"sqlite:///{tmp_path}/main.sqlite"
+    with TcpProxy(parts.hostname or "", parts.port or 0) as proxy:
+        url = rabbitmq_url.replace(f":{parts.port}/", f":{proxy.port}/")
+        with ProcessCloud(url, database, {"conductor": {"connection": database}}) as processes:
+            processes.run("db", "upgrade")
+            processes.start("first", "placement", "--name", "first")
+            made = Cloud(processes, proxy)
+            made.until_logged("first", "Ready")
+            processes.run("cell", "create", "cell1")
+            processes.stop("first")
+            yield made
+
+
+def test_services_take_sighup_and_end_soon_when_the_broker_goes_away(
+    cloud: Cloud, record_property: Callable[[str, object], None]
+) -> None:
+    cloud.start(ready=True)
+    cloud.signal(signal.SIGHUP)
+    for name in SERVICES:
+        cloud.until_logged(name, "Ready")
+    cloud.proxy.refuse()
+    took = cloud.seconds_to_end()
+    record_property("measured", f"stopped without a broker, in s: {took}")
+    assert max(took.values()) < STOP
+
+
+def test_services_end_soon_when_the_broker_is_silent(
+    cloud: Cloud, record_property: Callable[[str, object], None]
+) -> None:
+    cloud.start(ready=True)
+    cloud.proxy.go_silent(new_too=True)
+    took = cloud.seconds_to_end()
+    record_property("measured", f"stopped with a silent broker, in s: {took}")
+    assert max(took.values()) < STOP
+
+
+def test_services_that_wait_for_a_broker_at_their_start_are_stopped_at_once_and_start_when_it_is_there(
+    cloud: Cloud, record_property: Callable[[str, object], None]
+) -> None:
+    cloud.proxy.refuse()
+    cloud.start(ready=False)
+    cloud.signal(signal.SIGHUP)
+    took = cloud.seconds_to_end()
+    record_property("measured", f"stopped while waiting for a broker, in s: {took}")
+    assert max(took.values()) < STOP
+    assert {process.returncode for process in cloud.processes.processes.values()} == {0}
+    cloud.start(ready=False)
+    cloud.proxy.resume()
+    for name in SERVICES:
+        cloud.until_logged(name, "Ready")
