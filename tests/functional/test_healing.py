@@ -12,6 +12,7 @@ from port_room import NICS, PORT, WIDTH, bandwidth
 from sqlalchemy import Connection, delete, select, update
 from store_copy import copied, put_back
 
+from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
 from harness import demo
 from harness.cloud import Plan, wait_until
@@ -197,6 +198,11 @@ class Servers:
             allocations, consumers, consumers.c.id == allocations.c.consumer_id, isouter=True
         )
         return {tuple(row[:3]): row.used for row in self.cloud.database.read(lambda c: c.execute(query).all())}
+
+    def comes_up(self, name: str) -> None:
+        wait_until(
+            lambda: name in {host.service_host for host in self.cloud.hosts() if host.up}, f"{name} to be up", 30
+        )
 
     def is_stuck(self, uuid: str) -> bool:
         """Tell whether something about a server is tried in vain."""
@@ -479,8 +485,18 @@ def _vcpus() -> Any:
 # --- A backup of the main schema --------------------------------------------------------------------------------------
 
 
+#: It comes after the backup.
+LATE_HOST = "late-host-0001"
+
+
 class CloudOfTwoDatabases(TroublesomeCloud):
     """A cloud whose conductors have their records apart from the main schema, which so can be put back alone."""
+
+    def compute(self, cell: str, hosts: int) -> ComputeService:
+        if cell != "late":
+            return super().compute(cell, hosts)
+        layout = {"hosts": hosts, "host_prefix": "late-host", "state_file": f"{self.folder}/late.sqlite"}
+        return ComputeService(self.configuration(compute={"agent": "late"}, fake_driver=layout), "cell1")
 
     @property
     def records(self) -> str:
@@ -524,8 +540,11 @@ def go_on(servers: Servers) -> None:
     servers.cloud.faults.forget(uuids["evacuated"])
     wait_until(lambda: not servers.waits_for(uuids["evacuated"]), "the former host to be cleaned up", 60, 0.1)
     servers.delete(uuids["doomed"])
+    cloud = servers.cloud
+    cloud.add("compute-late", cloud.compute("late", 1))
+    servers.comes_up(LATE_HOST)
     uuids["new"] = ids.fresh()
-    servers.build(uuids["new"])
+    servers.build(uuids["new"], force_hosts=(LATE_HOST,))
 
 
 def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_present(apart: Servers) -> None:
@@ -538,7 +557,7 @@ def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_pr
 
     put_back(apart.cloud.database, copy)
     apart.break_(restoring.begin_history)
-    apart.cloud.wait_for_hosts()
+    apart.comes_up(LATE_HOST)
     assert {kind for kind, _, _ in apart.findings()} >= {"unheld", "claim", "leaked"}
     assert apart.heal() == {}
 
