@@ -1,45 +1,63 @@
 """What a cell orders its compute agents to do."""
 
+from typing import TypeVar
+
+from oslo_config import cfg
+
+from conductor.bulkheads import Bulkheads, Silent, worker_share
 from conductor.cell_attempts import AttemptRecord
 from conductor.cell_hosts import CellHosts
-from conductor.steps import Operation
+from conductor.steps import Backoff, Operation
 from moorage import context, errors
 from moorage.bus import Bus
 from moorage.messages import BuildOnHost, DestroyOnHost, RebuildOnHost, StartOnHost, StopOnHost
+from moorage.wire import Message
 
+R = TypeVar("R")
+
+#: Seconds for the answer to a probe, at most; nothing but another probe waits for it.
+_PROBE_SECONDS = 2.0
 #: What is done to a guest that is there.
 GuestOrder = StopOnHost | StartOnHost | RebuildOnHost
 
 
 class CellAgents:
-    """The agents of a cell, each addressed by its name."""
+    """The agents of a cell, each addressed by its name.
 
-    def __init__(self, cell_uuid: str, bus: Bus, hosts: CellHosts) -> None:
+    :param backoff: the seconds between two probes of an agent that does not answer.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, cell_uuid: str, bus: Bus, hosts: CellHosts, backoff: Backoff) -> None:
         self._topic = f"compute.{cell_uuid}"
         self._bus = bus
         self._hosts = hosts
+        timeout: float = conf.rpc.call_timeout
+        self._probe_seconds = min(timeout / 3, _PROBE_SECONDS)
+        #: Of the orders to each agent. One that is refused is repeated a few times, and its host is then given up.
+        self.bulkheads = Bulkheads(
+            "agent", worker_share(conf), backoff, (errors.NoReply,), timeout / 3, postpones=False
+        )
 
     def build(self, agent: str, message: BuildOnHost) -> None:
         """Order a host to start an attempt.
 
         :raises MoorageError: what the agent has raised, or that it did not answer.
         """
-        self._bus.client(self._topic, server=agent).call(message)
+        self._call(agent, message)
 
     def order(self, agent: str, message: GuestOrder) -> None:
         """Order a host to do something to a guest; when this returns, it is done.
 
         :raises MoorageError: what the agent has raised, or that it did not answer.
         """
-        client = self._bus.client(self._topic, server=agent)
         # One by one: each message has a type of its own.
         match message:
             case StopOnHost():
-                client.call(message)
+                self._call(agent, message)
             case StartOnHost():
-                client.call(message)
+                self._call(agent, message)
             case RebuildOnHost():
-                client.call(message)
+                self._call(agent, message)
 
     def why_silent(self, host: str) -> str | None:
         """Return since when a host is missed, or nothing if it is not."""
@@ -66,4 +84,12 @@ class CellAgents:
             claim_id=attempt.claim_id,
         )
         with context.bound(attempt_id=attempt.attempt_id):
-            self._bus.client(self._topic, server=attempt.agent).call(message)
+            self._call(attempt.agent, message)
+
+    def _call(self, agent: str, message: Message[R]) -> R:
+        client = self._bus.client(self._topic, server=agent)
+        try:
+            with self.bulkheads.passage(agent, agent, lambda: client.ping(self._probe_seconds)):
+                return client.call(message)
+        except Silent as silent:
+            raise errors.AgentUnreachable(agent=agent, reason=str(silent)) from silent

@@ -96,7 +96,7 @@ class CellBuilds:
             raise fault
         # Even a clear refusal may follow an order that was taken up and whose answer was lost. So in either case the
         # store decides: what no host has accepted is released, and can never be accepted any more.
-        reason = NO_ANSWER if isinstance(fault, errors.NoReply) else str(fault)
+        reason = NO_ANSWER if isinstance(fault, (errors.NoReply, errors.AgentUnreachable)) else str(fault)
         LOG.warning("Attempt %d of %s has not been started: %s", starting.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:

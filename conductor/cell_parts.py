@@ -73,7 +73,7 @@ class CellParts:
         self._migrations = MigrationRecords(self._records)
         self._courses = Courses(self._records, self._migrations)
         self.hosts = CellHosts(conf, database, cell_uuid)
-        self._agents = CellAgents(cell_uuid, bus, self.hosts)
+        self.agents = self._agents = CellAgents(conf, cell_uuid, bus, self.hosts, operations.backoff)
         self._guests = CellGuests(conf, self._agents)
         self._peer = peer
         self._declared = declared

@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
+from conductor.bulkheads import Bulkheads, Silent, worker_share
+from conductor.steps import Backoff
 from moorage import errors
 from moorage.bus import Bus
 from moorage.messages import ListCells
@@ -22,6 +24,10 @@ T = TypeVar("T")
 
 #: Cells asked at the same time: one that does not answer must not hold up the others.
 CELLS_AT_ONCE = 8
+#: Seconds for the answer to a question, at most. Arbitrary: as long as a person waits who looks at a list.
+_PATIENCE = 5.0
+#: Seconds for the answer to a probe, at most; nothing but another probe waits for it.
+_PROBE_SECONDS = 2.0
 
 
 def at_once(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str, Sequence[T]]) -> dict[str, R]:
@@ -41,21 +47,30 @@ class Cells:
     """The cells known so far, and a bus for each address among them; a cell not known yet is looked up when asked for.
 
     :param bus: the main bus, which is also that of every cell without an address of its own.
+    :param backoff: the seconds between two probes of a cell that does not answer.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts, bus: Bus) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, bus: Bus, backoff: Backoff) -> None:
         self._conf = conf
         self._main = bus
+        self._probe_seconds = min(conf.rpc.call_timeout / 3, _PROBE_SECONDS)
+        #: Seconds for a question: whoever asks here waits for `call_timeout`, and must hear of the other cells sooner.
+        self.patience: float = min(conf.rpc.call_timeout / 3, _PATIENCE)
+        silent = (errors.NoReply, errors.BusUnavailable)
+        share = worker_share(conf)
+        #: Of the calls to each cell.
+        self.bulkheads = Bulkheads("cell", share, backoff, silent, self.patience, postpones=True)
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}
         self._buses: dict[str, Bus] = {}
 
     def close(self) -> None:
         """Let go of the cells' buses; the main one is not ours."""
+        self.bulkheads.stop()
         with self._lock:
-            for bus in self._buses.values():
-                bus.close()
-            self._buses.clear()
+            buses, self._buses = list(self._buses.values()), {}
+        for bus in buses:
+            bus.close()
 
     def cell(self, uuid: str) -> Cell:
         """Return a cell.
@@ -78,16 +93,19 @@ class Cells:
         """Send a message to a cell's conductors and return their answer.
 
         :raises CellUnreachable: the cell's bus or its conductors do not answer; whether it was done is unknown.
+        :raises Postponed: other steps wait for the cell; of a step alone.
         :raises CellNotFound: there is no such cell.
         :raises MoorageError: what the cell's conductor has raised.
         """
         cell = self.cell(uuid)
+        client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
         try:
-            return self._bus(cell).client(f"conductor.{uuid}", timeout=timeout).call(message)
-        except (errors.NoReply, errors.BusUnavailable) as fault:
+            with self.bulkheads.passage(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
+                return client.call(message)
+        except (errors.NoReply, errors.BusUnavailable, Silent) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 
-    def ask_all(self, message: Message[R], timeout: float) -> tuple[list[R], list[errors.MoorageError]]:
+    def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:
         """Send a question to every cell at the same time; return the answers, and the faults of those without one.
 
         :raises Unavailable: the placement role, which knows the cells, does not answer.
@@ -95,12 +113,12 @@ class Cells:
 
         def ask(cell: Cell) -> R | errors.MoorageError:
             try:
-                return self.call(cell.uuid, message, timeout=timeout)
+                return self.call(cell.uuid, message, timeout=self.patience)
             except errors.MoorageError as fault:
                 LOG.warning("Cell %s is left out: %s", cell.name, fault)
                 return fault
 
-        cells = self._main.client("placement", timeout=timeout).call(ListCells())
+        cells = self._main.client("placement", timeout=self.patience).call(ListCells())
         if not cells:
             return [], []
         with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:
@@ -114,7 +132,13 @@ class Cells:
         if cell.transport_url is None:
             return self._main
         with self._lock:
-            bus = self._buses.get(cell.transport_url)
-            if bus is None:
-                bus = self._buses[cell.transport_url] = Bus(self._conf, cell.transport_url)
-            return bus
+            known = self._buses.get(cell.transport_url)
+        if known is not None:
+            return known
+        # Not under the lock, which calls to all other cells need.
+        made = Bus(self._conf, cell.transport_url)
+        with self._lock:
+            known = self._buses.setdefault(cell.transport_url, made)
+        if known is not made:
+            made.close()
+        return known

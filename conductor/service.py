@@ -113,8 +113,9 @@ class SuperConductor(_Conductor):
         database = self._database(opened, conf.conductor.connection or main_database(conf), "conductor")
         CONDUCTOR.check(database)
         bus = self._bus(opened)
-        cells = Cells(conf, bus)
+        cells = Cells(conf, bus, self._backoff)
         opened.callback(cells.close)
+        cells.bulkheads.start()
         acknowledgements = Acknowledgements(bus.client("placement"))
         placement = Peer(bus.client("placement"), acknowledgements)
         scheduler = Peer(bus.client("scheduler"), acknowledgements)
@@ -130,11 +131,11 @@ class SuperConductor(_Conductor):
         unshelves = SuperUnshelves(database, asker, placement, cells)
         steps = builds.steps() | deletes.steps() | moves.steps() | unshelves.steps()
         service = logs.service_name(conf)
-        worker = Worker(operations, steps, conf.conductor.workers, service, acknowledgements)
+        worker = Worker(operations, steps, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
         requests = StoredRequests(database, conductor_requests)
         orders = SuperOrders(requests, operations, worker, builds, deletes)
-        view = SuperView(conf, database, cells)
-        migrations = SuperMigrationView(conf, database, cells)
+        view = SuperView(database, cells)
+        migrations = SuperMigrationView(database, cells)
         targets = Targets(bus.client("scheduler"))
         move_orders = SuperMoveOrders(database, requests, operations, worker, view, targets)
         relays = SuperRelays(conf, database, requests, operations, cells)
@@ -147,7 +148,7 @@ class SuperConductor(_Conductor):
             [("deleted instances", view.settle_deleted), ("migrations", migrations.settle)],
         )
         claims = SuperClaims(conf, database, operations, disowned, cells)
-        inspection = SuperInspection(conf, database, OperationStates(conductor_operations, {}), cells)
+        inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
 
         asked = [view, migrations, claims, inspection]
         server = bus.server("conductor", self._name, [orders, move_orders, relays, *asked], conf.rpc.threads)
@@ -186,7 +187,10 @@ class CellConductor(_Conductor):
         # The super conductor, which asks meanwhile, waits for a third of it.
         declared = DeclaredDown(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
         parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, declared)
-        worker = Worker(operations, parts.steps(), conf.conductor.workers, service, acknowledgements)
+        bulkheads = parts.agents.bulkheads
+        opened.callback(bulkheads.stop)
+        bulkheads.start()
+        worker = Worker(operations, parts.steps(), conf.conductor.workers, service, bulkheads, acknowledgements)
         requests = StoredRequests(database, cell_requests)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         forget = forgetting(database, requests, parts.disowned, ended, Retention.of(conf))

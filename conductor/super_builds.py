@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from conductor import conflict_policy, super_records
 from conductor.acknowledging import Peer
-from conductor.cells import Cells
+from conductor.bulkheads import Postponed
+from conductor.cells import Cells, at_once
 from conductor.disowned import DisownedClaims
 from conductor.held_consumers import HeldConsumers, on_node
 from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
@@ -249,25 +250,31 @@ class SuperBuilds:
         cell could tell. Their record says what they are waiting for, and deleting them stays possible.
         """
         builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
-        faults: dict[str, errors.MoorageError] = {}
-        for cell_uuid, of_cell in builds.items():
-            try:
-                self._cells.call(
-                    cell_uuid, BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=of_cell)
-                )
-            except errors.MoorageError as fault:
-                LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(of_cell), fault)
-                faults[cell_uuid] = fault
-            else:
-                LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(of_cell))
+        # At the same time: one that does not answer must not hold up the instances of the others.
+        faults = at_once(partial(self._give, operation), builds)
+        if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
+            raise postponed
         return lambda connection: self._handed_over(connection, operation, builds, faults)
+
+    def _give(
+        self, operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]
+    ) -> dict[str, errors.MoorageError | Postponed]:
+        """Give one cell its instances; return why it has not taken them, by cell, if so."""
+        message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
+        try:
+            self._cells.call(cell_uuid, message)
+        except (errors.MoorageError, Postponed) as fault:
+            LOG.warning("Cell %s has not taken %d instance(s): %s", cell_uuid, len(builds), fault)
+            return {cell_uuid: fault}
+        LOG.info("Cell %s has taken %d instance(s)", cell_uuid, len(builds))
+        return {}
 
     def _handed_over(
         self,
         connection: Connection,
         operation: Operation,
         builds: dict[str, tuple[InstanceBuild, ...]],
-        faults: dict[str, errors.MoorageError],
+        faults: dict[str, errors.MoorageError | Postponed],
     ) -> Outcome:
         handing = operation.read(HandingOver)
         release, reason, again = list(handing.release), handing.reason, None
@@ -283,7 +290,8 @@ class SuperBuilds:
                 release += uuids
             else:
                 again = str(fault)
-                if operation.tries >= self._conf.max_unanswered_retries:
+                # A cell that is known to be away is tried again only when it is back: the record says so at once.
+                if isinstance(fault, errors.CellUnreachable) or operation.tries >= self._conf.max_unanswered_retries:
                     super_records.note(connection, operation.uuid, cell_uuid, again)
         if again is not None:
             return Again(again)
@@ -328,5 +336,5 @@ def _following(asking: Asking, uuids: Sequence[str], lost: int | None = None) ->
     )
 
 
-def _was_refused(fault: errors.MoorageError) -> bool:
+def _was_refused(fault: Exception) -> bool:
     return isinstance(fault, errors.CallerError) and not isinstance(fault, errors.CellNotFound)

@@ -2,7 +2,6 @@
 
 import logging
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import super_records
@@ -20,12 +19,10 @@ LOG = logging.getLogger(__name__)
 class SuperInspection:
     """Reads that nothing rests on. A cell that does not answer is left out, and the log says so."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, states: OperationStates, cells: Cells) -> None:
+    def __init__(self, database: Database, states: OperationStates, cells: Cells) -> None:
         self._database = database
         self._states = states
         self._cells = cells
-        # Whoever asks here waits for `call_timeout`, and must hear of the others before that is over.
-        self._timeout: float = conf.rpc.call_timeout / 3
 
     @serves(ListOperations)
     def list_operations(self, message: ListOperations) -> list[OperationState]:
@@ -40,7 +37,7 @@ class SuperInspection:
 
         own = self._database.read(work)
         asked = ListOperationsInCell(ended=message.ended, instance_uuid=message.instance_uuid)
-        answers, _faults = self._cells.ask_all(asked, self._timeout)
+        answers, _faults = self._cells.ask_all(asked)
         # Of the same age the super conductor's come first: theirs follow from them.
         return sorted([*own, *(state for answer in answers for state in answer)], key=lambda state: -state.age)
 
@@ -55,7 +52,7 @@ class SuperInspection:
         faults: list[errors.MoorageError] = []
         if not found:
             asked = ListOperationsInCell(ended=True, uuid=message.uuid)
-            answers, faults = self._cells.ask_all(asked, self._timeout)
+            answers, faults = self._cells.ask_all(asked)
             found = [state for answer in answers for state in answer]
         if found:
             return found[0]
@@ -64,5 +61,5 @@ class SuperInspection:
     @serves(ListStrangers)
     def list_strangers(self, _message: ListStrangers) -> list[StrangerGuest]:
         """Answer with the guests that hosts have and no cell knows anything of."""
-        answers, _faults = self._cells.ask_all(ListStrangersInCell(), self._timeout)
+        answers, _faults = self._cells.ask_all(ListStrangersInCell())
         return [stranger for answer in answers for stranger in answer]

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 
-from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import super_migrations
@@ -21,11 +20,9 @@ LOG = logging.getLogger(__name__)
 class SuperMigrationView:
     """Reads of migrations. Of a cell that does not answer they are shown as far as they are known."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, cells: Cells) -> None:
+    def __init__(self, database: Database, cells: Cells) -> None:
         self._database = database
         self._cells = cells
-        # Whoever asks here waits for `call_timeout`, and must hear of the others before that is over.
-        self._timeout: float = conf.rpc.call_timeout / 3
 
     @serves(ShowMigration)
     def show(self, message: ShowMigration) -> Migration:
@@ -73,7 +70,7 @@ class SuperMigrationView:
             cell = self._cells.cell(cell_uuid).name
             for start in range(0, len(known), MAX_INSTANCES):
                 uuids = tuple(one.uuid for one in known[start : start + MAX_INSTANCES])
-                answer = self._cells.call(cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._timeout)
+                answer = self._cells.call(cell_uuid, ListMigrationsInCell(uuids=uuids), timeout=self._cells.patience)
                 found |= {one.uuid: one for one in answer}
         except errors.MoorageError as missing:
             LOG.warning("Migrations of cell %s are shown without its half: %s", cell_uuid, missing)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-from oslo_config import cfg
 
 from conductor import super_records
 from conductor.cells import Cells, at_once
@@ -22,11 +21,9 @@ LOG = logging.getLogger(__name__)
 class SuperView:
     """Reads of instances. A cell that does not answer is no fault: its instances are shown as far as they are known."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, cells: Cells) -> None:
+    def __init__(self, database: Database, cells: Cells) -> None:
         self._database = database
         self._cells = cells
-        # Whoever asks here waits for `call_timeout`, and must hear of the others before that is over.
-        self._timeout = conf.rpc.call_timeout / 3
 
     @serves(ShowInstance)
     def show(self, message: ShowInstance) -> Instance:
@@ -102,7 +99,7 @@ class SuperView:
             uuids = tuple(instance.uuid for instance in known[start : start + MAX_INSTANCES])
             with_request = any(instance.request_spec is not None for instance in known)
             message = ShowInCell(instance_uuids=uuids, with_request=with_request)
-            answer = self._cells.call(cell_uuid, message, timeout=self._timeout)
+            answer = self._cells.call(cell_uuid, message, timeout=self._cells.patience)
             found |= {instance.uuid: instance for instance in answer}
         return found
 

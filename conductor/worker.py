@@ -8,8 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
+from conductor import bulkheads
 from conductor.acknowledging import Acknowledgements
+from conductor.bulkheads import Bulkheads, Postponed
 from conductor.operations import Operations
 from conductor.steps import Again, Operation, Record, Step, Superseded
 from moorage import context, errors, failpoints
@@ -30,6 +33,7 @@ class Worker:
 
     :param steps: for each kind and step, the function that does it. A step that raises is done again after a while.
     :param service: the name that log lines carry.
+    :param bulkheads: of the destinations that steps call.
     :param acknowledgements: is told when the answers to a step's requests are on record.
     """
 
@@ -39,9 +43,11 @@ class Worker:
         steps: Mapping[tuple[str, str], Step],
         threads: int,
         service: str | None,
+        bulkheads: Bulkheads,
         acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self._acknowledgements = acknowledgements
+        self._bulkheads = bulkheads
         self._operations = operations
         self._steps = steps
         operations.take_only(steps.keys())
@@ -132,6 +138,8 @@ class Worker:
             while (operation := self._next()) is not None:
                 with context.bound(request_id=operation.request_id):
                     self._drive(operation)
+                # What it was to call, it may have found unneeded: its place is free for the next one.
+                self._bulkheads.wake()
 
     def _next(self) -> Operation | None:
         with self._changed:
@@ -145,8 +153,13 @@ class Worker:
     def _drive(self, operation: Operation) -> None:
         following: Operation | None = operation
         while following is not None:
-            with failpoints.within("step", following.kind, following.step):
-                following = self._step(following)
+            current = following
+            try:
+                with failpoints.within("step", following.kind, following.step), bulkheads.step(following.tries):
+                    following = self._step(current)
+            except Postponed as postponed:
+                postponed.register(partial(self._resume, current))
+                return
             if following is not None and (following.delay > 0 or self._ended):
                 break
         with self._changed:
@@ -155,6 +168,10 @@ class Worker:
                 return
             self._held[operation.uuid] -= 1
             self._held += Counter()  # drops those that are held no more
+
+    def _resume(self, operation: Operation) -> None:
+        with self._changed:
+            self._put(replace(operation, delay=0.0))
 
     def _step(self, operation: Operation) -> Operation | None:
         """Do one step and record what came of it; return what is to be done next."""
@@ -169,6 +186,8 @@ class Worker:
         except Superseded:
             LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
             return None
+        except Postponed:
+            raise
         except errors.MoorageError as fault:
             LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
         except Exception:  # the thread must outlive whatever one operation meets
@@ -194,6 +213,8 @@ class Worker:
         except Superseded:
             # Somebody has just moved the operation as well, or is about to: recording this finds it out.
             reason = "what it is about has changed meanwhile"
+        except Postponed:
+            raise
         except errors.MoorageError as fault:
             reason = str(fault)
             LOG.warning("Step %s of %s is to be repeated: %s", operation.step, operation.subject, reason)

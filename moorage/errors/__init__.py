@@ -5,6 +5,7 @@ and JSON-safe, so that an error crosses the bus as itself. A ``code`` never chan
 """
 
 from moorage.errors.away import (
+    AgentUnreachable,
     BusRefused,
     BusUnavailable,
     CellUnreachable,
@@ -87,6 +88,7 @@ from moorage.errors.stale import (
 )
 
 __all__ = [
+    "AgentUnreachable",
     "AlreadyExists",
     "BadPluginValue",
     "BrokenPlugin",

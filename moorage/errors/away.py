@@ -88,6 +88,14 @@ class CellUnreachable(Unavailable):
     reason: str
 
 
+class AgentUnreachable(Unavailable):
+    """The compute agent {agent} cannot be reached: {reason}."""
+
+    code = "moorage.agent_unreachable"
+    agent: str
+    reason: str
+
+
 class Overloaded(Unavailable):
     """The service has more work than it can take: {reason}."""
 

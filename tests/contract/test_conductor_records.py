@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Connection
 
 from conductor import super_records
+from conductor.bulkheads import Bulkheads
 from conductor.cell_hosts import CellHosts
 from conductor.cell_records import CellRecords, NewInstance
 from conductor.operations import Operations
@@ -36,6 +37,7 @@ from moorage.model import AllocationRequest, Flavor, HostReport, ProviderAmounts
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)
 NODE = ids.derived("node", "a")
+BULKHEADS = Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True)
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])
@@ -191,7 +193,7 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
 
     mine = Operations(database, conductor_operations, "me", {}, QUICK, lease_seconds=1.0)
     others = of(database, "other")
-    worker = Worker(mine, {(BUILD, "one"): one}, 1, "test")
+    worker = Worker(mine, {(BUILD, "one"): one}, 1, "test", BULKHEADS)
     worker.start()
     worker.take_up(begin(database, mine))
     try:
@@ -318,7 +320,7 @@ def test_the_worker_repeats_a_step_that_raises_and_takes_up_what_was_left(databa
 
     operations = of(database, "me")
     begin(database, operations)
-    worker = Worker(operations, {(BUILD, "one"): one, (BUILD, "two"): two}, 2, "test")
+    worker = Worker(operations, {(BUILD, "one"): one, (BUILD, "two"): two}, 2, "test", BULKHEADS)
     worker.start()
     try:
         assert ended.wait(10)

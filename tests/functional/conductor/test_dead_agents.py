@@ -1,0 +1,78 @@
+"""An agent that takes orders and answers none: the hosts of the others are built on all the same."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from conductor_builders import CALL_TIMEOUT, CELL_1, FakeScheduler, World, wait_until
+from fake_agent import FakeAgent
+
+from moorage.bus import serves
+from moorage.messages import BuildOnHost, Done, SelectDestinations
+from moorage.model import Selection
+
+#: Builds on the hosts of the agent that hangs: more than a conductor has workers.
+MANY = 30
+
+
+class TwoAgents(FakeScheduler):
+    """Places instances on a host of the agent that is named."""
+
+    agent = "agent"
+
+    def decide(self, message: SelectDestinations) -> list[list[Selection]]:
+        return [[msgspec.structs.replace(first, agent=self.agent)] for [first, *_] in super().decide(message)]
+
+
+class Hangs(FakeAgent):
+    """Answers nothing until it is let go on."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.bus)
+        self.goes_on = threading.Event()
+
+    @serves(BuildOnHost)
+    def build_instance(self, message: BuildOnHost) -> Done:
+        self.goes_on.wait(60)
+        return super().build_instance(message)
+
+
+@pytest.fixture
+def hanging(world: World) -> Iterator[Hangs]:
+    agent = Hangs(world)
+    server = world.bus.server(f"compute.{CELL_1.uuid}", "hanging", [agent], 4)
+    server.start()
+    yield agent
+    agent.goes_on.set()
+    server.stop()
+    agent.threads.shutdown()
+
+
+def build_some(world: World) -> float:
+    begun = time.monotonic()
+    for _ in range(5):
+        world.becomes(world.build()[0], "active")
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_builds_by_the_other_agents_take_what_they_took(world: World, hanging: Hangs, tries: int) -> None:
+    world.scheduler = scheduler = TwoAgents(world.placement)
+    world.serve("scheduler", scheduler)
+    world.restart("cell", max_unanswered_retries=tries)
+    alone = build_some(world)
+
+    scheduler.agent = "hanging"
+    doomed = [world.build()[0] for _ in range(MANY)]
+    scheduler.agent = "agent"
+    at_first = build_some(world)
+    time.sleep(CALL_TIMEOUT)
+    later = build_some(world)
+
+    assert at_first <= 3 * alone + 1.0, (alone, at_first)
+    assert later <= 3 * alone + 1.0, (alone, later)
+    hanging.goes_on.set()
+    wait_until(lambda: all(world.show(uuid).state in ("active", "error") for uuid in doomed))
+    wait_until(lambda: world.pending("cell") == 0)

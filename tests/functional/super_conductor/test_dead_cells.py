@@ -1,0 +1,111 @@
+"""A cell that does not answer: what is to be done there waits, and what is to be done in the others does not."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from conductor_builders import FakeScheduler, wait_until
+from moving_world import MovingWorld
+
+from moorage import ids
+from moorage.messages import BuildInstances, ListInstances, ListOperations, SelectDestinations
+from moorage.model import Cell, Flavor, RequestSpec, Selection
+
+#: Builds for the dead cell: more than a conductor has workers.
+MANY = 40
+CALL_TIMEOUT = 4.0
+DEAD = ids.derived("test", "dead cell")
+
+
+class TwoCells(FakeScheduler):
+    """Places what project `dead` orders in the dead cell, and what project `both` orders in each by turns."""
+
+    def decide(self, message: SelectDestinations) -> list[list[Selection]]:
+        project = message.request_spec.project_id
+        answer = []
+        for number, [first, *_] in enumerate(super().decide(message)):
+            in_dead = project == "dead" or (project == "both" and number % 2 == 0)
+            answer.append([msgspec.structs.replace(first, cell_uuid=DEAD) if in_dead else first])
+        return answer
+
+
+@pytest.fixture(params=["no conductor", "no bus"])
+def dead(request: pytest.FixtureRequest, world: MovingWorld) -> Iterator[MovingWorld]:
+    """A second cell: nobody serves it, or its bus takes connections and says nothing."""
+    world.scheduler = TwoCells(world.placement)
+    world.serve("scheduler", world.scheduler)
+    world.stop("super")
+    world.conf.set_override("call_timeout", CALL_TIMEOUT, group="rpc")
+    world.start("super")
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as hole:
+        url = None if request.param == "no conductor" else f"rabbit://m:m@127.0.0.1:{hole.getsockname()[1]}/"
+        world.placement.cells.append(Cell(uuid=DEAD, name="dead", transport_url=url))
+        yield world
+
+
+def order(world: MovingWorld, project: str, count: int = 1) -> list[str]:
+    spec = RequestSpec(project_id=project, user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
+    uuids = tuple(ids.fresh() for _ in range(count))
+    message = BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids)
+    return world.bus.client("conductor").call(message)
+
+
+def time_of(work: Callable[[], object]) -> float:
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def build_some(world: MovingWorld) -> None:
+    for _ in range(5):
+        world.becomes(order(world, "healthy")[0], "active")
+
+
+def test_builds_in_the_other_cells_take_what_they_took_and_lists_name_the_dead_cell(dead: MovingWorld) -> None:
+    alone = time_of(lambda: build_some(dead))
+    doomed = [order(dead, "dead")[0] for _ in range(MANY)]
+
+    # At once, while nobody knows yet that the cell is dead; and when everybody does.
+    at_first = time_of(lambda: build_some(dead))
+    assert at_first <= 3 * alone + 1.0, (alone, at_first)
+
+    def all_named() -> bool:
+        listed = {each.uuid: each for each in dead.bus.client("conductor").call(ListInstances())}
+        return all("The cell dead cannot be reached" in str(listed[uuid].reason) for uuid in doomed)
+
+    wait_until(all_named)
+    later = time_of(lambda: build_some(dead))
+    assert later <= 3 * alone + 1.0, (alone, later)
+    asking = time_of(lambda: dead.bus.client("conductor").call(ListInstances()))
+    assert asking < 2.0
+    assert {dead.show(uuid).state for uuid in doomed} == {"building"}
+
+    def all_have_a_reason() -> bool:
+        operations = dead.bus.client("conductor").call(ListOperations())
+        return len([each for each in operations if each.reason]) == MANY
+
+    wait_until(all_have_a_reason)
+
+
+def test_a_request_with_instances_in_both_cells_is_carried_out_in_the_one_that_answers(dead: MovingWorld) -> None:
+    doomed, healthy = order(dead, "both", 2)
+    begun = time.monotonic()
+
+    wait_until(lambda: healthy in dead.cell.instances)
+
+    assert time.monotonic() - begun < CALL_TIMEOUT
+    assert dead.show(doomed).state == "building"
+
+
+@pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
+def test_what_waits_for_a_dead_cell_is_done_when_it_is_back(dead: MovingWorld) -> None:
+    doomed = [order(dead, "dead")[0] for _ in range(MANY)]
+    wait_until(lambda: all(dead.show(uuid).reason for uuid in doomed))
+
+    dead.serve(f"conductor.{DEAD}", dead.cell)
+
+    for uuid in doomed:
+        dead.becomes(uuid, "active")
+    wait_until(lambda: dead.pending("conductor") == 0)

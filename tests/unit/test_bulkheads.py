@@ -1,0 +1,184 @@
+"""What a destination that does not answer takes from the others: a share of the threads, and no time after that."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+
+import pytest
+
+from conductor import bulkheads
+from conductor.bulkheads import Bulkheads, Postponed, Silent
+from conductor.steps import Backoff
+from moorage import errors
+
+UNANSWERED = errors.NoReply(topic="there", method="work", seconds=1.0)
+
+
+class Probe:
+    """Answers once it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.probed = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.probed.release()
+        if not self.answers.is_set():
+            raise UNANSWERED
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.fixture
+def built() -> Iterator[Callable[..., Bulkheads]]:
+    made: list[Bulkheads] = []
+
+    def build(share: int = 2, *, postpones: bool = True, patience: float = 60.0) -> Bulkheads:
+        quick = Backoff(first=0.001, longest=0.01)
+        made.append(Bulkheads("cell", share, quick, (errors.NoReply,), patience, postpones=postpones))
+        made[-1].start()
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.stop()
+
+
+def fail(bulkheads_: Bulkheads, probe: Probe, fault: errors.MoorageError = UNANSWERED) -> None:
+    with pytest.raises(type(fault)), bulkheads_.passage("a", "a", probe):
+        raise fault
+
+
+def begin(bulkheads_: Bulkheads, probe: Probe) -> AbstractContextManager[None]:
+    """Begin a call that goes on."""
+    call = bulkheads_.passage("a", "a", probe)
+    call.__enter__()
+    return call
+
+
+def time_out(call: AbstractContextManager[None]) -> None:
+    """End it without an answer."""
+    assert not call.__exit__(errors.NoReply, UNANSWERED, None)
+
+
+def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_answers(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them = built()
+    fail(all_of_them, probe)
+
+    with pytest.raises(Silent, match="it has not answered for"), all_of_them.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+    with all_of_them.passage("b", "b", probe):
+        pass
+    # Probed again and again, by a thread of its own.
+    assert probe.probed.acquire(timeout=20)
+    assert probe.probed.acquire(timeout=20)
+
+    answered = threading.Event()
+    with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+    postponed.value.register(answered.set)
+    assert not answered.is_set()
+    probe.answers.set()
+    assert answered.wait(20)
+    with all_of_them.passage("a", "a", probe):
+        pass
+
+
+@pytest.mark.parametrize("fault", [errors.InvalidState(reason="no"), errors.BusUnavailable(reason="away")])
+def test_neither_a_refusal_nor_a_bus_that_is_away_makes_a_destination_silent(
+    built: Callable[..., Bulkheads], probe: Probe, fault: errors.MoorageError
+) -> None:
+    all_of_them = built()
+    fail(all_of_them, probe, fault)
+    with all_of_them.passage("a", "a", probe):
+        pass
+
+
+def test_a_call_that_began_before_another_one_was_answered_shows_no_silence(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them = built()
+    first = begin(all_of_them, probe)
+    with all_of_them.passage("a", "a", probe):
+        pass
+    time_out(first)
+    with all_of_them.passage("a", "a", probe):
+        pass
+
+
+def test_a_step_beyond_the_share_is_postponed_until_a_call_is_over(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them, woken = built(share=1), threading.Event()
+    with all_of_them.passage("a", "a", probe):
+        with bulkheads.step(tries=0):
+            with pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+                raise AssertionError("the call is made")
+            with all_of_them.passage("b", "b", probe):
+                pass
+        postponed.value.register(woken.set)
+        assert not woken.is_set()
+    assert woken.is_set()
+
+
+def test_a_step_goes_on_with_a_destination_that_it_has_called_before(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them = built(share=1)
+    with bulkheads.step(tries=0):
+        with all_of_them.passage("a", "a", probe):
+            pass
+        with bulkheads.step(tries=0):
+            of_another = begin(all_of_them, probe)
+        with all_of_them.passage("a", "a", probe):
+            pass
+    time_out(of_another)
+
+
+def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_one_after_the_other(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them, told = built(share=1), list[int]()
+    first = begin(all_of_them, probe)
+    for number in range(3):
+        with bulkheads.step(tries=0), pytest.raises(Postponed) as caught, all_of_them.passage("a", "a", probe):
+            raise AssertionError("the call is made")
+        caught.value.register(partial(told.append, number))
+
+    time_out(first)
+
+    assert told == [0]
+    all_of_them.wake()
+    all_of_them.wake()
+    assert told == [0, 1, 2]
+    # From then on its record names the reason, and it waits.
+    with bulkheads.step(tries=1), pytest.raises(Postponed), all_of_them.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+
+
+def test_where_steps_are_not_postponed_they_are_refused_each_time(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    all_of_them = built(postpones=False)
+    fail(all_of_them, probe)
+    for tries in (0, 1, 2):
+        with bulkheads.step(tries), pytest.raises(Silent), all_of_them.passage("a", "a", probe):
+            pass
+
+
+def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_nothing(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    busy, hanging = built(share=1, patience=60.0), built(share=1, patience=0.0)
+    with busy.passage("a", "a", probe), busy.passage("a", "a", probe):
+        pass
+    call = begin(hanging, probe)
+    with pytest.raises(Silent, match="1 calls wait"), hanging.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+    time_out(call)
