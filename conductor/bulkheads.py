@@ -79,7 +79,7 @@ class _Bulkhead:
     #: When the calls under way began.
     begun: list[float] = field(default_factory=list)
     answered_at: float = float("-inf")
-    #: Since when it is silent, how many probes it has not answered, and when the next one is due.
+    #: Since when it has answered nothing, how many probes it has not answered, and when the next one is due.
     silent_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
@@ -87,12 +87,19 @@ class _Bulkhead:
     fresh: deque[Wake] = field(default_factory=deque)
     waiting: deque[Wake] = field(default_factory=deque)
 
+    @property
+    def is_suspected(self) -> bool:
+        """Whether it has let a call time out, and a first probe is to show whether it answers."""
+        return self.silent_since is not None and not self.failures
+
     def overdue(self, now: float, patience: float) -> bool:
         """Return whether a call has been under way for ``patience`` seconds, and nothing was answered since then."""
         return bool(self.begun) and max(min(self.begun), self.answered_at) + patience < now
 
     def due(self, share: int) -> list[Wake]:
         """Take the steps that may go on now from those that wait."""
+        if self.is_suspected:
+            return []
         if self.silent_since is not None:
             # One after the other, each records why it does not go on.
             return [self.fresh.popleft()] if self.fresh else []
@@ -160,19 +167,14 @@ class Bulkheads:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
             self._admit(key, bulkhead, begun)
             bulkhead.begun.append(begun)
-        answered: bool | None = None
+        met: BaseException | None = None
         try:
             yield
-            answered = True
-        except errors.MoorageError as fault:
-            if isinstance(fault, self._opens_on):
-                answered = False
-            elif not isinstance(fault, errors.BusUnavailable):
-                # It was the destination that has refused. A bus that is away says nothing of one that shares it.
-                answered = True
+        except BaseException as fault:
+            met = fault
             raise
         finally:
-            self._over(bulkhead, begun, answered)
+            self._over(bulkhead, begun, met)
 
     def wake(self) -> None:
         """Let steps that wait go on, as far as there is room for them."""
@@ -183,7 +185,11 @@ class Bulkheads:
 
     def _admit(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
         scope = _STEP.get()
-        if bulkhead.silent_since is not None:
+        if bulkhead.is_suspected:
+            # One lost message is no silence: whoever asks again at once is answered. Steps can wait for the probe.
+            if scope is not None:
+                raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
+        elif bulkhead.silent_since is not None:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
             raise Silent(f"it has not answered for {now - bulkhead.silent_since:.0f} s")
@@ -200,36 +206,41 @@ class Bulkheads:
 
     def _wait(self, bulkhead: _Bulkhead, wake: Wake, *, fresh: bool) -> None:
         with self._changed:
-            (bulkhead.fresh if fresh else bulkhead.waiting).append(wake)
+            # One that is refused each time must go on, to be refused, when the destination falls silent.
+            (bulkhead.fresh if fresh or not self._postpones else bulkhead.waiting).append(wake)
         # The room may have come meanwhile.
         self.wake()
 
-    def _over(self, bulkhead: _Bulkhead, begun: float, answered: bool | None) -> None:
+    def _over(self, bulkhead: _Bulkhead, begun: float, met: BaseException | None) -> None:
         with self._changed:
             bulkhead.begun.remove(begun)
-            if answered:
+            if isinstance(met, self._opens_on):
+                # What has answered since this call began is not silent.
+                if begun > bulkhead.answered_at and bulkhead.silent_since is None:
+                    self._open(bulkhead, begun, met)
+            elif met is None or (isinstance(met, errors.MoorageError) and not isinstance(met, errors.BusUnavailable)):
+                # A bus that is away says nothing of one destination of many; any other error is the destination's.
                 self._close(bulkhead)
-            elif answered is False and begun > bulkhead.answered_at:
-                # Answered later than this call began, it would not be silent.
-                self._open(bulkhead, begun)
         self.wake()
 
     def _close(self, bulkhead: _Bulkhead) -> None:
         bulkhead.answered_at = time.monotonic()
-        if bulkhead.silent_since is not None:
+        if bulkhead.failures:
             LOG.info("The %s %s answers again", self._kind, bulkhead.name)
         bulkhead.silent_since, bulkhead.failures = None, 0
 
-    def _open(self, bulkhead: _Bulkhead, begun: float) -> None:
-        if bulkhead.silent_since is None:
-            LOG.warning("The %s %s does not answer; until it does, nothing waits for it", self._kind, bulkhead.name)
-            bulkhead.silent_since = begun
+    def _open(self, bulkhead: _Bulkhead, begun: float, met: BaseException) -> None:
+        bulkhead.silent_since, bulkhead.probe_at = begun, begun
+        if isinstance(met, errors.BusUnavailable):
+            # That was a probe of its bus: there is nothing more to be found out.
             self._postpone_probe(bulkhead)
+        self._changed.notify_all()
 
     def _postpone_probe(self, bulkhead: _Bulkhead) -> None:
+        if bulkhead.is_suspected:
+            LOG.warning("The %s %s does not answer; until it does, nothing waits for it", self._kind, bulkhead.name)
         bulkhead.failures += 1
         bulkhead.probe_at = time.monotonic() + self._backoff.seconds(bulkhead.failures)
-        self._changed.notify_all()
 
     # --- Probes -------------------------------------------------------------------------------------------------------
 
@@ -262,5 +273,5 @@ class Bulkheads:
         with self._changed:
             if answered:
                 self._close(bulkhead)
-            else:
+            elif bulkhead.silent_since is not None:
                 self._postpone_probe(bulkhead)

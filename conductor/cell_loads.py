@@ -11,7 +11,7 @@ from conductor.failed_builds import FailedBuilds
 from conductor.image_counts import ImageCounts
 from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_operations
 from conductor.steps import BUILD, MOVE, PENDING, REBUILD, UNSHELVE
-from moorage.columns import now
+from moorage.columns import as_uuid, now
 from moorage.database import Database
 from moorage.model import HostLoad
 
@@ -81,7 +81,7 @@ class CellLoads:
         #  WHERE o.state = 'pending' AND o.kind IN (...) GROUP BY ...
         operations, instances, migrations = cell_operations.c, cell_instances.c, cell_migrations.c
         columns = (operations.kind, instances.host, migrations.source_host, migrations.destination_host)
-        instance = and_(instances.cell_uuid == operations.cell_uuid, instances.uuid == operations.subject)
+        instance = and_(instances.cell_uuid == operations.cell_uuid, instances.uuid == as_uuid(operations.subject))
         migration = and_(migrations.cell_uuid == operations.cell_uuid, migrations.uuid == instances.migration_uuid)
         rows = connection.execute(
             select(*columns, func.count().label("servers"))

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, sele
 from conductor import super_migrations
 from conductor.schema import cell_attempts, cell_migrations
 from conductor.steps import DELETE, DONE, FAILED
-from moorage.columns import now
+from moorage.columns import as_uuid, now
 from moorage.database import Database
 
 LOG = logging.getLogger(__name__)
@@ -17,7 +17,8 @@ LOG = logging.getLogger(__name__)
 class EndedRecords:
     """The ended operations of one schema; several conductors may forget at once.
 
-    The record of an instance itself stays, and with it the word that it was deleted.
+    The record of an instance itself stays longer, and with it the word that it was deleted
+    (:mod:`conductor.deleted_instances`).
 
     :param scope: columns that narrow the table down, with their values: the cell.
     :param kept: seconds for which the record of an ended operation is kept.
@@ -97,7 +98,7 @@ class CellEndedRecords(EndedRecords):
         attempts, operation = cell_attempts.c, self._table.c
         left = exists().where(
             *self._in(cell_attempts),
-            attempts.instance_uuid == operation.subject,
+            attempts.instance_uuid == as_uuid(operation.subject),
             attempts.claim_id.is_not(None),
             attempts.guest_gone.is_(False),
         )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from conductor.acknowledging import Acknowledgements, settle
+from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.disowned import DisownedClaims
 from conductor.ended_records import EndedRecords
 from moorage import context
@@ -60,14 +61,17 @@ def forgetting(
     requests: StoredRequests,
     disowned: DisownedClaims,
     ended: EndedRecords,
+    deleted: CellDeletedInstances | SuperDeletedInstances,
     retention: Retention,
 ) -> Callable[[], None]:
-    """Return what forgets the old answers, disowned claims and ended operations of one schema."""
+    """Return what forgets the old answers, disowned claims, ended operations and deleted instances of one schema."""
 
     def forget() -> None:
         requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
         # As long as a tombstone: whatever names such a claim is refused for the same time.
         database.write(lambda connection: disowned.forget(connection, retention.tombstones))
         ended.forget()
+        # After the operations: an instance is kept as long as one of its own is.
+        deleted.forget()
 
     return forget

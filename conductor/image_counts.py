@@ -11,7 +11,7 @@ from conductor.cell_hosts import parts
 from conductor.cell_records import ACTIVE, ERROR, MOVED, MOVING, REBUILDING, SHELVING
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from conductor.steps import DONE, FAILED
-from moorage.columns import now
+from moorage.columns import as_uuid, now
 from moorage.database import Database
 from moorage.model import Image
 
@@ -76,7 +76,9 @@ class ImageCounts:
         since = self._looked_at - _OVERLAP
         query = (
             select(cell_attempts.c.host)
-            .join_from(cell_operations, cell_attempts, cell_attempts.c.instance_uuid == cell_operations.c.subject)
+            .join_from(
+                cell_operations, cell_attempts, cell_attempts.c.instance_uuid == as_uuid(cell_operations.c.subject)
+            )
             .where(self._in(cell_operations), self._in(cell_attempts))
             .where(cell_operations.c.state.in_((DONE, FAILED)), cell_operations.c.due_at >= since)
         )

@@ -91,6 +91,8 @@ conductor_instances = Table(
     Index("ix_conductor_instances_operation", "operation_uuid"),
     Index("ix_conductor_instances_project", "project_id", "state"),
     Index("ix_conductor_instances_request", "request_id"),
+    # Those that are being deleted, and those that were deleted long ago.
+    Index("ix_conductor_instances_state", "state", "updated_at"),
     # SQLite would give the number of a deleted last row out again.
     sqlite_autoincrement=True,
 )
@@ -161,6 +163,7 @@ cell_instances = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index("ix_cell_instances_host", "cell_uuid", "host"),
+    Index("ix_cell_instances_state", "cell_uuid", "state", "updated_at"),
 )
 
 cell_attempts = Table(
@@ -192,6 +195,7 @@ cell_attempts = Table(
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "instance_uuid", "number", name="uq_cell_attempts"),
     Index("ix_cell_attempts_host", "cell_uuid", "host"),
+    Index("ix_cell_attempts_migration", "cell_uuid", "migration_uuid"),
 )
 
 cell_migrations = Table(

@@ -9,6 +9,7 @@ from conductor.cell_loads import CellLoads
 from conductor.cell_parts import CellParts
 from conductor.cells import Cells
 from conductor.declared_down import DeclaredDown
+from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.disowned import DisownedClaims
 from conductor.ended_records import CellEndedRecords, SuperEndedRecords
 from conductor.host_forwarder import HostForwarder
@@ -140,12 +141,13 @@ class SuperConductor(_Conductor):
         move_orders = SuperMoveOrders(database, requests, operations, worker, view, targets)
         relays = SuperRelays(conf, database, requests, operations, cells)
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
+        deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
-            forgetting(database, requests, disowned, ended, Retention.of(conf)),
+            forgetting(database, requests, disowned, ended, deleted, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
-            [("deleted instances", view.settle_deleted), ("migrations", migrations.settle)],
+            [("deleted instances", deleted.settle), ("migrations", migrations.settle)],
         )
         claims = SuperClaims(conf, database, operations, disowned, cells)
         inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
@@ -193,7 +195,8 @@ class CellConductor(_Conductor):
         worker = Worker(operations, parts.steps(), conf.conductor.workers, service, bulkheads, acknowledgements)
         requests = StoredRequests(database, cell_requests)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
-        forget = forgetting(database, requests, parts.disowned, ended, Retention.of(conf))
+        deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
+        forget = forgetting(database, requests, parts.disowned, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client("scheduler"), service)
@@ -219,3 +222,9 @@ def _records_kept(conf: cfg.ConfigOpts) -> float:
     """Return for how long the record of an ended operation is kept: as long as anything that may name it."""
     kept: float = conf.conductor.record_retention
     return max(kept, Retention.of(conf).tombstones)
+
+
+def _instances_kept(conf: cfg.ConfigOpts) -> float:
+    """Return for how long the record of a deleted instance is kept: no operation on record names it any more then."""
+    kept: float = conf.conductor.deleted_instance_retention
+    return max(kept, _records_kept(conf))

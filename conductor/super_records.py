@@ -209,12 +209,6 @@ def read(connection: Connection, uuid: str, *, with_request: bool = False) -> In
     return msgspec.structs.replace(instance, request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec))
 
 
-def list_deleting(connection: Connection) -> list[Instance]:
-    """Return the instances that a cell is to delete."""
-    statement = select(instances).where(instances.c.state == DELETING, instances.c.cell_uuid.is_not(None))
-    return [_instance(row) for row in connection.execute(statement)]
-
-
 class Placing(NamedTuple):
     """What is under way here to place an instance that exists."""
 

@@ -59,13 +59,6 @@ class SuperView:
         found = self._asked(known.cell_uuid, [known])
         return self._with_orders([_merged(known, found.get(uuid), self._cells.cell(known.cell_uuid).name)])[0]
 
-    def settle_deleted(self) -> None:
-        """Record which of the instances that are being deleted their cells have deleted, without being asked.
-
-        :raises StoreUnavailable: the records cannot be reached.
-        """
-        self._with_cells(self._database.read(super_records.list_deleting))
-
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
         """Return the instances, each with what its cell says; record those that a cell has deleted."""
         asked: dict[str, list[Instance]] = {}

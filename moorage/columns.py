@@ -62,3 +62,23 @@ def _now_mysql(_element: now, _compiler: Any, **_options: Any) -> str:
     # UNIX_TIMESTAMP(NOW(6)) would read the wall clock of the session's time zone, and jump with summer time. Divided by
     # a double it is one.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) / 1e6)"
+
+
+class as_uuid(FunctionElement[str]):  # noqa: N801  # named as an SQL function is
+    """Convert a name that is a uuid to the type of uuids.
+
+    MySQL compares a column of uuids with one of names as names, and then does not look the uuid up by its index.
+    """
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(as_uuid, "sqlite")
+def _as_uuid_sqlite(element: as_uuid, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(as_uuid)
+def _as_uuid_mysql(element: as_uuid, compiler: Any, **options: Any) -> str:
+    return f"CONVERT({compiler.process(element.clauses, **options)} USING ascii) COLLATE ascii_bin"

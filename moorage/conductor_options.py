@@ -92,6 +92,14 @@ CONDUCTOR = [
         "its guest is kept until that host says that it has not.",
     ),
     cfg.FloatOpt(
+        "deleted_instance_retention",
+        default=30 * 86400.0,
+        min=0.0,
+        help="Seconds for which the record of a deleted instance is kept, with its attempts and migrations; never less "
+        "than record_retention. A cell keeps it as long as a host may still have its guest, and the super conductor as "
+        "long as the cell does. After that `moorage instance show` does not find it.",
+    ),
+    cfg.FloatOpt(
         "report_interval",
         default=5.0,
         min=0.05,

@@ -39,6 +39,8 @@ def request_table(name: str, metadata: MetaData) -> Table:
         Column("created_at", Double, nullable=False),
         Column("acknowledged_at", Double),
         Index(f"ix_{name}_created_at", "created_at"),
+        # Where most are acknowledged, pruning looks for those.
+        Index(f"ix_{name}_acknowledged_at", "acknowledged_at"),
     )
 
 

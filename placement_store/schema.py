@@ -275,8 +275,6 @@ changes = Table(
 )
 
 requests = request_table("requests", METADATA)
-# Where most are acknowledged, pruning looks for those.
-Index("ix_requests_acknowledged_at", requests.c.acknowledged_at)
 
 # --- What an operator looks at --------------------------------------------------------------------------------------
 

@@ -38,3 +38,7 @@ def upgrade() -> None:
     schema_changes.add_column(
         "cell_attempts", sa.Column("no_other_host", sa.Boolean(), server_default=sa.false(), nullable=False)
     )
+    # What housekeeping looks for in every round.
+    schema_changes.create_index("ix_cell_instances_state", "cell_instances", ["cell_uuid", "state", "updated_at"])
+    schema_changes.create_index("ix_cell_attempts_migration", "cell_attempts", ["cell_uuid", "migration_uuid"])
+    schema_changes.create_index("ix_cell_requests_acknowledged_at", "cell_requests", ["acknowledged_at"])

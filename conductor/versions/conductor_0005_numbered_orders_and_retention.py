@@ -15,3 +15,6 @@ def upgrade() -> None:
     # Order numbers: an order that arrives after a later one is refused.
     number = sa.Column("order_number", sa.Integer, nullable=False, server_default="0")
     schema_changes.add_column("conductor_instances", number)
+    # What housekeeping looks for in every round.
+    schema_changes.create_index("ix_conductor_instances_state", "conductor_instances", ["state", "updated_at"])
+    schema_changes.create_index("ix_conductor_requests_acknowledged_at", "conductor_requests", ["acknowledged_at"])

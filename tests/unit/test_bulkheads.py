@@ -21,9 +21,12 @@ class Probe:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.probed = threading.Semaphore(0)
+        self.ends = threading.Event()
+        self.ends.set()
 
     def __call__(self) -> None:
         self.probed.release()
+        assert self.ends.wait(20)
         if not self.answers.is_set():
             raise UNANSWERED
 
@@ -53,6 +56,14 @@ def fail(bulkheads_: Bulkheads, probe: Probe, fault: errors.MoorageError = UNANS
         raise fault
 
 
+def fall_silent(bulkheads_: Bulkheads, probe: Probe) -> None:
+    """Let a call time out, and a probe as well."""
+    fail(bulkheads_, probe)
+    # The second one begins when the first is over.
+    for _ in range(2):
+        assert probe.probed.acquire(timeout=20)
+
+
 def begin(bulkheads_: Bulkheads, probe: Probe) -> AbstractContextManager[None]:
     """Begin a call that goes on."""
     call = bulkheads_.passage("a", "a", probe)
@@ -69,16 +80,12 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     all_of_them = built()
-    fail(all_of_them, probe)
+    fall_silent(all_of_them, probe)
 
     with pytest.raises(Silent, match="it has not answered for"), all_of_them.passage("a", "a", probe):
         raise AssertionError("the call is made")
     with all_of_them.passage("b", "b", probe):
         pass
-    # Probed again and again, by a thread of its own.
-    assert probe.probed.acquire(timeout=20)
-    assert probe.probed.acquire(timeout=20)
-
     answered = threading.Event()
     with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
         raise AssertionError("the call is made")
@@ -88,6 +95,26 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     assert answered.wait(20)
     with all_of_them.passage("a", "a", probe):
         pass
+
+
+def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_probe(
+    built: Callable[..., Bulkheads], probe: Probe
+) -> None:
+    probe.ends.clear()
+    all_of_them, woken = built(), threading.Event()
+    fail(all_of_them, probe)
+    assert probe.probed.acquire(timeout=20)
+
+    with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+    postponed.value.register(woken.set)
+    assert not woken.is_set()
+    with pytest.raises(errors.NoReply), all_of_them.passage("a", "a", probe):
+        raise UNANSWERED
+
+    probe.answers.set()
+    probe.ends.set()
+    assert woken.wait(20)
 
 
 @pytest.mark.parametrize("fault", [errors.InvalidState(reason="no"), errors.BusUnavailable(reason="away")])
@@ -153,9 +180,8 @@ def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_on
 
     time_out(first)
 
-    assert told == [0]
-    all_of_them.wake()
-    all_of_them.wake()
+    while len(told) < 3:
+        assert probe.probed.acquire(timeout=20), told
     assert told == [0, 1, 2]
     # From then on its record names the reason, and it waits.
     with bulkheads.step(tries=1), pytest.raises(Postponed), all_of_them.passage("a", "a", probe):
@@ -165,8 +191,15 @@ def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_on
 def test_where_steps_are_not_postponed_they_are_refused_each_time(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
-    all_of_them = built(postpones=False)
+    all_of_them, refused = built(postpones=False), threading.Event()
+    probe.ends.clear()
     fail(all_of_them, probe)
+    with bulkheads.step(tries=1), pytest.raises(Postponed) as caught, all_of_them.passage("a", "a", probe):
+        raise AssertionError("the call is made")
+    caught.value.register(refused.set)
+    probe.ends.set()
+    # It has waited for the probe, and goes on to be refused.
+    assert refused.wait(20)
     for tries in (0, 1, 2):
         with bulkheads.step(tries), pytest.raises(Silent), all_of_them.passage("a", "a", probe):
             pass

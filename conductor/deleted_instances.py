@@ -1,0 +1,207 @@
+"""What the conductors forget of deleted instances: everything, once nothing can name them any more.
+
+A cell goes first, and only when no host can have a guest of the instance. The super conductor follows when the cell
+knows the instance no more: until then its record explains what the instance may still hold.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
+
+from conductor import super_migrations
+from conductor.cells import Cells
+from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
+from conductor.schema import conductor_instances as instances
+from conductor.schema import conductor_operations as operations
+from conductor.steps import PENDING
+from conductor.super_records import DELETED, DELETING
+from moorage import errors
+from moorage.columns import now
+from moorage.database import Database
+from moorage.messages import MAX_INSTANCES, ShowInCell
+
+LOG = logging.getLogger(__name__)
+
+#: The most instances that one transaction forgets, so that none grows without bound and one question names them all.
+_AT_ONCE = MAX_INSTANCES
+
+
+class CellDeletedInstances:
+    """The deleted instances of a cell; several conductors may forget at once.
+
+    :param kept: seconds for which the record of a deleted instance is kept.
+    """
+
+    def __init__(self, database: Database, cell_uuid: str, kept: float) -> None:
+        self._database = database
+        self._cell_uuid = cell_uuid
+        self._kept = kept
+
+    def forget(self) -> int:
+        """Forget all that have reached their age; return how many.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return _repeat(lambda: self._database.write(self._forget_some))
+
+    def _forget_some(self, connection: Connection) -> int:
+        # By their keys, which were read without a lock: deleting by time would lock the index that instances which are
+        # deleted at this moment are entered in.
+        instance = cell_instances.c
+        found = connection.scalars(
+            select(instance.uuid)
+            .where(
+                self._in(cell_instances),
+                instance.state == DELETED,
+                instance.updated_at < now() - self._kept,
+                ~self._has_guest(),
+                ~self._is_worked_on(),
+            )
+            .limit(_AT_ONCE)
+        ).all()
+        uuids = sorted(found)
+        for table, column in (
+            (cell_attempts, cell_attempts.c.instance_uuid),
+            (cell_migrations, cell_migrations.c.instance_uuid),
+            (cell_operations, cell_operations.c.subject),
+            (cell_instances, instance.uuid),
+        ):
+            connection.execute(table.delete().where(self._in(table), column.in_(uuids)))
+        return len(uuids)
+
+    def _has_guest(self) -> ColumnElement[bool]:
+        """Return whether a host may have a guest of the instance: it is destroyed upon the record of its attempt."""
+        attempt = cell_attempts.c
+        return exists().where(
+            self._in(cell_attempts),
+            attempt.instance_uuid == cell_instances.c.uuid,
+            attempt.claim_id.is_not(None),
+            attempt.guest_gone.is_(False),
+        )
+
+    def _is_worked_on(self) -> ColumnElement[bool]:
+        operation = cell_operations.c
+        return exists().where(
+            self._in(cell_operations), operation.subject == cell_instances.c.uuid, operation.state == PENDING
+        )
+
+    def _in(self, table: Table) -> ColumnElement[bool]:
+        return table.c.cell_uuid == self._cell_uuid
+
+
+class SuperDeletedInstances:
+    """The deleted instances of the super conductor; several may forget, and settle, at once.
+
+    :param kept: seconds for which the record of a deleted instance is kept.
+    :param at_once: the most instances of one transaction and of one question.
+    """
+
+    def __init__(self, database: Database, cells: Cells, kept: float, at_once: int = _AT_ONCE) -> None:
+        self._at_once = at_once
+        self._database = database
+        self._cells = cells
+        self._kept = kept
+
+    def settle(self) -> None:
+        """Record which of the instances that are being deleted their cells have deleted, without being asked.
+
+        A cell that knows nothing of an instance which it was ordered to delete has deleted and forgotten it.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        after = 0
+        while rows := self._database.read(partial(_deleting, after, self._at_once)):
+            after = rows[-1].id
+            deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, DELETED) == DELETED)
+            if deleted:
+                self._database.write(partial(_note_deleted, deleted))
+
+    def forget(self) -> int:
+        """Forget all that have reached their age and that their cells have forgotten; return how many.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        last: Any = None
+        forgotten = 0
+        while rows := self._database.read(partial(self._old, last)):
+            last = rows[-1]
+            gone = [row.uuid for row in rows if row.cell_uuid is None]
+            gone += self._of_cells(
+                [row for row in rows if row.cell_uuid is not None], lambda known, uuid: uuid not in known
+            )
+            forgotten += self._database.write(partial(_forget, sorted(gone)))
+        if forgotten:
+            LOG.info("Forgot %d deleted instances", forgotten)
+        return forgotten
+
+    def _old(self, last: Any, connection: Connection) -> Sequence[Any]:
+        """Return instances that were deleted long ago and of which no operation is on record, after the ``last``."""
+        subject = exists().where(operations.c.subject == instances.c.uuid)
+        building = exists().where(operations.c.uuid == instances.c.operation_uuid, operations.c.state == PENDING)
+        query = _KNOWN.where(
+            instances.c.state == DELETED, instances.c.updated_at < now() - self._kept, ~subject, ~building
+        )
+        if last is not None:
+            later = and_(instances.c.updated_at == last.updated_at, instances.c.id > last.id)
+            query = query.where(
+                instances.c.updated_at >= last.updated_at, or_(instances.c.updated_at > last.updated_at, later)
+            )
+        return connection.execute(query.order_by(instances.c.updated_at, instances.c.id).limit(self._at_once)).all()
+
+    def _of_cells(
+        self,
+        rows: Sequence[Any],
+        wanted: Callable[[dict[str, str], str], bool],
+    ) -> list[str]:
+        """Return those instances of which their cells' answer is as wanted; a cell that gives none is left out."""
+        by_cell: dict[str, list[str]] = {}
+        for row in rows:
+            by_cell.setdefault(str(row.cell_uuid), []).append(row.uuid)
+        found: list[str] = []
+        for cell_uuid, uuids in by_cell.items():
+            try:
+                message = ShowInCell(instance_uuids=tuple(uuids))
+                answer = self._cells.call(cell_uuid, message, timeout=self._cells.patience)
+            except errors.MoorageError as fault:
+                LOG.info("Deleted instances of cell %s stay on record: %s", cell_uuid, fault)
+                continue
+            known = {instance.uuid: instance.state for instance in answer}
+            found += [uuid for uuid in uuids if wanted(known, uuid)]
+        return found
+
+
+def _repeat(work: Callable[[], int]) -> int:
+    done = 0
+    while part := work():
+        done += part
+    return done
+
+
+_KNOWN = select(instances.c.id, instances.c.uuid, instances.c.cell_uuid, instances.c.updated_at)
+
+
+def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]:
+    """Return instances whose cells have taken the order to delete them."""
+    ordered = exists().where(operations.c.subject == instances.c.uuid, operations.c.state == PENDING)
+    query = _KNOWN.where(
+        instances.c.state == DELETING, instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
+    )
+    return connection.execute(query.order_by(instances.c.id).limit(at_once)).all()
+
+
+def _note_deleted(uuids: Collection[str], connection: Connection) -> None:
+    connection.execute(
+        instances.update()
+        .where(instances.c.uuid.in_(sorted(uuids)), instances.c.state == DELETING)
+        .values(state=DELETED, reason=None, explanation=None, updated_at=now())
+    )
+
+
+def _forget(uuids: Collection[str], connection: Connection) -> int:
+    super_migrations.forget(connection, uuids)
+    return connection.execute(
+        instances.delete().where(instances.c.uuid.in_(uuids), instances.c.state == DELETED)
+    ).rowcount

@@ -1,0 +1,243 @@
+"""What the conductors forget of deleted instances, and what they must not, on SQLite and on MariaDB."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import migrated
+import pytest
+from sqlalchemy import Table, select
+
+from conductor import super_migrations, super_records
+from conductor.cell_records import CellRecords, NewInstance
+from conductor.cells import Cells
+from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
+from conductor.operations import Operations
+from conductor.schema import (
+    CELL,
+    CONDUCTOR,
+    cell_attempts,
+    cell_instances,
+    cell_operations,
+    conductor_instances,
+    conductor_migrations,
+    conductor_operations,
+)
+from conductor.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Nothing, Operation
+from moorage import errors, ids
+from moorage.database import Database
+from moorage.messages import InstanceBuild, ShowInCell
+from moorage.model import AllocationRequest, Flavor, Instance, ProviderAmounts, RequestSpec, Selection
+
+KEPT = 1000.0
+FLAVOR = Flavor(vcpus=1, memory_mb=1024)
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
+CELL_UUID, OTHER_CELL = ids.fresh(), ids.fresh()
+RECORDS = CellRecords(CELL_UUID)
+
+
+class FakeCells(Cells):
+    """Cells that know these instances, in these states; one without an entry does not answer."""
+
+    patience = 1.0
+
+    def __init__(self, known: Mapping[str, Mapping[str, str]]) -> None:
+        self.known = known
+
+    def call(self, uuid: str, message: Any, timeout: float | None = None) -> Any:
+        if uuid not in self.known:
+            raise errors.CellUnreachable(cell=uuid, reason="it is dead")
+        named = cast(ShowInCell, message).instance_uuids
+        return [
+            Instance(
+                uuid=uuid,
+                project_id="p",
+                user_id="u",
+                flavor=FLAVOR,
+                state=state,
+                request_id="r",
+                created_at=0.0,
+                updated_at=0.0,
+            )
+            for uuid, state in self.known[uuid].items()
+            if uuid in named
+        ]
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    if request.param == "mariadb":
+        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
+    else:
+        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
+    database = Database(url, "test")
+    yield database
+    database.close()
+
+
+def ordered(database: Database, state: str, cell_uuid: str | None = CELL_UUID) -> str:
+    """Record an instance of the super conductor that is in a state, and return its uuid."""
+    uuid = ids.fresh()
+
+    def work(connection: Any) -> None:
+        super_records.add(connection, [uuid], SPEC, ids.fresh(), ids.fresh())
+        connection.execute(
+            conductor_instances.update()
+            .where(conductor_instances.c.uuid == uuid)
+            .values(state=state, cell_uuid=cell_uuid)
+        )
+
+    database.write(work)
+    return uuid
+
+
+def in_cell(database: Database, state: str, *, guest_gone: bool) -> str:
+    """Record an instance of a cell with an attempt that has a claim, and return its uuid."""
+    node, uuid, attempt_id = ids.fresh(), ids.fresh(), ids.fresh()
+    selection = Selection(
+        service_host="a",
+        nodename="a",
+        compute_node_uuid=node,
+        cell_uuid=CELL_UUID,
+        agent="agent",
+        availability_zone="nova",
+        allocation_request=AllocationRequest(allocations={node: ProviderAmounts(resources={"VCPU": 1})}),
+        claim_id=ids.fresh(),
+    )
+    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection,))
+
+    def work(connection: Any) -> None:
+        RECORDS.add(connection, [NewInstance(build, attempt_id)], "req")
+        RECORDS.change_attempt(connection, attempt_id, guest_gone=guest_gone)
+        connection.execute(cell_instances.update().where(cell_instances.c.uuid == uuid).values(state=state))
+
+    database.write(work)
+    return uuid
+
+
+def operations_of(database: Database, table: Table) -> Operations:
+    scope = {"cell_uuid": CELL_UUID} if table is cell_operations else {}
+    return Operations(database, table, "me", scope, Backoff())
+
+
+def begun(database: Database, table: Table, subject: str, kind: str = DELETE) -> Operation:
+    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
+    [operation] = database.write(lambda connection: operations_of(database, table).begin(connection, [new], "req"))
+    return operation
+
+
+def grow_old(database: Database, seconds: float = KEPT + 1) -> None:
+    """Let so much time pass for all instances there are."""
+    for table in (conductor_instances, cell_instances):
+        older = table.update().values(updated_at=table.c.updated_at - seconds)
+        database.write(lambda connection, older=older: connection.execute(older))
+
+
+def left(database: Database, table: Table, column: str = "uuid") -> set[str]:
+    return set(database.read(lambda connection: connection.scalars(select(table.c[column])).all()))
+
+
+# --- A cell ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cell_forgets_an_instance_that_was_deleted_long_ago_with_its_attempts_and_operations(
+    database: Database,
+) -> None:
+    old, active = in_cell(database, "deleted", guest_gone=True), in_cell(database, "active", guest_gone=False)
+    operations_of(database, cell_operations).advance(begun(database, cell_operations, old), lambda _connection: Ended())
+    grow_old(database)
+    young = in_cell(database, "deleted", guest_gone=True)
+
+    assert CellDeletedInstances(database, CELL_UUID, KEPT).forget() == 1
+
+    assert left(database, cell_instances) == {active, young}
+    assert left(database, cell_attempts, "instance_uuid") == {active, young}
+    assert left(database, cell_operations) == set()
+
+
+def test_a_cell_keeps_an_instance_whose_guest_a_host_may_have_or_that_is_worked_on(database: Database) -> None:
+    with_guest = in_cell(database, "deleted", guest_gone=False)
+    worked_on = in_cell(database, "deleted", guest_gone=True)
+    begun(database, cell_operations, worked_on)
+    grow_old(database)
+
+    assert CellDeletedInstances(database, CELL_UUID, KEPT).forget() == 0
+    assert CellDeletedInstances(database, OTHER_CELL, KEPT).forget() == 0
+    assert left(database, cell_instances) == {with_guest, worked_on}
+
+
+# --- The super conductor ---------------------------------------------------------------------------------------------
+
+
+def test_the_super_conductor_forgets_what_its_cells_have_forgotten_and_what_no_cell_ever_had(
+    database: Database,
+) -> None:
+    forgotten, known = ordered(database, "deleted"), ordered(database, "deleted")
+    in_dead_cell, in_none = ordered(database, "deleted", OTHER_CELL), ordered(database, "deleted", None)
+    building = ordered(database, "building")
+    for uuid in (forgotten, known):
+        database.write(
+            lambda connection, uuid=uuid: super_migrations.add(
+                connection, uuid, instance_uuid=uuid, cell_uuid=CELL_UUID, kind="migrate", request_id="r"
+            )
+        )
+    grow_old(database)
+    young = ordered(database, "deleted", None)
+    cells = FakeCells({CELL_UUID: {known: "deleted"}})
+
+    assert SuperDeletedInstances(database, cells, KEPT).forget() == 2
+
+    assert left(database, conductor_instances) == {known, in_dead_cell, building, young}
+    assert forgotten not in left(database, conductor_migrations, "instance_uuid")
+    assert known in left(database, conductor_migrations, "instance_uuid")
+    assert in_none not in left(database, conductor_instances)
+    with pytest.raises(errors.InstanceNotFound):
+        database.read(lambda connection: super_records.read(connection, forgotten))
+
+
+def test_the_super_conductor_keeps_an_instance_as_long_as_an_operation_is_about_it(database: Database) -> None:
+    deleted, built = ordered(database, "deleted", None), ordered(database, "deleted", None)
+    operation = begun(database, conductor_operations, deleted)
+    building = begun(database, conductor_operations, ids.fresh(), BUILD)
+    database.write(
+        lambda connection: connection.execute(
+            conductor_instances.update().where(conductor_instances.c.uuid == built).values(operation_uuid=building.uuid)
+        )
+    )
+    grow_old(database)
+    instances = SuperDeletedInstances(database, FakeCells({}), KEPT)
+
+    assert instances.forget() == 0
+
+    for each in (operation, building):
+        operations_of(database, conductor_operations).advance(each, lambda _connection: Ended())
+    database.write(lambda connection: connection.execute(conductor_operations.delete()))
+    assert instances.forget() == 2
+
+
+def test_more_than_one_transaction_forgets_and_what_must_stay_is_not_in_the_way(database: Database) -> None:
+    stuck = {ordered(database, "deleted", OTHER_CELL) for _ in range(5)}
+    for _ in range(20):
+        ordered(database, "deleted", None)
+    # All of one moment: the parts go by the number as well.
+    database.write(lambda connection: connection.execute(conductor_instances.update().values(updated_at=1.0)))
+
+    assert SuperDeletedInstances(database, FakeCells({}), KEPT, at_once=3).forget() == 20
+
+    assert left(database, conductor_instances) == stuck
+
+
+def test_an_instance_is_deleted_once_its_cell_says_so_or_knows_it_no_more(database: Database) -> None:
+    deleted, forgotten = ordered(database, "deleting"), ordered(database, "deleting")
+    under_way, silent = ordered(database, "deleting"), ordered(database, "deleting", OTHER_CELL)
+    not_taken = ordered(database, "deleting")
+    begun(database, conductor_operations, not_taken)
+    cells = FakeCells({CELL_UUID: {deleted: "deleted", under_way: "deleting"}})
+
+    SuperDeletedInstances(database, cells, KEPT, at_once=2).settle()
+
+    def state(uuid: str) -> str:
+        return database.read(lambda connection: super_records.read(connection, uuid)).state
+
+    assert [state(uuid) for uuid in (deleted, forgotten)] == ["deleted", "deleted"]
+    assert {state(uuid) for uuid in (under_way, silent, not_taken)} == {"deleting"}
