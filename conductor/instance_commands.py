@@ -11,7 +11,7 @@ from cliff.show import ShowOne
 
 from conductor.instance_timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait, instance_row
-from moorage import errors, ids, request_words
+from moorage import errors, ids, parts, request_words
 from moorage.amounts import amounts_of, in_words
 from moorage.commands import Configured, shown
 from moorage.messages import (
@@ -79,7 +79,9 @@ class InstanceList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the super conductor."""
         message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted)
-        return INSTANCE_COLUMNS, [instance_row(instance) for instance in self.client("conductor").call(message)]
+        return INSTANCE_COLUMNS, [
+            instance_row(instance) for instance in parts.instances(self.client("conductor"), message)
+        ]
 
 
 class InstanceShow(Configured, ShowOne):

@@ -8,7 +8,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from conductor.instance_timeline import attempt_in_words, explained, moment
-from moorage import errors
+from moorage import errors, parts
 from moorage.commands import Configured, shown
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
@@ -29,7 +29,7 @@ class MigrationList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the super conductor."""
         message = ListMigrations(instance_uuid=parsed_args.instance, ended=parsed_args.all)
-        return MIGRATION_COLUMNS, [migration_row(one) for one in self.client("conductor").call(message)]
+        return MIGRATION_COLUMNS, [migration_row(one) for one in parts.migrations(self.client("conductor"), message)]
 
 
 class MigrationShow(Configured, ShowOne):

@@ -36,20 +36,21 @@ class SuperMigrationView:
     @serves(ListMigrations)
     def list_migrations(self, message: ListMigrations) -> list[Migration]:
         """Answer with migrations, in the order they were asked for."""
-        known = self._database.read(
-            lambda connection: super_migrations.list_all(
-                connection, message.instance_uuid, over=message.ended, request_id=message.request_id
-            )
-        )
+        known = self._database.read(lambda connection: super_migrations.list_all(connection, message))
         shown = self._with_cells(known)
-        return [migration for migration in shown if message.ended or migration.state not in OVER]
+        if message.ended or message.limit is not None:
+            # Whoever asks for a part knows the last one by its being short.
+            return shown
+        return [migration for migration in shown if migration.state not in OVER]
 
     def settle(self) -> None:
         """Record which of the migrations that are not over are so by their cells' word, without being asked.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
-        self._with_cells(self._database.read(lambda connection: super_migrations.list_all(connection, over=False)))
+        self._with_cells(
+            self._database.read(lambda connection: super_migrations.list_all(connection, ListMigrations()))
+        )
 
     def _with_cells(self, known: Sequence[MigrationRecord]) -> list[Migration]:
         """Return the migrations, each with what its cell says; record those that are over by its word."""
@@ -112,6 +113,7 @@ def merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, 
         attempts=best.attempts,
         cell=cell,
         request_id=known.request_id,
+        number=known.number,
         created_at=known.created_at,
         updated_at=max(known.updated_at, best.updated_at),
     )

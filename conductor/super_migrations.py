@@ -11,6 +11,7 @@ from conductor.schema import conductor_operations as operations
 from conductor.steps import PENDING
 from moorage import errors
 from moorage.columns import now
+from moorage.messages import ListMigrations
 from moorage.model import Explanation, Migration, MoveKind
 
 PLACING = "placing"
@@ -79,20 +80,20 @@ def read(connection: Connection, uuid: str) -> MigrationRecord:
 
 def open_of(connection: Connection, instance_uuid: str) -> str | None:
     """Return the migration of an instance that is not over as far as is known here; of several, the last."""
-    found = list_all(connection, instance_uuid, over=False)
+    found = list_all(connection, ListMigrations(instance_uuid=instance_uuid))
     return found[-1].uuid if found else None
 
 
-def list_all(
-    connection: Connection, instance_uuid: str | None = None, *, over: bool = True, request_id: str | None = None
-) -> list[MigrationRecord]:
-    """Return migrations in the order they were asked for, all or those that are not ``over``."""
-    statement = _SHOWN.order_by(migrations.c.id)
-    if request_id is not None:
-        statement = statement.where(migrations.c.request_id == request_id)
-    if instance_uuid is not None:
-        statement = statement.where(migrations.c.instance_uuid == instance_uuid)
-    if not over:
+def list_all(connection: Connection, message: ListMigrations) -> list[MigrationRecord]:
+    """Return migrations in the order they were asked for, all or a part of them."""
+    statement = _SHOWN.order_by(migrations.c.id).limit(message.limit)
+    if message.after is not None:
+        statement = statement.where(migrations.c.id > message.after)
+    if message.request_id is not None:
+        statement = statement.where(migrations.c.request_id == message.request_id)
+    if message.instance_uuid is not None:
+        statement = statement.where(migrations.c.instance_uuid == message.instance_uuid)
+    if not message.ended:
         # Named one by one, so that those which are over are not read.
         statement = statement.where(migrations.c.state.in_((PLACING, MOVING)))
     return [_migration(row) for row in connection.execute(statement)]
@@ -122,6 +123,7 @@ def _migration(row: Row[Any]) -> MigrationRecord:
         reason=None if reason is None else reason.decode(),
         explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
         request_id=row.request_id,
+        number=row.id,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

@@ -11,7 +11,7 @@ from conductor.schema import conductor_operations as operations
 from conductor.steps import MOVE, PENDING, UNSHELVE
 from moorage import errors
 from moorage.columns import now
-from moorage.messages import InstanceBuild
+from moorage.messages import InstanceBuild, ListInstances
 from moorage.model import Explanation, Instance, RequestSpec, Selection
 
 BUILDING = "building"
@@ -231,16 +231,16 @@ def built_by(connection: Connection, uuid: str) -> Sequence[str]:
     return connection.scalars(select(instances.c.operation_uuid).where(instances.c.uuid == uuid)).all()
 
 
-def list_all(
-    connection: Connection, project_id: str | None, deleted: bool, request_id: str | None = None
-) -> list[Instance]:
-    """Return instances as they are known here, in the order they were asked for; of one request, if it is named."""
-    statement = select(instances).order_by(instances.c.id)
-    if request_id is not None:
-        statement = statement.where(instances.c.request_id == request_id)
-    if project_id is not None:
-        statement = statement.where(instances.c.project_id == project_id)
-    if not deleted:
+def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
+    """Return instances as they are known here, in the order they were asked for, all or a part of them."""
+    statement = select(instances).order_by(instances.c.id).limit(message.limit)
+    if message.after is not None:
+        statement = statement.where(instances.c.id > message.after)
+    if message.request_id is not None:
+        statement = statement.where(instances.c.request_id == message.request_id)
+    if message.project_id is not None:
+        statement = statement.where(instances.c.project_id == message.project_id)
+    if not message.deleted:
         statement = statement.where(instances.c.state != DELETED)
     return [_instance(row) for row in connection.execute(statement)]
 
@@ -257,6 +257,7 @@ def _instance(row: Row[Any]) -> Instance:
         explanation=None if row.explanation is None else msgspec.json.decode(row.explanation, type=Explanation),
         request_id=row.request_id,
         last_order=row.order_number,
+        number=row.id,
         created_at=row.created_at,
         updated_at=row.updated_at,
     )

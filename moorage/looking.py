@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec import structs
 from oslo_config import cfg
 
-from moorage import errors
+from moorage import errors, parts
 from moorage.audit import Sight, unanswered, unexplained_residues
 from moorage.inspection import StoreAudit, StrangerGuest, ViewDrift
 from moorage.messages import (
@@ -114,7 +114,7 @@ class Look:
 
     def _instances(self, cells: dict[str, str]) -> list[Instance] | None:
         conductor = self._reach.topic("conductor")
-        instances = self._ask("the instances", lambda: conductor.call(ListInstances()))
+        instances = self._ask("the instances", lambda: parts.instances(conductor, ListInstances()))
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances

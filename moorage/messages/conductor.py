@@ -1,9 +1,11 @@
 """Topic `conductor` of the main bus, served by the super conductor: what is done with servers."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
 
 from moorage.inspection import OperationState, StrangerGuest
-from moorage.messages.basis import Done, InstanceUuids, OrderAfter
+from moorage.messages.basis import MAX_INSTANCES, Done, InstanceUuids, OrderAfter
 from moorage.model import (
     Flavor,
     Image,
@@ -49,15 +51,23 @@ class ShowInstance(Message[Instance], frozen=True, kw_only=True):
 
 
 class ListInstances(Message[list[Instance]], frozen=True, kw_only=True):
-    """The instances in the order they were asked for; deleted ones only on request."""
+    """The instances in the order they were asked for; deleted ones only on request.
+
+    There may be more than a message takes: then part by part, each after the greatest ``number`` of the one before it.
+    A part that is shorter than its limit is the last one. In a part an instance is shown whose cell has just deleted
+    it.
+    """
 
     topic = "conductor"
     method = "list_instances"
-    since: ClassVar = {"request_id": "1.4"}
+    since: ClassVar = {"request_id": "1.4", "limit": "1.6", "after": "1.6"}
     project_id: Name | None = None
     deleted: bool = False
     #: Those that one request has ordered to be built.
     request_id: RequestId | None = None
+    #: How many at most; all, where it is null.
+    limit: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Ownership(Value, frozen=True, kw_only=True):
@@ -257,13 +267,19 @@ class ShowMigration(Message[Migration], frozen=True, kw_only=True):
 
 
 class ListMigrations(Message[list[Migration]], frozen=True, kw_only=True):
-    """The migrations, the oldest first; ended ones only on request."""
+    """The migrations, the oldest first; ended ones only on request.
+
+    In parts as :class:`ListInstances`. In a part a migration is shown that has just ended.
+    """
 
     topic = "conductor"
     method = "list_migrations"
     version = "1.3"
-    since: ClassVar = {"request_id": "1.4"}
+    since: ClassVar = {"request_id": "1.4", "limit": "1.6", "after": "1.6"}
     instance_uuid: Uuid | None = None
     ended: bool = False
     #: The one that a request has ordered.
     request_id: RequestId | None = None
+    #: How many at most; all, where it is null.
+    limit: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] | None = None
+    after: Annotated[int, Meta(ge=0)] | None = None

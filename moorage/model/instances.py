@@ -62,6 +62,8 @@ class Instance(Value, frozen=True, kw_only=True):
     attached: dict[Suffix, AttachedResource] = {}
     #: What was asked for, as it stands by now; only where it was wanted.
     request_spec: RequestSpec | None = None
+    #: The order in which it was asked for; 0 from a release that lists no parts.
+    number: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
 
@@ -92,6 +94,8 @@ class Migration(Value, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     cell: Name | None = None
     request_id: str | None = None
+    #: The order in which it was asked for; 0 from a release that lists no parts.
+    number: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
 

@@ -19,7 +19,7 @@ from conductor.super_move_orders import require_free
 from conductor.super_moves import Preparing, SuperMoves
 from moorage import errors, ids, options
 from moorage.database import Database
-from moorage.messages import DeleteInstance
+from moorage.messages import DeleteInstance, ListMigrations
 from moorage.model import Flavor, RequestSpec
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
@@ -62,8 +62,9 @@ def order(connection: Connection, operations: Operations, uuid: str) -> Operatio
     return begun
 
 
-def listed(database: Database, *words: Any, **more: Any) -> list[str]:
-    return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, *words, **more))]
+def listed(database: Database, **wanted: Any) -> list[str]:
+    message = ListMigrations(**{"ended": True} | wanted)
+    return [each.uuid for each in database.read(lambda c: super_migrations.list_all(c, message))]
 
 
 def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_so(
@@ -89,8 +90,13 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
     assert found.explanation is not None
     assert found.explanation.hosts == 3
     assert listed(database) == [first.uuid, second.uuid]
-    assert listed(database, other) == [second.uuid]
-    assert listed(database, over=False) == [second.uuid]
+    assert listed(database, instance_uuid=other) == [second.uuid]
+    assert listed(database, ended=False) == [second.uuid]
+    # In parts, each after the number of the last of the one before.
+    [part] = database.read(lambda c: super_migrations.list_all(c, ListMigrations(ended=True, limit=1)))
+    assert part.uuid == first.uuid
+    assert listed(database, limit=1, after=part.number) == [second.uuid]
+    assert listed(database, limit=1, after=part.number + 1) == []
     database.write(lambda c: super_migrations.forget(c, [uuid]))
     with pytest.raises(errors.MigrationNotFound):
         database.read(lambda c: super_migrations.read(c, first.uuid))

@@ -3,7 +3,7 @@
 import pytest
 from conductor_builders import FakeScheduler, LosesReplies, World, node, wait_until
 
-from moorage import errors, ids
+from moorage import errors, ids, parts
 from moorage.bus import serves
 from moorage.messages import (
     ListInstances,
@@ -48,6 +48,25 @@ def test_instances_of_one_request_are_placed_in_one_decision_and_listed_in_their
     listed = world.bus.client("conductor").call(ListInstances())
     assert [instance.uuid for instance in listed] == uuids
     assert world.bus.client("conductor").call(ListInstances(project_id="another")) == []
+
+
+def test_a_list_is_asked_for_in_parts_that_fit_into_a_message(world: World) -> None:
+    uuids = world.build(*(ids.fresh() for _ in range(6)))
+    for uuid in uuids:
+        world.becomes(uuid, "active")
+    world.delete(uuids[2])
+    world.becomes(uuids[2], "deleted")
+    left = [uuid for uuid in uuids if uuid != uuids[2]]
+    conductor = world.bus.client("conductor")
+
+    first = conductor.call(ListInstances(limit=2))
+    second = conductor.call(ListInstances(limit=2, after=first[-1].number))
+    assert [each.uuid for each in first + second] == left[:4]
+
+    for at_once in (1, 2, 5, 1000):
+        assert [each.uuid for each in parts.instances(conductor, ListInstances(), at_once)] == left
+        assert [each.uuid for each in parts.instances(conductor, ListInstances(deleted=True), at_once)] == uuids
+    assert parts.instances(conductor, ListInstances(project_id="another"), 2) == []
 
 
 def test_the_same_request_twice_builds_once_and_another_content_is_refused(world: World) -> None:
