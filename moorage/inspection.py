@@ -189,3 +189,5 @@ class PolicyState(Value, frozen=True, kw_only=True):
     broken: dict[str, int] = field(default_factory=dict)
     #: Those that have been broken since a request was decided last: every request since has failed.
     breaking: tuple[str, ...] = ()
+    #: The longest time in seconds that a question to each slow plug-in has taken since the scheduler was started.
+    slow: dict[str, float] = field(default_factory=dict)

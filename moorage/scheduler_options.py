@@ -64,6 +64,13 @@ SCHEDULER = [
         "is no answer. To skip a filter that keeps servers off hosts lets them through.",
     ),
     cfg.FloatOpt(
+        "plugin_timeout",
+        default=5.0,
+        min=0.0,
+        help="Seconds that a plug-in which does not come with Moorage may take over one question, that of all hosts at "
+        "once; 0 for as long as it likes. Then it counts as broken (SlowPlugin).",
+    ),
+    cfg.FloatOpt(
         "view_max_age",
         default=0.1,
         min=0.0,

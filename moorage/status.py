@@ -15,6 +15,7 @@ from moorage import errors, services
 from moorage.broker import mask_url
 from moorage.commands import Configured, positive, shown
 from moorage.database import Database
+from moorage.inspection import PolicyState
 from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
 from moorage.options import main_database, required
@@ -142,13 +143,22 @@ class Status:
         if policy.refused is not None:
             refused = f"the configuration of {policy.refused.age:,.0f} s ago is refused: {policy.refused.reason}"
             yield Line(f"policy of {scheduler}", "wrong", refused)
-        if policy.broken:
-            counts = ", ".join(f"{plugin} {count:,} time(s)" for plugin, count in policy.broken.items())
-            state, detail = "ok", f"broken since it was started: {counts}"
-            if policy.breaking:
-                state = "wrong"
-                detail = f"no request has been decided since it broke: {', '.join(policy.breaking)}; {detail}"
-            yield Line(f"plug-ins of {scheduler}", state, detail)
+        if policy.broken or policy.slow:
+            yield _plugins(scheduler, policy)
+
+
+def _plugins(scheduler: str, policy: PolicyState) -> Line:
+    """Return the line of a scheduler whose plug-ins have been broken or slow."""
+    said = []
+    if policy.breaking:
+        said.append(f"no request has been decided since it broke: {', '.join(policy.breaking)}")
+    if policy.broken:
+        counts = ", ".join(f"{plugin} {count:,} time(s)" for plugin, count in policy.broken.items())
+        said.append(f"broken since it was started: {counts}")
+    if policy.slow:
+        slow = ", ".join(f"{plugin} {seconds:.1f} s" for plugin, seconds in policy.slow.items())
+        said.append(f"slowest answers: {slow}")
+    return Line(f"plug-ins of {scheduler}", "wrong" if policy.breaking else "ok", "; ".join(said))
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:

@@ -4,7 +4,7 @@ What cannot be placed is said only after the view has caught up with the store a
 """
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from moorage.database import Database
 from moorage.messages import SelectDestinations
@@ -19,6 +19,8 @@ from scheduler.picture import Picture
 from scheduler.planning import Plan, Planner, Shortfall
 from scheduler.serving import Refusals
 from scheduler.view import Snapshot
+
+T = TypeVar("T")
 
 
 class Decided(NamedTuple):
@@ -80,6 +82,10 @@ class Deciding:
         self.follower.follow(asked_at - self.max_age)
         self._check_cell(message.request_spec)
         return Decision(self, rules, message, asked_at, read or (lambda: self._circumstances(message)))
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Return what some work of a decision returns; see :meth:`scheduler.faults.Faults.apart` for its errors."""
+        return self.rules.planner.faults.apart(work)
 
     def check_groups(self, request: RequestSpec) -> None:
         """Refuse resource groups that contradict each other, and names that do not exist."""

@@ -29,7 +29,14 @@ class Explaining:
 
     @serves(ExplainRequest)
     def explain(self, message: ExplainRequest) -> Explanation:
-        """Answer :class:`~moorage.messages.ExplainRequest`.
+        """Answer :class:`~moorage.messages.ExplainRequest`; see :meth:`_explained` for its errors.
+
+        :raises SlowPlugin: a filter, weigher or request filter does not come to an end.
+        """
+        return self._deciding.apart(lambda: self._explained(message))
+
+    def _explained(self, message: ExplainRequest) -> Explanation:
+        """Explain a request.
 
         :raises HostNotFound: a host that is to be told of does not exist.
         :raises InvalidRequest: several instances are asked for where one is that exists; or what

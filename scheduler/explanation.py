@@ -121,7 +121,9 @@ class Explainer:
                 stage = filtered.stages[number]
                 found[name] = stage.reason
                 if stage.plugin is not None:
-                    found[name] = funnels.why(stage.name, stage.plugin, self._host(row), self._request)
+                    found[name] = funnels.why(
+                        stage.name, stage.plugin, self._host(row), self._request, self._funnel.faults
+                    )
         return found
 
     def _rows_named(self) -> dict[str, list[int]]:

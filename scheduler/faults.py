@@ -5,10 +5,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, TypeVar
 
 from moorage import errors
 from moorage.plugin import BadValue
+from scheduler.plugin_watch import PluginWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -17,6 +19,9 @@ LOG = logging.getLogger(__name__)
 PLUGIN_FAULTS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 #: With ``broken_plugin = skip`` a plug-in is named in the log no more often than this, in seconds.
 _LOG_INTERVAL = 60.0
+_UNWATCHED: AbstractContextManager[None] = nullcontext()
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -66,16 +71,33 @@ class Faults:
     """What plug-ins have met with; of one request, where they are skipped.
 
     :param skip: whether a plug-in that breaks is left out of the request, which otherwise fails.
+    :param watch: what limits the time of plug-ins; without it, each may take as long as it likes.
     """
 
-    def __init__(self, ledger: Ledger | None = None, *, skip: bool = False) -> None:
+    def __init__(self, ledger: Ledger | None = None, *, skip: bool = False, watch: PluginWatch | None = None) -> None:
         self._ledger = ledger or Ledger()
+        self._watch = watch
         self.skip = skip
         self._skipped: dict[str, str] = {}
 
     def of_one_request(self) -> "Faults":
         """Return the same for a request in which nothing has been skipped yet."""
-        return Faults(self._ledger, skip=True) if self.skip else self
+        return Faults(self._ledger, skip=True, watch=self._watch) if self.skip else self
+
+    def apart(self, work: Callable[[], T]) -> T:
+        """Return what some work returns that asks plug-ins, where those are watched in a thread that can be given up.
+
+        :raises SlowPlugin: a plug-in has not come to an end, and the request is to fail.
+        """
+        return work() if self._watch is None else self._watch.run(work, skip=self.skip)
+
+    def asking(self, what: str, name: str) -> AbstractContextManager[None]:
+        """Ask a plug-in one question; see :meth:`scheduler.plugin_watch.PluginWatch.asking`."""
+        return _UNWATCHED if self._watch is None else self._watch.asking(f"{what} {name}")
+
+    def pausing(self) -> AbstractContextManager[None]:
+        """Do for a plug-in what it cannot be blamed for."""
+        return _UNWATCHED if self._watch is None else self._watch.pausing()
 
     @property
     def skipped(self) -> Mapping[str, str]:
@@ -104,6 +126,8 @@ class Faults:
 
 
 def _error(what: str, name: str, fault: BaseException) -> errors.BrokenPlugin:
+    if isinstance(fault, errors.SlowPlugin):
+        return fault
     if isinstance(fault, BadValue):
         return errors.BadPluginValue(plugin=what, name=name, reason=str(fault))
     return errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__)

@@ -80,7 +80,8 @@ class Funnel:
         """
         for name, plugin in self._filters:
             try:
-                plugin.check(request)
+                with self.faults.asking("filter", name):
+                    plugin.check(request)
             except errors.InvalidRequest:
                 raise
             except PLUGIN_FAULTS as fault:
@@ -97,11 +98,12 @@ class Funnel:
             if self.faults.is_out("filter", name):
                 continue
             try:
-                if not _concerns(Filter, plugin, request):
-                    continue
-                if not left.any():
-                    break
-                left = left & self._mask(plugin, view, request, left)
+                with self.faults.asking("filter", name):
+                    if not _concerns(Filter, plugin, request):
+                        continue
+                    if not left.any():
+                        break
+                    left = left & self._mask(plugin, view, request, left)
             except PLUGIN_FAULTS as fault:
                 self.faults.met("filter", name, fault)
             else:
@@ -118,8 +120,10 @@ class Funnel:
             if self.faults.is_out("filter", name):
                 continue
             try:
-                if _concerns(Filter, plugin, request) and not plugin.passes(host, request):
-                    said.append(why(name, plugin, host, request))
+                with self.faults.asking("filter", name):
+                    passes = not _concerns(Filter, plugin, request) or plugin.passes(host, request)
+                if not passes:
+                    said.append(why(name, plugin, host, request, self.faults))
             except PLUGIN_FAULTS:
                 LOG.warning("The filter %s has no answer for host %s", name, host.service_host, exc_info=True)
                 said.append(f"has no answer of the filter {name}, which is broken")
@@ -142,7 +146,8 @@ class Funnel:
                 if self.faults.is_out("weigher", weigher.name):
                     continue
                 try:
-                    contribution = self._contribution(view, weigher, request, rows)
+                    with self.faults.asking("weigher", weigher.name):
+                        contribution = self._contribution(view, weigher, request, rows)
                 except PLUGIN_FAULTS as fault:
                     self.faults.met("weigher", weigher.name, fault)
                     continue
@@ -206,10 +211,11 @@ class Funnel:
         return scores
 
 
-def why(name: str, plugin: Filter, host: Host, request: RequestSpec) -> str:
+def why(name: str, plugin: Filter, host: Host, request: RequestSpec, faults: Faults) -> str:
     """Return why a filter refuses a host, in words that follow its name; no fault of the plug-in's goes any further."""
     try:
-        said = plugin.why(host, request)
+        with faults.asking("filter", name):
+            said = plugin.why(host, request)
     except PLUGIN_FAULTS:
         LOG.warning("The filter %s cannot say why it refuses host %s", name, host.service_host, exc_info=True)
         return reason_of(plugin)

@@ -62,12 +62,13 @@ class Narrowing:
         :raises BrokenPlugin: a request filter has raised anything else, or has returned something that is no request.
         :raises StoreUnavailable: the host aggregates are needed and cannot be read.
         """
-        cloud = _CloudOfAView(view, lambda: self._aggregates(begun_after))
+        cloud = _CloudOfAView(view, lambda: self._read_aggregates(begun_after))
         for name, plugin in self._filters:
             if self._faults.is_out(_KIND, name):
                 continue
             try:
-                narrower = plugin.narrow(request, cloud)
+                with self._faults.asking(_KIND, name):
+                    narrower = plugin.narrow(request, cloud)
                 if not isinstance(narrower, RequestSpec):
                     raise TypeError(f"it has returned {type(narrower).__name__}, which is no request")
             except RequestRefused as refused:
@@ -82,6 +83,11 @@ class Narrowing:
             else:
                 request = narrower
         return _settled(request)
+
+    def _read_aggregates(self, begun_after: float) -> Sequence[Aggregate]:
+        # A database that is slow is not the request filter's fault.
+        with self._faults.pausing():
+            return self._aggregates(begun_after)
 
 
 class Asking:

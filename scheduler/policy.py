@@ -26,6 +26,7 @@ from scheduler.faults import Faults, Ledger
 from scheduler.funnel import Funnel
 from scheduler.planning import Planner
 from scheduler.plugin_lists import enabled
+from scheduler.plugin_watch import PluginWatch
 from scheduler.plugins import Named, check_names, load_filters, load_request_filters, load_weighers
 
 LOG = logging.getLogger(__name__)
@@ -53,10 +54,11 @@ class Policy:
     described: PolicyState
 
     @classmethod
-    def load(cls, conf: cfg.ConfigOpts, ledger: Ledger) -> "Policy":
+    def load(cls, conf: cfg.ConfigOpts, ledger: Ledger, watch: PluginWatch | None = None) -> "Policy":
         """Return the policy of a configuration.
 
         :param ledger: where it is counted how often a plug-in breaks.
+        :param watch: what limits the time of plug-ins that are not our own.
         :raises ConfigurationError: there is no such plug-in, one cannot be loaded or made with its options' values, or
             a file has an option of plug-ins that none of them has.
         """
@@ -76,7 +78,14 @@ class Policy:
             host_subset_size=settings.host_subset_size,
             broken_plugin=settings.broken_plugin,
         )
-        faults = Faults(ledger, skip=settings.broken_plugin == "skip")
+        plugins: list[Filter | Weigher | RequestFilter] = [
+            *(each.plugin for each in filters),
+            *(each.plugin for each in weighers),
+            *(each.plugin for each in request_filters),
+        ]
+        faults = Faults(
+            ledger, skip=settings.broken_plugin == "skip", watch=watch if any(map(_is_others, plugins)) else None
+        )
         planner = Planner(Funnel(filters, weighers, faults), settings.host_subset_size)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
         return cls(planner, request_filters, faults, described)
@@ -87,6 +96,7 @@ class Policies:
 
     :param conf: what the scheduler was started with; a later one may differ in more than the policy.
     :param ledger: where it is counted how often a plug-in breaks.
+    :param watch: what limits the time of plug-ins.
     :param take: has the decisions that begin from now on go by a policy; must not fail.
     """
 
@@ -95,11 +105,13 @@ class Policies:
         policy: Policy,
         conf: cfg.ConfigOpts,
         ledger: Ledger,
+        watch: PluginWatch,
         take: Callable[[Policy], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = _values(conf)
         self._ledger = ledger
+        self._watch = watch
         self._take = take
         self._clock = clock
         self._lock = threading.Lock()
@@ -117,7 +129,7 @@ class Policies:
             before = self._policy.described.fingerprint
             try:
                 conf = reread()
-                policy = Policy.load(conf, self._ledger)
+                policy = Policy.load(conf, self._ledger, self._watch)
                 needs_restart = _differing(self._started_with, _values(conf))
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))
@@ -144,6 +156,7 @@ class Policies:
                 needs_restart=self._needs_restart,
                 broken=self._ledger.counts(),
                 breaking=self._ledger.breaking(),
+                slow=self._watch.slow(),
             )
 
     def _refuse(self, stays: str, reason: str) -> bool:
@@ -171,6 +184,10 @@ def _version(kind: type) -> str:
 
 #: Where the plug-ins are that come with Moorage: whoever has another version of them has another Moorage.
 _OURS = frozenset({"filters", "weighers"})
+
+
+def _is_others(plugin: Filter | Weigher | RequestFilter) -> bool:
+    return type(plugin).__module__.split(".")[0] not in _OURS
 
 
 @cache

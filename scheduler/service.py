@@ -32,6 +32,7 @@ from scheduler.faults import Ledger
 from scheduler.follow import Follower
 from scheduler.narrowing import Narrowing
 from scheduler.picture import Picture
+from scheduler.plugin_watch import PluginWatch
 from scheduler.plugins import numeric_metadata
 from scheduler.policy import Policies, Policy
 from scheduler.sweep import Sweep
@@ -69,7 +70,7 @@ class SchedulerEndpoint:
         """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
         with self.decisions.one():
             try:
-                answer = self._destinations.select(message)
+                answer = self._destinations.deciding.apart(lambda: self._destinations.select(message))
             except errors.NoValidHost:
                 self._ledger.sound()
                 raise
@@ -147,6 +148,7 @@ class SchedulerService:
         self._name = name
         self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
         self._policies: Policies | None = None
+        self._watch: PluginWatch | None = None
         self._database: Database | None = None
         self._bus: Bus | None = None
         self._servers: list[Service] = []
@@ -164,7 +166,8 @@ class SchedulerService:
         conf = self._conf
         # First what is wrong for good: an unknown plug-in should not have to wait for a database.
         ledger = Ledger()
-        policy = Policy.load(conf, ledger)
+        watch = self._watch = PluginWatch(conf.scheduler.plugin_timeout, ledger.count)
+        policy = Policy.load(conf, ledger, watch)
         database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
@@ -190,7 +193,7 @@ class SchedulerService:
             narrowing = Narrowing(policy.request_filters, aggregates.read, policy.faults)
             destinations.deciding.rules = Rules(policy.planner, narrowing)
 
-        policies = self._policies = Policies(policy, conf, ledger, take)
+        policies = self._policies = Policies(policy, conf, ledger, watch, take)
         endpoint = SchedulerEndpoint(database, destinations, requests, names, ledger)
         endpoints = [
             endpoint,
@@ -214,6 +217,8 @@ class SchedulerService:
         # placement role, which may be this process, takes that report.
         for server in self._servers[:1]:
             server.stop()
+        if self._watch:
+            self._watch.stop()
         for presence in self._presences:
             presence.stop()
         for server in self._servers[1:]:

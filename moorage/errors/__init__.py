@@ -49,6 +49,7 @@ from moorage.errors.fault import (
     BadPluginValue,
     BrokenPlugin,
     InternalError,
+    SlowPlugin,
 )
 from moorage.errors.installation import (
     ConfigurationError,
@@ -144,6 +145,7 @@ __all__ = [
     "SearchBoundReached",
     "ServerGroupNotFound",
     "ServiceNameTaken",
+    "SlowPlugin",
     "StaleOrder",
     "StaleView",
     "StoreRefused",

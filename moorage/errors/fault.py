@@ -22,6 +22,19 @@ class BrokenPlugin(InternalError):
     name: str
 
 
+class SlowPlugin(BrokenPlugin):
+    """The {plugin} {name} has not answered within {seconds} seconds.
+
+    `[scheduler] plugin_timeout` is how long it may take over one question. The log of the service that answered says
+    where it is. Its thread is left behind, and while several hang in it, it is not asked. Disable it, or mend it and
+    start the scheduler anew.
+    """
+
+    code = "moorage.broken_plugin.slow"
+    kind: str = "SlowPlugin"
+    seconds: float
+
+
 class BadPluginValue(BrokenPlugin):
     """The {plugin} {name} cannot go by what it was given: {reason}.
 

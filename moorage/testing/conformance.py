@@ -5,6 +5,7 @@ changes a request or keeps state makes the next decision wrong, and a score that
 """
 
 import copy
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ T = TypeVar("T")
 
 #: How many random samples a check draws; arbitrary, and a matter of tenths of a second.
 _SAMPLES = 200
+#: Seconds that one question about the few hosts of a sample may take. Arbitrary: a sound plug-in needs a thousandth.
+_LONGEST_ANSWER = 0.5
 #: A reason follows the name of a host: "host7 is in another rack".
 _REASON_BEGINS = frozenset({"is", "has", "was", "does"})
 
@@ -111,7 +114,11 @@ def check_request_filter(
         for number, sample in enumerate(samples(words, count)):
             here = clouds[number % len(clouds)]
             with unchanged(sample.view, sample.request, kind.__name__), faultless(kind.__name__, sample.request):
-                narrowed = _narrowed(plugin, sample.request, here)
+                narrowed = _timed(
+                    lambda: _narrowed(plugin, sample.request, here),  # noqa: B023 - called at once
+                    kind.__name__,
+                    len(sample.view),
+                )
             _require(_narrowed(fresh, sample.request, here) == narrowed, f"{kind.__name__} does not repeat its answer")
             changed = changed or narrowed != sample.request
             if isinstance(narrowed, RequestSpec):
@@ -247,8 +254,59 @@ def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[
     for key in getattr(kind, "numeric_metadata", ()):
         _require(isinstance(key, str), f"{kind.__name__} names {key!r} as a key of metadata, which is no text")
     before = copy.deepcopy(given)
+    on_classes = _kept_on_classes(kind)
     yield kind(given), kind(copy.deepcopy(given))
+    for name, value in _kept_on_classes(kind).items():
+        _require(
+            name in on_classes and _same(on_classes[name], value),
+            f"{kind.__name__} has changed {name}, which all schedulers' threads share: it keeps state on its class",
+        )
     _require(given == before, f"{kind.__name__} has changed its settings: {before} have become {given}")
+
+
+def _kept_on_classes(kind: type) -> dict[str, Any]:
+    """Return a copy of the data that a plug-in's classes hold, by class and name; what cannot be copied is itself."""
+    found: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if base.__module__.startswith(("moorage.", "builtins", "abc")):
+            continue
+        for name, value in vars(base).items():
+            if name.startswith(("__", "_abc_")) or callable(value) or hasattr(type(value), "__get__"):
+                continue
+            try:
+                copied = copy.deepcopy(value)
+            except Exception:  # noqa: BLE001 - a lock, say
+                copied = value
+            # What does not equal its copy is known by itself.
+            found[f"{base.__name__}.{name}"] = copied if _same(copied, value) else value
+    return found
+
+
+def _same(before: Any, after: Any) -> bool:
+    try:
+        return before is after or bool(before == after)
+    except Exception:  # noqa: BLE001 - what cannot be compared, as arrays, is compared by what it shows
+        return repr(before) == repr(after)
+
+
+def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
+    """Return an answer; one that took too long twice is too slow, and once it may have been the machine.
+
+    :raises AssertionError: it is.
+    """
+    begun = time.monotonic()
+    answer = ask()
+    seconds = time.monotonic() - begun
+    if seconds > _LONGEST_ANSWER:
+        begun = time.monotonic()
+        ask()
+        seconds = min(seconds, time.monotonic() - begun)
+    _require(
+        seconds <= _LONGEST_ANSWER,
+        f"{name} takes {seconds:.1f} s for a question about {hosts} hosts: a scheduler asks about thousands, and gives "
+        "up after [scheduler] plugin_timeout",
+    )
+    return answer
 
 
 def _check_reason(kind: type[Filter]) -> None:
@@ -263,7 +321,7 @@ def _asked(words: Words | None, count: int, ask: Callable[[Sample], T], name: st
     said = []
     for sample in samples(words or Words(), count):
         with unchanged(sample.view, sample.request, name), faultless(name, sample.request):
-            said.append((sample, ask(sample)))
+            said.append((sample, _timed(lambda: ask(sample), name, len(sample.view))))  # noqa: B023 - called at once
     return said
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -162,6 +163,30 @@ class Counting(Sound):
         return found
 
 
+class Remembering(Sound):
+    """Answers as it should, and keeps for all of its kind whom it has been asked about."""
+
+    asked: ClassVar[list[str]] = []
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        self.asked.append(host.service_host)
+        return super().passes(host, request)
+
+
+class Inventing(Sound):
+    """Puts something onto its class that was not there."""
+
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        type(self).last = host.service_host  # type: ignore[attr-defined]
+        return super().passes(host, request)
+
+
+class Dawdling(Sound):
+    def passes(self, host: Host, request: RequestSpec) -> bool:
+        time.sleep(0.6)
+        return super().passes(host, request)
+
+
 class Scribbling(Sound):
     def passes(self, host: Host, request: RequestSpec) -> bool:
         request.scheduler_hints["seen"] = "yes"
@@ -223,6 +248,9 @@ class NoHelp(Sound):
         (Integers, "mask is no array of . booleans"),
         (Unconcerned, "is not concerned, and refuses hosts"),
         (Counting, "it keeps state"),
+        (Remembering, r"Remembering has changed Remembering.asked, .*: it keeps state on its class"),
+        (Inventing, r"Inventing has changed Inventing.last, .*: it keeps state on its class"),
+        (Dawdling, r"Dawdling takes [0-9.]+ s for a question about \d+ hosts"),
         (Scribbling, "has changed a request"),
         (Writing, "has changed a host"),
         (Speechless, "it follows a host's name"),

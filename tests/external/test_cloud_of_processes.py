@@ -43,7 +43,7 @@ def test_two_schedulers_and_eight_clients_fill_two_cells_exactly_and_the_rest_ar
     with ProcessCloud(rabbitmq_url, mariadb_url) as cloud:
         begin(cloud, "cell1", "cell2")
         for number in (1, 2):
-            cloud.start(f"scheduler{number}", "scheduler")
+            cloud.start(f"scheduler{number}", "scheduler", "--name", f"scheduler{number}")
         for cell in ("cell1", "cell2"):
             cloud.start(f"compute-{cell}", "compute", "--cell", cell, "--agent", f"agent-{cell}", "--fake-hosts", "5")
         cloud.wait_for_hosts(hosts)

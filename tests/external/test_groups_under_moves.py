@@ -126,7 +126,7 @@ def begin(cloud: ProcessCloud) -> None:
     cloud.start("conductor-cell1", "conductor", "--cell", "cell1")
     cloud.start("conductor", "conductor")
     for number in (1, 2):
-        cloud.start(f"scheduler{number}", "scheduler")
+        cloud.start(f"scheduler{number}", "scheduler", "--name", f"scheduler{number}")
     cloud.start("compute", "compute", "--cell", "cell1", "--agent", "agent", "--fake-hosts", str(HOSTS))
     cloud.wait_for_hosts(HOSTS, SECONDS)
 

@@ -55,7 +55,7 @@ def rig(mariadb: MariaDBServer) -> Iterator[Rig]:
 def cloud(rig: Rig, rabbitmq_url: str) -> Iterator[ProcessCloud]:
     with ProcessCloud(rabbitmq_url, rig.url, SETTINGS) as started:
         for name in SCHEDULERS:
-            started.start(name, "scheduler")
+            started.start(name, "scheduler", "--name", name)
         started.wait_for_hosts(len([*ROOMY, TIGHT]))
         yield started
 
