@@ -127,7 +127,9 @@ def snapshot(cloud: TroublesomeCloud) -> Snapshot:
                 guests[guest.attempt_id] = (guest.instance_uuid, host, guest.claim_id, *state)
         finally:
             file.close()
-    return Snapshot(dump(cloud.database, _SIGNS_OF_LIFE), guests)
+    # A claim that is nobody's is recorded as such whenever somebody asks for its owner.
+    records = {name: rows for name, rows in dump(cloud.database, _SIGNS_OF_LIFE).items() if "disowned" not in name}
+    return Snapshot(records, guests)
 
 
 def settle(cloud: TroublesomeCloud) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import operators_work
 from operation_cloud import TroublesomeCloud
 from operation_room import LARGE, Room
 from port_room import PORT, bandwidth
@@ -66,6 +67,7 @@ class Story:
             "shelve": self.shelve,
             "unshelve without room": self.refused_unshelving,
             "unshelve": self.unshelve,
+            "what operators write": lambda: operators_work.work(self.room, self.cloud, self.uuid),
             "evacuate": self.evacuate,
             "restart the agent": self.restart_agent,
             "delete": self.delete,

@@ -1,0 +1,155 @@
+"""What an operator and others write, each write once, so that every mutation of theirs has been sent."""
+
+from contextlib import suppress
+from typing import Any
+
+from operation_cloud import TroublesomeCloud
+from operation_room import Room
+
+from moorage import errors, ids
+from moorage.messages import (
+    AcknowledgeRequests,
+    AddAggregateHost,
+    AttemptsGone,
+    CreateHostAggregate,
+    CreateResourceProvider,
+    CreateServerGroup,
+    DeleteHost,
+    DeleteHostAggregate,
+    DeleteInventories,
+    DeleteInventory,
+    DeleteResourceClass,
+    DeleteResourceProvider,
+    DeleteServerGroup,
+    DeleteTrait,
+    EnsureResourceClass,
+    EnsureTrait,
+    GetAllocations,
+    GetResourceProvider,
+    OwnsClaim,
+    PostAllocations,
+    RecountInventories,
+    RemoveAggregateHost,
+    ReportProviderTree,
+    Reshape,
+    ReshapeByInstructions,
+    SetAggregates,
+    SetHost,
+    SetHostAggregate,
+    SetInventories,
+    SetInventory,
+    SetTraits,
+    SyncHostAggregates,
+    UpdateResourceProvider,
+)
+from moorage.model import (
+    ConsumerAllocations,
+    EndedAttempt,
+    Inventory,
+    MoveInstruction,
+    ProviderAmounts,
+    ReshapedInventories,
+    ServerGroup,
+)
+from moorage.wire import Mutation
+
+_CLASS, _TRAIT = "CUSTOM_TOKEN", "CUSTOM_QUIET"
+
+
+def work(room: Room, cloud: TroublesomeCloud, instance_uuid: str) -> None:
+    """Write to providers, names, aggregates, groups and hosts; and ask who owns a claim."""
+    _providers(cloud)
+    _scheduler(room, cloud)
+    instance = room.show(instance_uuid)
+    _tell(cloud, "conductor", OwnsClaim(**_new(), consumer_uuid=instance_uuid, claim_id=str(instance.claim_id)))
+    ended = next(one for one in instance.attempts if one.state == "ended")
+    _tell(cloud, f"conductor.{instance.cell_uuid}", ReportProviderTree(**_new(), agent="agent-cell1", providers=()))
+    gone = EndedAttempt(host=ended.host, instance_uuid=instance_uuid, attempt_id=ended.attempt_id, claim_id=ids.fresh())
+    _tell(cloud, f"conductor.{instance.cell_uuid}", AttemptsGone(**_new(), agent="agent-cell1", attempts=(gone,)))
+
+
+def _new() -> dict[str, Any]:
+    return {"request_id": ids.fresh()}
+
+
+def _tell(cloud: TroublesomeCloud, topic: str, message: Mutation[Any]) -> Any:
+    return cloud.client(topic).call(message)
+
+
+def _providers(cloud: TroublesomeCloud) -> None:
+    root, child, consumer = ids.fresh(), ids.fresh(), ids.fresh()
+
+    def tell(message: Mutation[Any]) -> Any:
+        return _tell(cloud, "placement", message)
+
+    tell(EnsureResourceClass(**_new(), name=_CLASS))
+    tell(EnsureTrait(**_new(), name=_TRAIT))
+    tell(CreateResourceProvider(**_new(), uuid=root, name=root))
+    tell(CreateResourceProvider(**_new(), uuid=child, name=child, parent_provider_uuid=root))
+    tell(UpdateResourceProvider(**_new(), uuid=child, name=f"{child}-renamed"))
+    tell(SetInventory(**_new(), uuid=root, resource_class=_CLASS, inventory=Inventory(total=8)))
+    made = tell(SetTraits(**_new(), uuid=root, generation=_generation(cloud, root), traits=(_TRAIT,)))
+    tell(SetAggregates(**_new(), uuid=root, aggregates=(ids.fresh(),)))
+    wanted = ConsumerAllocations(
+        allocations={made.uuid: ProviderAmounts(resources={_CLASS: 2})},
+        project_id="p",
+        user_id="u",
+        consumer_type="OTHER",
+        consumer_generation=None,
+    )
+    tell(PostAllocations(**_new(), consumers={consumer: wanted}))
+    tell(RecountInventories(**_new(), provider_uuids=(root,)))
+    instruction = MoveInstruction(from_resource_provider=root, moved_resources={_CLASS: 8}, to_resource_provider=child)
+    tell(ReshapeByInstructions(**_new(), instructions=(instruction,)))
+    generation = _consumer(cloud, consumer)
+    empty = ConsumerAllocations(
+        allocations={}, project_id="p", user_id="u", consumer_type="OTHER", consumer_generation=generation
+    )
+    tell(PostAllocations(**_new(), consumers={consumer: empty}))
+    same = ReshapedInventories(generation=_generation(cloud, child), inventories={_CLASS: Inventory(total=8)})
+    tell(Reshape(**_new(), inventories={child: same}))
+    tell(DeleteInventory(**_new(), uuid=child, resource_class=_CLASS))
+    tell(
+        SetInventories(
+            **_new(), uuid=root, generation=_generation(cloud, root), inventories={_CLASS: Inventory(total=1)}
+        )
+    )
+    tell(DeleteInventories(**_new(), uuid=root))
+    tell(SetTraits(**_new(), uuid=root, generation=_generation(cloud, root), traits=()))
+    for uuid in (child, root):
+        tell(DeleteResourceProvider(**_new(), uuid=uuid))
+    tell(DeleteTrait(**_new(), name=_TRAIT))
+    tell(DeleteResourceClass(**_new(), name=_CLASS))
+    tell(AcknowledgeRequests(**_new(), request_ids=(ids.fresh(),)))
+    group = ServerGroup(uuid=ids.fresh(), policy="affinity")
+    tell(CreateServerGroup(**_new(), group=group, name="group", project_id="p"))
+    tell(DeleteServerGroup(**_new(), uuid=group.uuid))
+
+
+def _scheduler(room: Room, cloud: TroublesomeCloud) -> None:
+    host = room.hosts["alternate"]
+
+    def tell(message: Mutation[Any]) -> Any:
+        return _tell(cloud, "scheduler", message)
+
+    tell(CreateHostAggregate(**_new(), name="fast"))
+    tell(SetHostAggregate(**_new(), aggregate="fast", metadata={"disk": "ssd"}))
+    tell(AddAggregateHost(**_new(), aggregate="fast", service_host=host))
+    tell(SyncHostAggregates(**_new()))
+    tell(RemoveAggregateHost(**_new(), aggregate="fast", service_host=host))
+    tell(DeleteHostAggregate(**_new(), aggregate="fast"))
+    tell(SetHost(**_new(), service_host=host, disabled=True))
+    tell(SetHost(**_new(), service_host=host, disabled=False))
+    tell(SetHost(**_new(), service_host=host, forced_down=True))
+    # Refused where a server is on it.
+    with suppress(errors.InvalidState):
+        tell(DeleteHost(**_new(), service_host=host, dry_run=True))
+    tell(SetHost(**_new(), service_host=host, forced_down=False))
+
+
+def _generation(cloud: TroublesomeCloud, uuid: str) -> int:
+    return cloud.client("placement").call(GetResourceProvider(uuid=uuid)).generation
+
+
+def _consumer(cloud: TroublesomeCloud, uuid: str) -> int:
+    return cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).generation
