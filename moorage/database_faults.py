@@ -13,7 +13,7 @@ _MYSQL_REFUSED = frozenset({1044, 1045, 1049, 1698})
 _MYSQL_TOO_LONG = frozenset({1969, 3024})
 
 #: The server cannot be reached, or the connection to it is lost. From 2000 on the codes are the client's own.
-_MYSQL_UNREACHABLE = frozenset({0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2013, 2014, 2026, 2055, 4031})
+_MYSQL_UNREACHABLE = frozenset({0, 1158, 1159, 1160, 1161, 2002, 2003, 2006, 2012, 2013, 2014, 2026, 2027, 2055, 4031})
 #: It takes no more connections: too many, of this user too many, or this host is blocked.
 _MYSQL_FULL = frozenset({1040, 1129, 1203, 1226})
 #: It is shutting down, starting or off line, or somebody has ended the connection or the statement.
@@ -77,7 +77,8 @@ def is_away(fault: BaseException) -> bool:
     """
     if not isinstance(fault, exc.DBAPIError):
         return False
-    if fault.connection_invalidated:
+    # The driver has no code for an answer that it cannot read, as when a server dies in the middle of one.
+    if fault.connection_invalidated or (isinstance(fault, exc.InternalError) and _code(fault) is None):
         return True
     match _code(fault):
         case ("mysql", code):

@@ -2,15 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import falcon.testing
+import pymysql
 import pytest
-from sqlalchemy import Connection, make_url, select, text
+from sqlalchemy import Connection, exc, make_url, select, text
 from tcp_proxy import TcpProxy
 
 from harness.servers import MariaDBServer
-from moorage import errors
+from moorage import database_faults, errors, options
 from moorage.columns import now
 from moorage.database import Database
+from placement_store.http import wsgi
+from placement_store.schema import MAIN
 
 pytestmark = pytest.mark.servers
 
@@ -37,11 +42,16 @@ def berlin() -> Iterator[MariaDBServer]:
 
 def with_service_user(server: MariaDBServer, name: str) -> str:
     """Create a database with a table, and a user who may not do everything; return the URL."""
-    url = make_url(server.create_database(name))
+    server.create_database(name)
+    server._execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
+    return with_rights_of_a_service(server, name)
+
+
+def with_rights_of_a_service(server: MariaDBServer, name: str) -> str:
+    """Create a user who may only read and write the tables of a database; return the URL."""
     server._execute(f"CREATE OR REPLACE USER {SERVICE}@'127.0.0.1' IDENTIFIED BY 'secret'")
     server._execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}`.* TO {SERVICE}@'127.0.0.1'")
-    server._execute(f"CREATE TABLE `{name}`.seen (n INT) ENGINE = InnoDB")
-    return url.set(username=SERVICE, password="secret").render_as_string(hide_password=False)
+    return make_url(server.url(name)).set(username=SERVICE, password="secret").render_as_string(hide_password=False)
 
 
 def insert(connection: Connection) -> int:
@@ -137,6 +147,42 @@ def test_a_primary_that_is_read_only_for_a_while_is_away_for_writes_alone(
 
     mariadb._execute("SET GLOBAL read_only = 0")
     assert database.write(insert) == mariadb.port
+
+
+def test_http_answers_503_while_the_database_is_read_only(mariadb: MariaDBServer, tmp_path: Path) -> None:
+    url = mariadb.create_database("http_failing_over")
+    schema = Database(url, MAIN.name)
+    MAIN.upgrade(schema)
+    schema.close()
+    as_service = with_rights_of_a_service(mariadb, "http_failing_over")
+    file = tmp_path / "moorage.conf"
+    file.write_text(f"[placement_api]\nauth_strategy = noauth2\n[database]\nconnection = {as_service}\n")
+    made = wsgi.make(options.new(files=[file]), threads=2)
+    api = falcon.testing.TestClient(lambda environ, start_response: made(environ, start_response))
+
+    def create(name: str) -> int:
+        headers = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement latest"}
+        answer = api.simulate_post("/resource_providers", headers=headers, json={"name": name})
+        status: int = answer.status_code
+        return status
+
+    try:
+        assert create("one") == 200
+        mariadb._execute("SET GLOBAL read_only = 1")
+        assert [create("two") for _ in range(3)] == [503] * 3
+        mariadb._execute("SET GLOBAL read_only = 0")
+        assert create("two") == 200
+    finally:
+        mariadb._execute("SET GLOBAL read_only = 0")
+        mariadb.drop_database("http_failing_over")
+
+
+def test_an_answer_that_the_driver_cannot_read_means_away() -> None:
+    torn = pymysql.err.InternalError("Packet sequence number wrong - got 5 expected 1")
+
+    assert database_faults.is_away(exc.InternalError("SELECT 1", None, torn))
+    # A fault of the statement itself, which has a code, means no such thing.
+    assert not database_faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(3, "other")))
 
 
 class _Fails:
