@@ -159,7 +159,7 @@ def test_everything_answers_again_within_40_seconds_of_a_silent_loss(
     assert seconds < LIMIT
     away = {"StoreUnavailable", "Overloaded"}
     # Where a new connection can be made, the true answer has come by then.
-    assert answers <= away if new_too else answers == {"answered"}
+    assert answers <= (away if new_too else {"answered"}), {name: cloud.processes.log(name)[-3000:] for name in lost}
     if new_too:
         assert cloud.ask_all_at_once(*lost) <= away
         for name in lost:
