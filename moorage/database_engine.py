@@ -1,7 +1,7 @@
 """SQLAlchemy engines for MySQL, MariaDB and SQLite: how a connection is set up, and when it is dropped."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine, event
@@ -112,6 +112,9 @@ def _drop_what_is_away(context: ExceptionContext) -> None:
     fault = context.sqlalchemy_exception
     if fault is not None and database_faults.is_away(fault):
         context.is_disconnect = True
+        if context.connection is None and context.engine is not None and database_faults.is_unreachable(fault):
+            # No connection was made, so SQLAlchemy drops none. Those of the pool may be as dead, and cost more to try.
+            context.engine.pool._invalidate(cast(Any, None))  # noqa: SLF001  # marks all that were made before now
 
 
 def _whole(seconds: float) -> int:

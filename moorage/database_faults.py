@@ -89,6 +89,14 @@ def is_away(fault: BaseException) -> bool:
     return False
 
 
+def is_unreachable(fault: BaseException) -> bool:
+    """Tell whether nothing comes from the server, which as far as is known may be said of all connections to it."""
+    match _code(fault):
+        case ("mysql", code):
+            return code in _MYSQL_UNREACHABLE
+    return False
+
+
 def is_refused(fault: BaseException) -> bool:
     """Tell whether the server does not let this user into this database, as it will not the next time either."""
     match _code(fault):

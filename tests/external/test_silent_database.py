@@ -91,6 +91,22 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up_at_the_han
     assert timed(database) < ANSWER
 
 
+def test_after_a_hand_shake_that_has_gone_silent_no_older_connection_is_tried(
+    proxy: TcpProxy, database: Database
+) -> None:
+    database.engine.dispose()
+    with database.engine.connect() as older:
+        older.scalar(text("SELECT 1"))
+        older.rollback()
+        proxy.go_silent(new_too=True)
+        with ThreadPoolExecutor(1) as threads:
+            reading = threads.submit(timed, database)  # which must make a connection, because the older one is in use
+            threading.Event().wait(CONNECT / 2)
+            older.close()
+            proxy.resume()
+            assert reading.result(30) < ANSWER
+
+
 def test_a_statement_that_takes_too_long_is_ended_and_is_no_loss_of_the_connection(
     proxy: TcpProxy, database: Database
 ) -> None:
