@@ -9,6 +9,7 @@ from operation_basis import (
     ANSWERS,
     ANY,
     AS_IT_WAS,
+    CONFIRM,
     DELETE,
     MOVES,
     STOPPING,
@@ -54,16 +55,27 @@ def _released_under_way() -> Iterator[Row]:
 
 def _arrived(operation: str) -> Iterator[Row]:
     well = WELL[operation]
-    yield ends_well(operation, "others write to the migration before the source is released", ALL)
+    trouble = "others write to the migration before the source is released"
+    yield Row(operation, trouble, ("fail",), _waiting("confirming"), CONFIRM, well, pending="confirm")
+    yield ends_well(operation, trouble, ("retry", "combine"))
     yield ends_well(operation, "others take away what the migration holds before the source is released")
     left = replace(well, holds=f"{well.holds}; residue: source + licence")
     yield Row(operation, "the source's host does not answer, and others write to the residue", ANY, left, ANSWERS, well)
 
 
+def _waiting(state: str) -> Stand:
+    """Return how a server stands whose move cannot be ended, because others have written to its migration."""
+    return Stand("moved on the destination", state, "instance: destination; migration: source + licence")
+
+
 def _ends() -> Iterator[Row]:
     trouble = "others write to the migration before the end of the move"
-    yield ends_well("confirm", trouble, ALL)
-    yield ends_well("revert", trouble, ALL, with_licence(WELL["revert"]))
+    for operation, state, well in (
+        ("confirm", "confirming", WELL["confirm"]),
+        ("revert", "reverting", with_licence(WELL["revert"])),
+    ):
+        yield Row(operation, trouble, ("fail",), _waiting(state), AGAIN, well, pending=operation)
+        yield ends_well(operation, trouble, ("retry", "combine"), well)
     before = "others write to the migration before the source is given back"
     yield ends_well("abort", before, ALL, with_licence(WELL["abort"]))
     taken = "others take away what the migration holds before the end of the move"
