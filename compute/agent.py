@@ -72,10 +72,12 @@ class ComputeAgent:
     def build(self, message: BuildOnHost) -> Done:
         """Take an attempt up; one that is in hand is not begun twice, one that has ended repeats its report.
 
-        :raises HostNotFound: the host is not this agent's.
+        :raises HostNotFound: the host is not this agent's, or has no such node.
         :raises NoReply: the host is dead.
         """
         self.require(message)
+        if message.node is not None and not self._driver.has_node(message.host, message.node):
+            raise errors.HostNotFound(name=f"{message.host} with node {message.node}")
         guest = words.guest(message)
         attempt = self.attempts.take_up(guest)
         if attempt is None:

@@ -44,6 +44,9 @@ class GuestSpec:
     #: is its pre-check; any other's was stopped on its source, or is on a host that is down. The source may be this
     #: very host: the old guest is another attempt's, and keeps what it holds until it is destroyed.
     moving: MovingGuest | None = None
+    #: The claimed one of the host's nodes, as :meth:`Driver.hosts` names them: where a host has several, the guest is
+    #: made on this one. Null from a cell conductor of a former release.
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,10 @@ class Driver(ABC):
     def has_host(self, host: str) -> bool:
         """Tell whether ``host`` is one of the driver's."""
         return any(host == report.service_host for report in self.hosts())
+
+    def has_node(self, host: str, node: str) -> bool:
+        """Tell whether ``node`` is one of the nodes of ``host``."""
+        return any((host, node) == (report.service_host, report.nodename) for report in self.hosts())
 
     def is_alive(self, host: str) -> bool:
         """Tell whether ``host`` is one that can take work now."""

@@ -7,7 +7,8 @@ each answer names the hosts that are to return before they count as up.
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from compute.cell_client import CellClient, Interrupted
@@ -54,20 +55,28 @@ class Reporter:
         self._service = service
         self._introduced: str | None = None
         self._ended = threading.Event()
-        self._hosts: dict[str, HostReport] = {}
+        self._lock = threading.Lock()
+        #: As the cell has them, by service host and node.
+        self._hosts: dict[tuple[str, str], HostReport] = {}
+        #: Hosts that the schedulers do not know, and whether the cell has lost all: the next report begins anew with
+        #: them, because its thread alone uses the tracker.
+        self._undescribed: set[str] = set()
+        self._lost_all = False
 
     def report(self) -> None:
-        """Tell everything once; what the cell does not answer to is repeated, with the same ids, until :meth:`stop`.
+        """Describe hosts; what the cell does not answer to is repeated, with the same ids, until :meth:`stop`."""
+        with context.bound(service=self._service), suppress(Interrupted):
+            self._begin_anew()
+            self._introduce()
+            self._tracker.track()
+            self._tell_hosts()
 
-        :raises Unavailable: nobody has taken the word of who is alive; the next report has a newer one.
+    def beat(self) -> None:
+        """Report once which of the described hosts are alive.
+
+        :raises Unavailable: nobody has taken it; the next report has a newer one.
         """
         with context.bound(service=self._service):
-            try:
-                self._introduce()
-                self._tracker.track()
-                self._tell_hosts()
-            except Interrupted:
-                return
             self._tell_alive()
 
     def stop(self) -> None:
@@ -98,33 +107,42 @@ class Reporter:
             # A message of an earlier process, or of another one of this name, has come first, and counts as newer.
             if self._numbering.begin_anew(str(message.incarnation)):
                 LOG.warning("The cell takes another process for agent %s: all hosts are described anew", message.agent)
-                self._hosts.clear()
-                self._tracker.forget()
+                self._lost_all = True
             return
-        if answer.undescribed:
-            self._describe_anew(answer.undescribed)
+        with self._lock:
+            asked = {*answer.undescribed} & {host for host, _node in self._hosts} - self._undescribed
+            self._undescribed |= asked
+        if asked:
+            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(asked))
         self._returns.note(answer.returning, answer.lives)
 
-    def _describe_anew(self, names: Collection[str]) -> None:
-        known = [self._hosts.pop(name) for name in names if name in self._hosts]
-        if known:
-            LOG.warning("%d host(s) are not known to the schedulers, and are described anew", len(known))
-            self._tracker.forget(known)
+    def _begin_anew(self) -> None:
+        """Rely on nothing that the cell or the schedulers have lost."""
+        with self._lock:
+            lost = [self._hosts.pop(key) for key in list(self._hosts) if key[0] in self._undescribed]
+            self._undescribed.clear()
+            if self._lost_all:
+                self._hosts.clear()
+        self._tracker.forget(lost)
+        if self._lost_all:
+            self._tracker.forget()
+            self._lost_all = False
 
     def _tell_hosts(self) -> None:
-        new = [
-            report
-            for report in self._driver.hosts()
-            if self._tracker.is_told(report) and self._hosts.get(report.service_host) != report
-        ]
+        with self._lock:
+            new = [
+                report
+                for report in self._driver.hosts()
+                if self._tracker.is_told(report) and self._hosts.get(_key(report)) != report
+            ]
         for batch in _batches(new, _HOSTS_AT_ONCE):
             self._describe(batch)
 
     def _describe(self, batch: Sequence[HostReport]) -> None:
         """Describe hosts; a batch that is refused is halved, so that a bad member keeps none of the others out."""
         # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
-        started = tuple(report.service_host for report in batch if report.service_host not in self._hosts)
-        message = self._message(hosts=tuple(batch), started=started)
+        new = dict.fromkeys(report.service_host for report in batch if _key(report) not in self._hosts)
+        message = self._message(hosts=tuple(batch), started=tuple(new))
         try:
             with context.bound(request_id=message.request_id):
                 answer = self._cell.until_answered(message, self._ended, timeout=_PATIENCE)
@@ -137,21 +155,28 @@ class Reporter:
                 self._describe(half)
         else:
             if not answer.superseded:
-                self._hosts.update((report.service_host, report) for report in batch)
+                with self._lock:
+                    self._hosts.update((_key(report), report) for report in batch)
             self._take(message, answer)
 
     def _tell_alive(self) -> None:
         # Sent once: repeated, it would be a lie by the time it arrived.
-        alive = sorted(name for name in self._driver.alive() if name in self._hosts)
+        with self._lock:
+            described = frozenset(host for host, _node in self._hosts)
+        alive = sorted(name for name in self._driver.alive() if name in described)
         for batch in _batches(alive, _NAMES_AT_ONCE):
             message = self._message(alive=tuple(batch))
             try:
                 self._take(message, self._cell.once(message, timeout=_PATIENCE))
             except errors.HostNotFound as lost:
-                LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
-                self._hosts.clear()
-                self._tracker.forget()
+                if not self._lost_all:
+                    LOG.warning("The cell has lost its hosts, which are all described anew: %s", lost)
+                self._lost_all = True
                 return
+
+
+def _key(report: HostReport) -> tuple[str, str]:
+    return report.service_host, report.nodename
 
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -17,7 +17,7 @@ from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
 from moorage import errors, logs
 from moorage.bus import Bus
-from moorage.messages import ListCells
+from moorage.messages import ListCells, reports_topic
 from moorage.model import Cell
 from moorage.service import Periodic, until_available
 
@@ -54,6 +54,7 @@ class ComputeService:
             begun.callback(driver.close)
             driver.start()
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
+            reports_client = CellClient(bus.client(reports_topic(cell.uuid)))
             agent = ComputeAgent(driver, client, self._conf.compute.workers)
             farewell: float = self._conf.compute.stop_timeout
             begun.callback(agent.stop, farewell)
@@ -66,17 +67,22 @@ class ComputeService:
             orders.start()
             server.start()
             name = logs.service_name(self._conf)
-            returns = Returns(driver, client, agent, name)
+            returns = Returns(driver, reports_client, agent, name)
             begun.callback(returns.stop, farewell)
             returns.start()
             at_any_report: bool = self._conf.compute.reshape_at_any_report
             numbering = Numbering()
             tracker = Tracker(driver, client, numbering, reshape_at_any_report=at_any_report)
-            reporter = Reporter(driver, client, tracker, returns, numbering, name)
-            reports = Periodic("Report of hosts", reporter.report, self._conf.compute.report_interval)
-            begun.callback(reports.stop)
-            begun.callback(reporter.stop)
-            reports.start()
+            reporter = Reporter(driver, reports_client, tracker, returns, numbering, name)
+            interval: float = self._conf.compute.report_interval
+            for periodic in (
+                Periodic("Report of hosts", reporter.report, interval),
+                # In a thread of its own: a report waits for as long as the placement role is away.
+                Periodic("Heartbeats of hosts", reporter.beat, interval),
+            ):
+                begun.callback(periodic.stop)
+                begun.callback(reporter.stop)
+                periodic.start()
             self._running = begun.pop_all()
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
 

@@ -31,6 +31,7 @@ def guest_spec(order: BuildOnHost) -> GuestSpec:
         resources=order.resources,
         allocation_request=order.allocation_request,
         moving=order.moving,
+        node=order.node,
     )
 
 

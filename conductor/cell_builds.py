@@ -89,6 +89,7 @@ class CellBuilds:
             resources=selection.resources,
             allocation_request=_if_divided(selection),
             moving=moving,
+            node=selection.nodename,
         )
 
     def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> Record:

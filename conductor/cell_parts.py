@@ -139,9 +139,15 @@ class CellParts:
             HealOrders(requests, records, operations, self._holds),
             self._holds,
             CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),
-            self.hosts,
-            CellReturns(database, records, operations, worker, self.hosts, self._courses, self._cleanings),
+            *self.reports(worker),
             CellClaims(database, records, self._migrations, operations, self.disowned),
             CellProviders(database, self.scope["cell_uuid"], placement),
             CellInspection(database, records, self._migrations, OperationStates(cell_operations, self.scope)),
         ]
+
+    def reports(self, worker: Worker) -> list[object]:
+        """Return what keeps hosts up, and has those that were away return: it needs the cell's database alone."""
+        returns = CellReturns(
+            self._database, self._records, self._operations, worker, self.hosts, self._courses, self._cleanings
+        )
+        return [self.hosts, returns]

@@ -43,13 +43,16 @@ from conductor.worker import Worker
 from moorage import errors, logs
 from moorage.bus import Bus, BusServer
 from moorage.database import Database
-from moorage.messages import ListCells
+from moorage.messages import REPORTS_TOPIC, ListCells, reports_topic
 from moorage.model import Cell
 from moorage.options import main_database
 from moorage.presence import Presence
 from moorage.requests import StoredRequests
 from moorage.retention import Retention
 from moorage.service import until_available
+
+#: Threads for the reports of agents. Arbitrary: they wait for nothing but the database.
+_REPORT_THREADS = 4
 
 
 class _Conductor:
@@ -199,7 +202,7 @@ class CellConductor(_Conductor):
         forget = forgetting(database, requests, parts.disowned, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
         loads = CellLoads(conf, database, cell.uuid)
-        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client("scheduler"), service)
+        forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client(REPORTS_TOPIC), service)
 
         endpoints = parts.endpoints(requests, worker, bus.client("placement"))
         server = cell_bus.server(f"conductor.{cell.uuid}", self._name, endpoints, conf.rpc.threads)
@@ -209,6 +212,9 @@ class CellConductor(_Conductor):
         worker.start()
         opened.callback(forwarder.stop)
         forwarder.start()
+        reports = cell_bus.server(reports_topic(cell.uuid), self._name, parts.reports(worker), _REPORT_THREADS)
+        opened.callback(reports.stop)
+        reports.start()
         self._serve(opened, server, Presence(conf, bus, "cell conductor", self._name, cell.uuid))
 
     def _cell(self, bus: Bus) -> Cell:

@@ -11,7 +11,16 @@ from sqlalchemy import Connection, exc
 from moorage import errors, options
 from moorage.bus import Bus, serves
 from moorage.database import Database
-from moorage.messages import DeleteHost, Done, HostsRegistered, ListHosts, ReportHosts, SelectDestinations, SetHost
+from moorage.messages import (
+    REPORTS_TOPIC,
+    DeleteHost,
+    Done,
+    HostsRegistered,
+    ListHosts,
+    ReportHosts,
+    SelectDestinations,
+    SetHost,
+)
 from moorage.model import HostState, Selection
 from moorage.presence import Presence
 from moorage.requests import StoredRequests
@@ -45,37 +54,15 @@ _REPORT_TRIES = 3
 #: A scheduler that was away for longer than this finds what it missed by comparing everything.
 _FEED_KEPT_SECONDS = 3600.0
 _PRUNE_INTERVAL = 60.0
+#: Threads for the reports of cells. Arbitrary: a cell reports every few seconds, and waits for the answer.
+_REPORT_THREADS = 2
 
 
-class SchedulerEndpoint:
-    """The methods of topic ``scheduler``."""
+class HostReports:
+    """What cells report, served on a topic of its own; agents and cells of former releases use the others."""
 
-    def __init__(
-        self,
-        database: Database,
-        destinations: Destinations,
-        requests: StoredRequests,
-        names: ResourceClassNames,
-        ledger: Ledger,
-    ) -> None:
-        self._database = database
-        self._destinations = destinations
+    def __init__(self, requests: StoredRequests) -> None:
         self._requests = requests
-        self._names = names
-        self._ledger = ledger
-        self.decisions = UnderWay()
-
-    @serves(SelectDestinations)
-    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
-        with self.decisions.one():
-            try:
-                answer = self._destinations.deciding.apart(lambda: self._destinations.select(message))
-            except errors.NoValidHost:
-                self._ledger.sound()
-                raise
-            self._ledger.sound()
-            return answer
 
     @serves(ReportHosts)
     def report_hosts(self, message: ReportHosts) -> HostsRegistered:
@@ -95,6 +82,37 @@ class SchedulerEndpoint:
             return reports.write(connection, message)
 
         return until_settled(lambda: self._requests.once(message, work).result)
+
+
+class SchedulerEndpoint(HostReports):
+    """The methods of topic ``scheduler``."""
+
+    def __init__(
+        self,
+        database: Database,
+        destinations: Destinations,
+        requests: StoredRequests,
+        names: ResourceClassNames,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__(requests)
+        self._database = database
+        self._destinations = destinations
+        self._names = names
+        self._ledger = ledger
+        self.decisions = UnderWay()
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
+        with self.decisions.one():
+            try:
+                answer = self._destinations.deciding.apart(lambda: self._destinations.select(message))
+            except errors.NoValidHost:
+                self._ledger.sound()
+                raise
+            self._ledger.sound()
+            return answer
 
     @serves(ListHosts)
     def list_hosts(self, message: ListHosts) -> list[HostState]:
@@ -150,6 +168,7 @@ class SchedulerService:
         self._policies: Policies | None = None
         self._watch: PluginWatch | None = None
         self._database: Database | None = None
+        self._report_database: Database | None = None
         self._bus: Bus | None = None
         self._servers: list[Service] = []
         self._periodics: list[Periodic] = []
@@ -227,13 +246,20 @@ class SchedulerService:
             periodic.stop()
         if self._bus:
             self._bus.close()
-        if self._database:
-            self._database.close()
+        for database in (self._report_database, self._database):
+            if database:
+                database.close()
 
     def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> Bus:
         conf = self._conf
         bus = self._bus = Bus(conf)
-        self._servers = [bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads)]
+        # With connections of its own: whatever the placement role and decisions wait for, hosts stay up.
+        own = self._report_database = Database.configured(conf, pool_size=_REPORT_THREADS)
+        reports = HostReports(StoredRequests(own, schema.requests))
+        self._servers = [
+            bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads),
+            bus.server(REPORTS_TOPIC, self._name, [reports], threads=_REPORT_THREADS),
+        ]
         if conf.scheduler.serve_placement:
             self._servers.append(PlacementRole(conf, self._name, bus, database, names))
         for server in self._servers:

@@ -38,6 +38,7 @@ from moorage.messages import (
     ReturnHosts,
     StartOnHost,
     StopOnHost,
+    reports_topic,
 )
 from moorage.model import (
     Cell,
@@ -256,6 +257,7 @@ class Surroundings:
         self._servers = [
             self.bus.server("placement", "p1", [self.placement], 2),
             self.bus.server(f"conductor.{CELL.uuid}", "c1", [cell], 8),
+            self.bus.server(reports_topic(CELL.uuid), "c1", [cell], 8),
         ]
         for server in self._servers:
             server.start()

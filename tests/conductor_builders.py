@@ -19,6 +19,7 @@ from moorage import context, errors, ids
 from moorage.bus import Bus, BusServer, serves
 from moorage.database import Database
 from moorage.messages import (
+    REPORTS_TOPIC,
     BuildInstances,
     DeleteInstance,
     HostsRegistered,
@@ -160,10 +161,12 @@ class World:
         return f"compute.{CELL_1.uuid}"
 
     def serve(self, topic: str, service: object, server: str = "fake") -> None:
-        if topic in self.servers:
-            self.servers.pop(topic).stop()
-        self.servers[topic] = self.bus.server(topic, server, [service], 4)
-        self.servers[topic].start()
+        # Schedulers take reports on a topic of their own too.
+        for each in (topic, REPORTS_TOPIC) if topic == "scheduler" else (topic,):
+            if each in self.servers:
+                self.servers.pop(each).stop()
+            self.servers[each] = self.bus.server(each, server, [service], 4)
+            self.servers[each].start()
 
     def start(self, name: str, called: str | None = None) -> None:
         called = called or name

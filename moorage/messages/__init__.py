@@ -8,8 +8,10 @@ from moorage.messages.basis import (
     MAX_INSTANCES,
     MAX_LISTED,
     MAX_SELECTIONS,
+    REPORTS_TOPIC,
     Done,
     InstanceUuids,
+    reports_topic,
 )
 from moorage.messages.cell import (
     AcceptInCell,
@@ -171,6 +173,7 @@ __all__ = [
     "MAX_INSTANCES",
     "MAX_LISTED",
     "MAX_SELECTIONS",
+    "REPORTS_TOPIC",
     "AbortMigration",
     "AcceptClaim",
     "AcceptInCell",
@@ -313,4 +316,5 @@ __all__ = [
     "UnshelveInstance",
     "UpdateResourceProvider",
     "ViewCaughtUp",
+    "reports_topic",
 ]

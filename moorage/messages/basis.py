@@ -17,6 +17,10 @@ MAX_LISTED = 10_000
 #: 16 MiB of a stored answer.
 MAX_SELECTIONS = 10_000
 
+#: Where hosts' reports are served: beside the topics of the scheduler and of cell conductors, in threads of their own.
+#: Whatever those wait for makes no host look dead. Former releases report to those topics, which serve reports too.
+REPORTS_TOPIC = "reports"
+
 InstanceUuids = Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
@@ -47,3 +51,8 @@ class NumberedOrder(Mutation[R], Generic[R], frozen=True, kw_only=True):
     instance_uuid: Uuid
     #: Null from a super conductor of a former release: nothing is compared then.
     order_number: Count | None = None
+
+
+def reports_topic(cell_uuid: str) -> str:
+    """Return the topic of the reports of a cell's agents."""
+    return f"{REPORTS_TOPIC}.{cell_uuid}"

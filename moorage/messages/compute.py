@@ -22,7 +22,9 @@ class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
 
     topic = "compute"
     method = "build_instance"
-    since: ClassVar = {"allocation_request": "1.1", "moving": "1.3"}
+    since: ClassVar = {"allocation_request": "1.1", "moving": "1.3", "node": "1.6"}
+    #: An agent of a former release builds on whichever node it takes for the host's.
+    guards: ClassVar = frozenset({"node"})
     host: Name
     instance_uuid: Uuid
     attempt_id: Uuid
@@ -34,6 +36,8 @@ class BuildOnHost(Mutation[Done], frozen=True, kw_only=True):
     allocation_request: AllocationRequest | None = None
     #: The guest is moved here: a live migration's arrives running, any other's was stopped on its source.
     moving: MovingGuest | None = None
+    #: The claimed one of the host's nodes. Null from a cell conductor of a former release.
+    node: Name | None = None
 
 
 class DestroyOnHost(Mutation[Done], frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ def test_an_instance_is_placed_handed_over_and_built_under_one_request_id(world:
     assert world.scheduler.asked[0].num_alternates == 2
     assert world.scheduler.asked[0].owner == "conductor"
     assert world.agent.taken[0].resources == {"VCPU": 1, "MEMORY_MB": 1024}
+    assert (world.agent.taken[0].host, world.agent.taken[0].node) == ("a", "a")
     assert world.pending("conductor") == world.pending("cell") == 0
 
 

@@ -11,6 +11,7 @@ from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
 from moorage import errors, ids
 from moorage.bus import serves
 from moorage.messages import (
+    REPORTS_TOPIC,
     HostsRegistered,
     HostsReported,
     NumberedDescription,
@@ -55,7 +56,8 @@ def test_a_description_with_a_name_that_ends_with_a_blank_is_refused_by_its_plac
 
 
 def test_what_no_scheduler_has_heard_is_told_when_one_is_back(world: World) -> None:
-    world.servers.pop("scheduler").stop()
+    for topic in ("scheduler", REPORTS_TOPIC):
+        world.servers.pop(topic).stop()
     cell = world.bus.client(f"conductor.{CELL_1.uuid}")
     cell.call(ReportHostsInCell(request_id=ids.fresh(), agent="agent", hosts=(report("a"),)))
     time.sleep(0.5)
