@@ -15,9 +15,9 @@ from compute.reports import Reporter
 from compute.returns import Returns
 from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
-from moorage import errors, logs
+from moorage import logs
 from moorage.bus import Bus
-from moorage.messages import ListCells, reports_topic
+from moorage.messages import LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service import Periodic, until_available
 
@@ -106,7 +106,14 @@ class ComputeService:
         self._running.close()
 
     def _cell_bus(self, begun: ExitStack) -> tuple[Bus, Cell]:
-        """Return the cell of this agent, and its bus: the main one, unless the cell has its own."""
+        """Return the cell of this agent, and its bus: the main one, unless the cell has its own.
+
+        An agent that is configured with the uuid of its cell is on the cell's bus, and asks nobody.
+        """
+        if self._conf.compute.cell_uuid:
+            own = Bus(self._conf)
+            begun.callback(own.close)
+            return own, Cell(uuid=self._conf.compute.cell_uuid, name=self._cell_name)
         with ExitStack() as asking:
             main = Bus(self._conf)
             asking.callback(main.close)
@@ -120,8 +127,5 @@ class ComputeService:
 
     def _find_cell(self, main: Bus) -> Cell:
         placement = main.client("placement", timeout=min(_FIRST_PATIENCE, self._conf.rpc.call_timeout))
-        cells = until_available(lambda: placement.call(ListCells()), "the placement role to name the cells")
-        for cell in cells:
-            if cell.name == self._cell_name:
-                return cell
-        raise errors.CellNotFound(name=self._cell_name)
+        message = LocateCell(name=self._cell_name)
+        return until_available(lambda: placement.call(message), f"the placement role, to learn of cell {message.name}")

@@ -81,7 +81,9 @@ class Cells:
         with self._lock:
             known = self._cells.get(uuid)
         if known is None:
-            listed = {cell.uuid: cell for cell in self._main.client("placement").call(ListCells())}
+            listed = {
+                cell.uuid: cell for cell in self._main.client("placement").call(ListCells(without_databases=True))
+            }
             with self._lock:
                 self._cells = listed
             known = listed.get(uuid)
@@ -118,7 +120,8 @@ class Cells:
                 LOG.warning("Cell %s is left out: %s", cell.name, fault)
                 return fault
 
-        cells = self._main.client("placement", timeout=self.patience).call(ListCells())
+        placement = self._main.client("placement", timeout=self.patience)
+        cells = placement.call(ListCells(without_databases=True))
         if not cells:
             return [], []
         with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:

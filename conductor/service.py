@@ -40,10 +40,10 @@ from conductor.super_targets import Targets
 from conductor.super_unshelves import SuperUnshelves
 from conductor.super_view import SuperView
 from conductor.worker import Worker
-from moorage import errors, logs
+from moorage import logs
 from moorage.bus import Bus, BusServer
 from moorage.database import Database
-from moorage.messages import REPORTS_TOPIC, ListCells, reports_topic
+from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.options import main_database
 from moorage.presence import Presence
@@ -218,10 +218,8 @@ class CellConductor(_Conductor):
         self._serve(opened, server, Presence(conf, bus, "cell conductor", self._name, cell.uuid))
 
     def _cell(self, bus: Bus) -> Cell:
-        for cell in bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0)).call(ListCells()):
-            if cell.name == self._cell_name:
-                return cell
-        raise errors.CellNotFound(name=self._cell_name)
+        placement = bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0))
+        return placement.call(LocateCell(name=self._cell_name, with_database=True))
 
 
 def _records_kept(conf: cfg.ConfigOpts) -> float:

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import threading
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 import psutil
@@ -190,6 +191,10 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
         """Return the URL under which SQLAlchemy reaches a database of this server."""
         return f"mysql+pymysql://{USER}:{self.password}@127.0.0.1:{self.port}/{database}?charset=utf8mb4"
 
+    def execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
+        """Execute one statement as the user who may do anything, and commit."""
+        return self._execute(statement, *values)
+
     def _execute(self, statement: str, *values: object) -> tuple[tuple[object, ...], ...]:
         # It offers no TLS, and PyMySQL would read all certificates of the machine to be ready for it.
         connection = pymysql.connect(
@@ -197,6 +202,7 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
         )
         with connection, connection.cursor() as cursor:
             cursor.execute(statement, values)
+            connection.commit()
             return cursor.fetchall()
 
     def _prepare(self, directory: pathlib.Path) -> None:
@@ -241,6 +247,20 @@ class RabbitMQServer(_Server, RabbitMQDriver):  # type: ignore[misc]
         allowed = f'rabbit_auth_backend_internal:set_permissions({user}, {vhost}, <<".*">>, <<".*">>, <<".*">>, {user})'
         self.rabbitmqctl(self.nodename, ["eval", f"ok = rabbit_vhost:add({vhost}, {user}), ok = {allowed}."])
         return self._url(name)
+
+    def add_user(self, name: str, password: str, vhosts: Sequence[str]) -> None:
+        """Create a user who may do anything in these virtual hosts, and nothing in others."""
+        user, everything = f'<<"{name}">>', ", ".join(['<<".*">>'] * 3)
+        steps = [f'rabbit_auth_backend_internal:add_user({user}, <<"{password}">>, {user})']
+        steps += [
+            f'rabbit_auth_backend_internal:set_permissions({user}, <<"{vhost}">>, {everything}, {user})'
+            for vhost in vhosts
+        ]
+        self.rabbitmqctl(self.nodename, ["eval", ", ".join(steps) + "."])
+
+    def url_of(self, vhost: str) -> str:
+        """Return the URL of a virtual host, for the user who may do anything."""
+        return self._url(vhost)
 
     def _url(self, vhost: str) -> str:
         return f"rabbit://{USER}:{self.password}@127.0.0.1:{self.port}/{vhost}"

@@ -7,6 +7,12 @@ from oslo_config import cfg
 #: Group `compute`.
 COMPUTE = [
     cfg.StrOpt("agent", default=socket.gethostname(), sample_default="<host name>", help="The name of this agent."),
+    cfg.StrOpt(
+        "cell_uuid",
+        regex="^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\\Z",
+        help="The uuid of the cell, where `transport_url` is the cell's own bus: the agent then needs no access to the "
+        "main bus. By default it asks the placement role on the main bus where its cell's bus is.",
+    ),
     cfg.StrOpt("driver", default="fake", help="The driver, by the name of its entry point."),
     cfg.FloatOpt("report_interval", default=5.0, min=0.05, help="Seconds between two reports of this agent's hosts."),
     cfg.IntOpt("workers", default=8, min=1, help="Builds that this agent works on at a time."),

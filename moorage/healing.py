@@ -214,7 +214,7 @@ class Healer:
         return reasons
 
     def _cells(self) -> list[Cell]:
-        return self._reach.topic("placement").call(ListCells())
+        return self._reach.topic("placement").call(ListCells(without_databases=True))
 
 
 def _parts(values: Sequence[str]) -> Iterable[Sequence[str]]:

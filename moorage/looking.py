@@ -43,7 +43,7 @@ class Look:
         """Ask every part, the store first: whoever held something then was on its owner's record before."""
         placement = self._reach.topic("placement")
         store = self._ask("the store", self._store)
-        cells = self._ask("the cells", lambda: placement.call(ListCells())) or []
+        cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         recorded = self._recorded(store, cells)
         hosts = self._ask("the hosts", lambda: self._reach.topic("scheduler").call(ListHosts()))

@@ -94,7 +94,7 @@ class ServiceList(Configured, Lister):
         """Ask the placement role, and a scheduler for the agents."""
         silent_after = self.conf.service.silent_after
         placement = self.client("placement")
-        cells = {cell.uuid: cell.name for cell in placement.call(ListCells())}
+        cells = {cell.uuid: cell.name for cell in placement.call(ListCells(without_databases=True))}
         services = placement.call(ListServices())
         lines = reported(services, cells, silent_after)
         try:

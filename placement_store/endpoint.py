@@ -2,6 +2,7 @@
 
 import logging
 
+from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage.bus import serves
@@ -15,6 +16,7 @@ from moorage.messages import (
     GetAllocations,
     ListCells,
     ListHostsDeclaredDown,
+    LocateCell,
     MoveEnded,
     PostAllocations,
     PutAllocations,
@@ -34,9 +36,21 @@ class PlacementEndpoint(StoreEndpoint):
     # --- Cells ------------------------------------------------------------------------------------------------------
 
     @serves(ListCells)
-    def list_cells(self, _message: ListCells) -> list[Cell]:
+    def list_cells(self, message: ListCells) -> list[Cell]:
         """Return all cells by name."""
-        return cells.list_cells(self._database)
+        found = cells.list_cells(self._database)
+        return (
+            [structs.replace(cell, database_connection=None) for cell in found] if message.without_databases else found
+        )
+
+    @serves(LocateCell)
+    def locate_cell(self, message: LocateCell) -> Cell:
+        """Return one cell.
+
+        :raises CellNotFound: there is none of that name.
+        """
+        cell = self._database.read(lambda connection: cells.by_name(connection, message.name))
+        return cell if message.with_database else structs.replace(cell, database_connection=None)
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:

@@ -51,7 +51,7 @@ class WithCells(Configured):
 
     def cells(self) -> dict[str, str]:
         """Return the uuid of each cell by name."""
-        return {cell.name: cell.uuid for cell in self.client("placement").call(ListCells())}
+        return {cell.name: cell.uuid for cell in self.client("placement").call(ListCells(without_databases=True))}
 
     def cell_uuid(self, name: str | None) -> str | None:
         """Return the uuid of the cell of this name, or nothing for none.

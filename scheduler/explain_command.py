@@ -174,7 +174,7 @@ class Explain(Configured, ShowOne):
     def _cells(self) -> Mapping[str, str]:
         """Return the names of the cells by uuid, as far as they can be asked for."""
         try:
-            return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells())}
+            return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
         except errors.Unavailable:
             return {}
 

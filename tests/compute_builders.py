@@ -29,6 +29,7 @@ from moorage.messages import (
     ListCells,
     ListEndedAttempts,
     ListProviderTreesInCell,
+    LocateCell,
     MovingGuest,
     ProvidersReported,
     RebuildOnHost,
@@ -137,6 +138,13 @@ class FakePlacement:
     @serves(ListCells)
     def list_cells(self, message: ListCells) -> list[Cell]:
         return self.cells
+
+    @serves(LocateCell)
+    def locate_cell(self, message: LocateCell) -> Cell:
+        for cell in self.cells:
+            if cell.name == message.name:
+                return cell
+        raise errors.CellNotFound(name=message.name)
 
 
 class FakeCell:

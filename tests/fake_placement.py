@@ -19,6 +19,7 @@ from moorage.messages import (
     ListCells,
     ListClaims,
     ListHostsDeclaredDown,
+    LocateCell,
     MoveEnded,
     Released,
     ReportService,
@@ -152,6 +153,13 @@ class FakePlacement:
     @serves(ListCells)
     def list_cells(self, message: ListCells) -> list[Cell]:
         return self.cells
+
+    @serves(LocateCell)
+    def locate_cell(self, message: LocateCell) -> Cell:
+        for cell in self.cells:
+            if cell.name == message.name:
+                return cell
+        raise errors.CellNotFound(name=message.name)
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:

@@ -31,6 +31,22 @@ class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
 
     topic = "placement"
     method = "list_cells"
+    since: ClassVar = {"without_databases": "1.6"}
+    guards: ClassVar = frozenset({"without_databases"})
+    #: Leave out where the cells' records are, which only the conductors of each cell need. Asked without it by services
+    #: of the former release, and by `moorage status`, which looks into each database.
+    without_databases: bool | None = None
+
+
+class LocateCell(Message[Cell], frozen=True, kw_only=True):
+    """One cell by its name, with the address of its bus."""
+
+    topic = "placement"
+    method = "locate_cell"
+    version = "1.6"
+    name: Name
+    #: With the address of its records, as the cell's conductors need it.
+    with_database: bool = False
 
 
 class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):

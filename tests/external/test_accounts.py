@@ -1,0 +1,121 @@
+"""A small cloud with an account for each role on RabbitMQ and MariaDB, of which each reaches what it needs alone."""
+
+import pytest
+from sqlalchemy import create_engine, exc, text
+from sqlalchemy.engine import make_url
+
+from harness.cloud import wait_until
+from harness.processes import ProcessCloud
+from harness.servers import MariaDBServer, RabbitMQServer
+from moorage import errors, ids, options
+from moorage.bus import Bus
+from moorage.messages import BuildInstances, DeleteInstance, ListCells, ShowInstance
+from moorage.model import Flavor, RequestSpec
+
+pytestmark = [
+    pytest.mark.servers,
+    # The bus library drops what has died, and leaves it to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
+]
+
+SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024, root_gb=1))
+PASSWORD = "a-password"
+MAIN, CELL = "accounts_main", "accounts_cell"
+CELL_UUID = ids.derived("accounts", "cell")
+#: By account, the databases that it may read and write: docs/accounts.md.
+GRANTS = {"scheduler": (MAIN,), "super": ("accounts_super",), "cell": (CELL,)}
+#: By account, the virtual hosts in which it may do anything, and nothing in others.
+PERMISSIONS = {"scheduler": (MAIN,), "super": (MAIN, CELL), "cell": (MAIN, CELL), "agent": (CELL,)}
+
+
+def database_url(mariadb: MariaDBServer, account: str, database: str) -> str:
+    return f"mysql+pymysql://{account}:{PASSWORD}@127.0.0.1:{mariadb.port}/{database}?charset=utf8mb4"
+
+
+def bus_url(rabbitmq: RabbitMQServer, account: str, vhost: str) -> str:
+    return f"rabbit://{account}:{PASSWORD}@127.0.0.1:{rabbitmq.port}/{vhost}"
+
+
+def prepare(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+    """Create what each account may use, and the accounts."""
+    for database in {name for names in GRANTS.values() for name in names}:
+        mariadb.create_database(database)
+    for account in (*GRANTS, "agent"):
+        mariadb.execute(f"CREATE OR REPLACE USER '{account}'@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'")
+    for account, databases in GRANTS.items():
+        for database in databases:
+            mariadb.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{account}'@'127.0.0.1'")
+    for vhost in (MAIN, CELL):
+        rabbitmq.add_vhost(vhost)
+    for account, vhosts in PERMISSIONS.items():
+        rabbitmq.add_user(account, PASSWORD, vhosts)
+
+
+def test_a_cloud_works_with_an_account_for_each_role(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+    prepare(mariadb, rabbitmq)
+    main, super_, cell = mariadb.url(MAIN), mariadb.url("accounts_super"), mariadb.url(CELL)
+    # The operator's own configuration: it alone may change tables.
+    operator = {"conductor": {"connection": super_, "report_interval": 0.5}}
+    with ProcessCloud(rabbitmq.url_of(MAIN), main, operator) as cloud:
+        cloud.run("db", "upgrade")
+        cloud.run(
+            "cell", "create", "cell1", "--uuid", CELL_UUID,
+            "--transport-url", bus_url(rabbitmq, "cell", CELL), "--database-connection", cell,
+        )  # fmt: skip
+        # From now on the cell's conductors use their own account.
+        mariadb.execute(
+            f"UPDATE {MAIN}.cells SET database_connection = %s WHERE name = 'cell1'",
+            database_url(mariadb, "cell", CELL),
+        )
+
+        def settings(account: str, database: str | None, **more: dict[str, str]) -> dict[str, dict[str, str]]:
+            # A role without a database has none in its configuration.
+            connection = "" if database is None else database_url(mariadb, account, database)
+            vhost = CELL if account == "agent" else MAIN
+            return {
+                "DEFAULT": {"transport_url": bus_url(rabbitmq, account, vhost)},
+                "database": {"connection": connection},
+                "conductor": {"connection": "", "report_interval": "0.5"},
+                **more,
+            }
+
+        own = database_url(mariadb, "super", "accounts_super")
+        cloud.start("scheduler", "scheduler", settings=settings("scheduler", MAIN))
+        cloud.start(
+            "conductor", "conductor",
+            settings=settings("super", None, conductor={"connection": own}),
+        )  # fmt: skip
+        cloud.start("conductor-cell1", "conductor", "--cell", "cell1", settings=settings("cell", None))
+        cloud.start(
+            "compute", "compute", "--cell", "cell1", "--agent", "rack1", "--fake-hosts", "2",
+            settings=settings("agent", None, compute={"cell_uuid": CELL_UUID, "report_interval": "0.5"}),
+        )  # fmt: skip
+        cloud.wait_for_hosts(2)
+        uuid, conductor = ids.fresh(), cloud.client("conductor")
+
+        def becomes(state: str) -> None:
+            wait_until(lambda: conductor.call(ShowInstance(instance_uuid=uuid)).state == state, state, 60)
+
+        conductor.call(BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
+        becomes("active")
+        conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
+        becomes("deleted")
+    agent_reaches_nothing_else(mariadb, rabbitmq)
+
+
+def agent_reaches_nothing_else(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> None:
+    """Try the main bus and every database with an agent's account, and another's database with the others'."""
+    bus = Bus(options.new({"DEFAULT": {"transport_url": bus_url(rabbitmq, "agent", MAIN)}}))
+    try:
+        with pytest.raises(errors.MoorageError):
+            bus.client("placement", timeout=2.0).call(ListCells())
+    finally:
+        bus.close()
+    for account in (*GRANTS, "agent"):
+        for database in {name for names in GRANTS.values() for name in names} - {*GRANTS.get(account, ())}:
+            engine = create_engine(make_url(database_url(mariadb, account, database)))
+            try:
+                with pytest.raises(exc.OperationalError, match="denied"), engine.connect() as connection:
+                    connection.execute(text("SELECT 1"))
+            finally:
+                engine.dispose()
