@@ -48,14 +48,42 @@ def provider_of(claimed: AllocationRequest, suffix: str) -> str | None:
     return next(iter(claimed.mappings.get(suffix, ())), None)
 
 
-def shut_out(spec: RequestSpec, claimed: AllocationRequest) -> set[str]:
-    """Return the providers that may not serve a further suffixed group: those of groups that are to be alone.
+def is_isolated(spec: RequestSpec) -> bool:
+    """Tell whether no two suffixed groups may have the same provider.
 
     The flavor may say so as well (Nova: extra spec ``group_policy``); of the two the stricter counts.
     """
-    if "isolate" not in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip()):
-        return set()
+    return "isolate" in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip())
+
+
+def suffixed_providers(claimed: AllocationRequest) -> set[str]:
+    """Return the providers that were claimed to serve suffixed groups."""
     return {uuid for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED for uuid in served}
+
+
+def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -> set[str]:
+    """Return the providers that may not serve a further suffixed group: those of groups that are to be alone.
+
+    A reshape may have moved what such a group has. Then a provider on which the consumer holds something of the same
+    class, and was not claimed to, may be the group's by now.
+
+    :param held: all that the consumer holds now.
+    """
+    if not is_isolated(spec):
+        return set()
+    named, present, claimed_pairs = suffixed_providers(claimed), _amounts(held), _amounts(claimed.allocations)
+    moved = {name for (uuid, name), amount in claimed_pairs.items() if uuid in named and present[uuid, name] < amount}
+    return named | {uuid for uuid, name in present if name in moved and (uuid, name) not in claimed_pairs}
+
+
+def without_pairs(claimed: AllocationRequest, gone: Collection[Pair]) -> Allocations:
+    """Return what was claimed of everything but these pairs."""
+    return _allocations(Counter({pair: n for pair, n in _amounts(claimed.allocations).items() if pair not in gone}))
+
+
+def together(one: Allocations, other: Allocations) -> Allocations:
+    """Return the sum of two allocations."""
+    return _allocations(_amounts(one) + _amounts(other))
 
 
 def claimed_with(

@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+import msgspec
 from sqlalchemy import Connection
 
 from conductor import foreign_amounts
@@ -14,10 +15,12 @@ from conductor.cell_hosts import CellHosts
 from conductor.cell_payloads import GivingBack, Releasing, Starting, Swapping
 from conductor.cell_records import CellInstance, CellRecords
 from conductor.declared_down import DeclaredDown
+from conductor.reshaped_alternates import ReshapedAlternates
 from conductor.steps import BUILD, MOVE, UNSHELVE, Ended, Next, Operation, Outcome, Record, Step, Wait
 from moorage import errors
 from moorage.database import Database
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
+from moorage.model import Selection
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +28,10 @@ LOG = logging.getLogger(__name__)
 UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError, errors.ConsumerGenerationConflict)
 #: The claim is no longer this operation's: it was released, or what it belongs to was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
+
+
+#: What an alternate asks for is not there, or not any more.
+RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 
 
 class FallBack:
@@ -51,6 +58,7 @@ class FallBack:
         self._hosts = hosts
         self._cleanings = cleanings
         self._placement = placement
+        self._reshaped = ReshapedAlternates(placement)
         self._timeout = timeout
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -64,7 +72,7 @@ class FallBack:
         """Release the failed host and claim the next one, in one transaction of the store."""
         swapping = operation.read(Swapping)
         instance, course, failed = self._read(operation, swapping.failed)
-        new = course.selection(swapping.candidate)
+        new = _selection(course, swapping)
         # Only before the first sending: after it the claim may already be on that host.
         if not operation.tries and not operation.resumed:
             down = self._hosts.why_down(new.service_host)
@@ -72,8 +80,9 @@ class FallBack:
                 down = f"host {new.service_host} is forced down or disabled"
             if down is not None:
                 return partial(self._skip, operation, swapping, down)
+        translated = () if swapping.translated is None else ("translated",)
         message = SwapClaim(
-            request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.fate),
+            request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.fate, *translated),
             consumer_uuid=instance.uuid,
             # The failed attempt's, not the instance's present one: whoever is late with this is refused by the store.
             claim_id=failed.claim,
@@ -88,11 +97,16 @@ class FallBack:
         try:
             claimed = self._placement.call(message)
         except errors.MoorageError as fault:
-            return self._not_swapped(operation, swapping, failed, fault)
+            return self._not_swapped(operation, swapping, course, failed, fault)
         return partial(self._swapped, operation, swapping, claimed)
 
     def _not_swapped(
-        self, operation: Operation, swapping: Swapping, failed: AttemptRecord, fault: errors.MoorageError
+        self,
+        operation: Operation,
+        swapping: Swapping,
+        course: Course,
+        failed: AttemptRecord,
+        fault: errors.MoorageError,
     ) -> Record:
         if isinstance(fault, errors.InvalidState):
             return partial(self.accepted, operation, swapping.failed, swapping.reason)
@@ -100,6 +114,12 @@ class FallBack:
             return partial(_lost, operation, swapping, failed.claim, str(fault))
         if isinstance(fault, UNDECIDED):
             raise fault
+        if swapping.translated is None and isinstance(fault, RESHAPED):
+            translated = self._reshaped.translated(course.spec, course.selection(swapping.candidate))
+            if translated is not None:
+                LOG.info("Host %d of %s was reshaped since it was chosen", swapping.candidate, operation.subject)
+                following = msgspec.structs.replace(swapping, translated=translated)
+                return lambda _connection: Next("swap", following)
         return partial(self._skip, operation, swapping, str(fault))
 
     def _skip(self, operation: Operation, swapping: Swapping, why: str, connection: Connection) -> Outcome:
@@ -108,7 +128,7 @@ class FallBack:
         self._records.add_attempt(
             connection,
             instance.uuid,
-            course.selection(candidate),
+            _selection(course, swapping),
             attempt_id=operation.derived("attempt", candidate),
             number=candidate,
             skipped=why,
@@ -133,7 +153,7 @@ class FallBack:
         # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
         self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, lost=lost)
         self.clean(connection, operation, claimed.residue_uuid)
-        number, selection = swapping.candidate, course.selection(swapping.candidate)
+        number, selection = swapping.candidate, _selection(course, swapping)
         attempt_id = operation.derived("attempt", number)
         self._records.add_attempt(
             connection,
@@ -239,6 +259,14 @@ class FallBack:
 
     def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, Course]:
         return self._courses.of(connection, self._records.lock(connection, operation.subject))
+
+
+def _selection(course: Course, swapping: Swapping) -> Selection:
+    """Return the next host, with what it is claimed with."""
+    chosen = course.selection(swapping.candidate)
+    if swapping.translated is None:
+        return chosen
+    return msgspec.structs.replace(chosen, allocation_request=swapping.translated)
 
 
 def _lost(operation: Operation, swapping: Swapping, claim_id: str, why: str, _connection: Connection) -> Outcome:

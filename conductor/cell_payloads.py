@@ -2,7 +2,17 @@
 
 from typing import Literal
 
-from moorage.model import Allocations, ConsumerAllocations, Image, ResourceGroup, SeenConsumer, Suffix, Uuid, Value
+from moorage.model import (
+    AllocationRequest,
+    Allocations,
+    ConsumerAllocations,
+    Image,
+    ResourceGroup,
+    SeenConsumer,
+    Suffix,
+    Uuid,
+    Value,
+)
 
 #: What is known of the guest of an attempt that has ended, and so what becomes of its claim. ``gone``: its host has
 #: said so, the claim is released. ``unstarted``: it is so if no host has accepted the claim; if one has, its report is
@@ -23,6 +33,8 @@ class Swapping(Value, frozen=True, kw_only=True):
     candidate: int
     fate: Fate
     reason: str
+    #: What the next one is claimed with instead, where its host was reshaped since it was chosen.
+    translated: AllocationRequest | None = None
 
 
 class Releasing(Value, frozen=True, kw_only=True):

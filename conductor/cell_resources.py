@@ -62,7 +62,7 @@ class CellResources:
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return _ended(str(fault))
-        out = {*choosing.refused, *attached.shut_out(instance.spec, selection.allocation_request)}
+        out = {*choosing.refused, *attached.shut_out(instance.spec, selection.allocation_request, consumer.allocations)}
         provider_uuid = next((uuid for uuid in found if uuid not in out), None)
         if provider_uuid is None:
             asked = ", ".join(f"{amount} {name}" for name, amount in sorted(choosing.group.resources.items()))

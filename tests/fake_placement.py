@@ -19,13 +19,14 @@ from moorage.messages import (
     ListCells,
     ListClaims,
     ListHostsDeclaredDown,
+    ListProviderTrees,
     LocateCell,
     MoveEnded,
     Released,
     ReportService,
     SwapClaim,
 )
-from moorage.model import Cell, Consumer, Move, ProviderAmounts
+from moorage.model import Cell, Consumer, Move, ProviderAmounts, ResourceProvider
 from moorage.wire import Mutation
 
 CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
@@ -160,6 +161,10 @@ class FakePlacement:
             if cell.name == message.name:
                 return cell
         raise errors.CellNotFound(name=message.name)
+
+    @serves(ListProviderTrees)
+    def list_provider_trees(self, _message: ListProviderTrees) -> list[ResourceProvider]:
+        return []
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:

@@ -127,7 +127,21 @@ def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
     claimed = AllocationRequest(
         allocations=allocations({(ROOT, "VCPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,), "b": (POOL,)}
     )
-    assert attached.shut_out(SPEC, claimed) == set()
-    assert attached.shut_out(structs.replace(SPEC, group_policy="isolate"), claimed) == {LEFT, POOL}
+    held = claimed.allocations
+    assert attached.shut_out(SPEC, claimed, held) == set()
+    assert attached.shut_out(structs.replace(SPEC, group_policy="isolate"), claimed, held) == {LEFT, POOL}
     flavor = structs.replace(SPEC.flavor, extra_specs={"group_policy": "isolate"})
-    assert attached.shut_out(structs.replace(SPEC, flavor=flavor), claimed) == {LEFT, POOL}
+    assert attached.shut_out(structs.replace(SPEC, flavor=flavor), claimed, held) == {LEFT, POOL}
+
+
+def test_the_provider_to_which_a_reshape_has_moved_a_group_that_is_to_be_alone_is_shut_out() -> None:
+    isolated = structs.replace(SPEC, group_policy="isolate")
+    claimed = AllocationRequest(
+        allocations=allocations({(ROOT, "VCPU"): 1, (LEFT, "VGPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,)}
+    )
+    moved = allocations({(ROOT, "VCPU"): 1, (RIGHT, "VGPU"): 1})
+
+    assert attached.shut_out(isolated, claimed, moved) == {LEFT, RIGHT}
+    # What the unsuffixed group has may be anywhere.
+    spread = allocations({(RIGHT, "VCPU"): 1, (LEFT, "VGPU"): 1})
+    assert attached.shut_out(isolated, claimed, spread) == {LEFT}

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, World, node, wait_until
+from conductor_builders import CALL_TIMEOUT, CELL_1, SPEC, FakeAgent, FakePlacement, World, node, wait_until
 from msgspec import structs
 
 from conductor.instance_timeline import attempt_in_words
@@ -15,15 +15,70 @@ from moorage.messages import (
     BuildOnHost,
     Claimed,
     Done,
+    ListAllocationCandidates,
+    ListProviderTrees,
     ReportHostsInCell,
     SwapClaim,
 )
 from moorage.model import (
+    AllocationCandidates,
+    AllocationRequest,
     HostReport,
+    Inventory,
     ProviderAmounts,
+    ResourceProvider,
 )
 
 # --- Falling back -----------------------------------------------------------------------------------------------------
+
+
+class ReshapesB(FakePlacement):
+    """What host b had is on a child of it by now."""
+
+    child = node("child of b")
+
+    @serves(ListProviderTrees)
+    def list_provider_trees(self, _message: ListProviderTrees) -> list[ResourceProvider]:
+        of_b = {"root_provider_uuid": node("b"), "generation": 1}
+        inventories = {name: Inventory(total=10_000) for name in SPEC.resources}
+        return [
+            ResourceProvider(uuid=node("b"), name="b", **of_b),
+            ResourceProvider(uuid=self.child, name="child", inventories=inventories, **of_b),
+        ]
+
+    @serves(ListAllocationCandidates)
+    def list_allocation_candidates(self, message: ListAllocationCandidates) -> AllocationCandidates:
+        amounts: dict[str, int] = {}
+        for group in message.request.groups.values():
+            amounts |= group.resources
+        found = AllocationRequest(
+            allocations={self.child: ProviderAmounts(resources=amounts)},
+            mappings=dict.fromkeys(message.request.groups, (self.child,)),
+        )
+        return AllocationCandidates(allocation_requests=(found,))
+
+    @serves(SwapClaim)
+    def swap_claim(self, message: SwapClaim) -> Claimed:
+        if node("b") in message.claimed.allocations:
+            raise errors.CapacityExceeded(provider_uuid=node("b"), resource_class="VCPU", count=1, refusals=[])
+        return super().swap_claim(message)
+
+
+def test_an_alternate_whose_host_was_reshaped_since_it_was_chosen_is_claimed_where_its_amounts_are_now(
+    world: World,
+) -> None:
+    world.placement = world.scheduler.placement = ReshapesB()
+    world.serve("placement", world.placement)
+    world.agent.failing = {"a"}
+
+    [uuid] = world.build()
+    instance = world.becomes(uuid, "active")
+
+    assert [(attempt.host, attempt.state) for attempt in instance.attempts] == [("a", "failed"), ("b", "active")]
+    [swap] = [call for call in world.placement.calls if isinstance(call, SwapClaim)]
+    assert set(swap.claimed.allocations) == {ReshapesB.child}
+    [built] = [taken for taken in world.agent.taken if taken.host == "b"]
+    assert built.allocation_request is None or set(built.allocation_request.allocations) == {ReshapesB.child}
 
 
 def test_two_hosts_fail_and_the_second_alternate_is_built_on_without_scheduler_and_super_conductor(

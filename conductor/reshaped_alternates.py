@@ -1,0 +1,107 @@
+"""Alternates whose hosts were reshaped since they were chosen: their amounts, on the providers that have them now."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from conductor import attached
+from conductor.acknowledging import Peer
+from moorage import errors
+from moorage.messages import ListAllocationCandidates, ListProviderTrees
+from moorage.model import (
+    UNSUFFIXED,
+    AllocationRequest,
+    RequestSpec,
+    ResourceGroup,
+    ResourceRequest,
+    Resources,
+    Selection,
+)
+
+#: Ways that are compared with what must be kept apart. Arbitrary.
+_WAYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Amounts that a provider of the alternate has no inventory of any more, and that must stay on one provider."""
+
+    provider_uuid: str
+    resources: Resources
+    #: Whether a suffixed group is served by them, which may have to be alone.
+    of_a_group: bool
+
+
+class ReshapedAlternates:
+    """Translates the allocation request of an alternate to the tree that its host has now."""
+
+    def __init__(self, placement: Peer) -> None:
+        self._placement = placement
+
+    def translated(self, spec: RequestSpec, selection: Selection) -> AllocationRequest | None:
+        """Return the same amounts, where some of them have moved within the tree; nothing if none has, or they fit not.
+
+        As in a reshape itself, an amount stays whole, and traits are not asked for again.
+
+        :raises Unavailable: the placement role does not answer.
+        """
+        trees = self._placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
+        there = {(provider.uuid, name) for provider in trees for name in provider.inventories}
+        claimed = selection.allocation_request
+        gone = {
+            (uuid, name)
+            for uuid, part in claimed.allocations.items()
+            for name in part.resources
+            if uuid not in selection.shared_providers and (uuid, name) not in there
+        }
+        if not trees or not gone:
+            return None
+        moved = list(_moved(claimed, gone))
+        alone = attached.is_isolated(spec)
+        kept = attached.without_pairs(claimed, gone)
+        taken = attached.suffixed_providers(claimed) & kept.keys() if alone else set()
+        for way in self._ways(moved, selection.compute_node_uuid, alone):
+            places = {number: way.mappings[f"_{number}"][0] for number in range(len(moved))}
+            if not any(one.of_a_group and places[number] in taken for number, one in enumerate(moved)):
+                return AllocationRequest(
+                    allocations=attached.together(kept, way.allocations),
+                    mappings=_mappings(claimed, kept.keys(), moved, places),
+                )
+        return None
+
+    def _ways(self, moved: list[_Moved], root: str, alone: bool) -> tuple[AllocationRequest, ...]:
+        groups = {
+            f"_{number}": ResourceGroup(resources=one.resources, in_tree=root) for number, one in enumerate(moved)
+        }
+        apart = tuple(f"_{number}" for number, one in enumerate(moved) if one.of_a_group)
+        request = ResourceRequest(
+            groups=groups, group_policy="none", apart=(apart,) if alone and len(apart) > 1 else ()
+        )
+        try:
+            asked = ListAllocationCandidates(request=request, limit=_WAYS)
+            return self._placement.call(asked).allocation_requests
+        except (errors.CallerError, errors.PlacementRefused):
+            return ()
+
+
+def _moved(claimed: AllocationRequest, gone: set[attached.Pair]) -> Iterator[_Moved]:
+    """Yield what has moved: by provider where only suffixed groups are served there, else by class."""
+    plain = set(claimed.mappings.get(UNSUFFIXED, ()))
+    for uuid, part in sorted(claimed.allocations.items()):
+        resources = {name: amount for name, amount in sorted(part.resources.items()) if (uuid, name) in gone}
+        if uuid in plain or uuid not in attached.suffixed_providers(claimed):
+            yield from (_Moved(uuid, {name: amount}, of_a_group=False) for name, amount in resources.items())
+        elif resources:
+            yield _Moved(uuid, resources, of_a_group=True)
+
+
+def _mappings(
+    claimed: AllocationRequest, kept: Collection[str], moved: list[_Moved], places: Mapping[int, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return which providers serve which group now."""
+    now: dict[str, list[str]] = {uuid: [uuid] for uuid in claimed.allocations if uuid in kept}
+    for number, one in enumerate(moved):
+        now.setdefault(one.provider_uuid, []).append(places[number])
+    return {
+        suffix: tuple(dict.fromkeys(place for uuid in uuids for place in now.get(uuid, [uuid])))
+        for suffix, uuids in claimed.mappings.items()
+    }
