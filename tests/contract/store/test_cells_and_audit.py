@@ -6,6 +6,7 @@ from placement_builders import Store
 from moorage import errors, ids
 from moorage.messages import (
     ListCells,
+    LocateCell,
 )
 from moorage.model import Cell
 from placement_store import cells
@@ -32,6 +33,18 @@ def test_cells_are_created_once_and_listed_by_name(store: Store) -> None:
     assert store.database.read(lambda connection: cells.by_uuid(connection, uuids[0])).name == "b"
     with pytest.raises(errors.CellNotFound):
         store.database.read(lambda connection: cells.by_uuid(connection, ids.fresh()))
+
+
+def test_one_cell_is_located_with_its_bus_and_its_records_are_named_only_to_whoever_needs_them(store: Store) -> None:
+    uuid, url = ids.fresh(), "rabbit://user:password@127.0.0.1/cell"
+    cells.create(store.database, name="a", uuid=uuid, transport_url=url, database_connection="sqlite:///x")
+    without = Cell(uuid=uuid, name="a", transport_url=url)
+
+    assert store.endpoint.locate_cell(LocateCell(name="a")) == without
+    assert store.endpoint.list_cells(ListCells(without_databases=True)) == [without]
+    assert store.endpoint.locate_cell(LocateCell(name="a", with_database=True)).database_connection == "sqlite:///x"
+    with pytest.raises(errors.CellNotFound):
+        store.endpoint.locate_cell(LocateCell(name="b"))
 
 
 def test_an_audit_names_who_holds_what_and_where_sums_disagree(store: Store, host: str) -> None:
