@@ -18,7 +18,7 @@ deeds on providers     ``new_providers``, ``trees``, ``inventories``, ``traits``
 names                  ``names``, ``class_renaming``
 what is shown          ``consumer_list``, ``claim_list``, ``provider_list``, ``provider_outlines``, ``matching``,
                        ``usages``, ``service_list``, ``audit``; ``candidates/``
-hosts and cells        ``cells``, ``declared_down``
+hosts and cells        ``cells``, ``declared_down``, ``disabled_hosts``
 kept in order          ``reconciler``, ``reconciled``, ``pruning``, ``feed``, ``recounts``, ``upgrade``,
                        ``restoring``; ``versions/``
 bounds                 ``search_budget`` (of the searches of one request)

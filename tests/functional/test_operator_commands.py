@@ -19,8 +19,10 @@ from moorage.messages import (
     AuditStore,
     CompareView,
     Done,
+    HoldsInCell,
     ListCells,
     ListClaims,
+    ListHoldsInCell,
     ListHosts,
     ListInstances,
     ListServices,
@@ -134,6 +136,10 @@ class CellConductor:
     @serves(ListStrangersInCell)
     def list_strangers(self, _message: ListStrangersInCell) -> list[StrangerGuest]:
         return self.strangers
+
+    @serves(ListHoldsInCell)
+    def list_holds(self, _message: ListHoldsInCell) -> HoldsInCell:
+        return HoldsInCell()
 
 
 class Around:

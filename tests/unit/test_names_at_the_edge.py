@@ -11,7 +11,7 @@ from moorage.messages import CreateHostAggregate, CreateResourceProvider, Update
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
 from placement_store.http.routes import NOUNS
 
-UUID = ids.fresh()
+UUID = ids.derived("a name at the edge")
 
 
 def parts(kind: Any) -> Iterator[Any]:
