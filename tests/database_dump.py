@@ -14,10 +14,15 @@ Dump = Mapping[str, frozenset[str]]
 #: Requests are stored whatever becomes of them; services say again and again that they are there; the feed is pruned.
 _LEFT_OUT = ("requests", "services", "changes")
 #: What moves by itself: signs of life, what goes on on hosts, what is tried again and again, and what becomes of former
-#: migrations, which their cells are asked for after a while.
+#: migrations, which their cells are asked for after a while. Also the numbers that orders are given, which are used up.
 _MOVING = {
     "hosts": ("heartbeat_at", "updated_at", "seq", "io_ops", "failed_builds", "image_properties", "load_at"),
+    "cells": ("alive_at",),
     "cell_hosts": ("last_seen",),
+    "cell_agents": ("described", "alive", "providers"),
+    # The numbers of orders that were refused.
+    "conductor_instances": ("order_number",),
+    "cell_instances": ("refused_order_number",),
     "conductor_migrations": ("state", "source_host", "destination_host", "reason", "updated_at"),
     "conductor_operations": ("tries", "reason", "due_at", "lease_owner", "lease_until", "lease_number", "updated_at"),
 }

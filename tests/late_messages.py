@@ -16,7 +16,7 @@ from operation_room import until_answered
 from compute.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import inproc
-from moorage.messages import AuditStore, ListOperations
+from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
 from moorage.wire import Message, Mutation
 
 MUTATIONS = {(kind.topic, kind.method): kind for kind in every_message() if issubclass(kind, Mutation)}
@@ -38,11 +38,13 @@ _SECONDS = 120.0
 
 def kind_of(delivery: inproc.Delivery) -> type[Message[Any]] | None:
     """Return the mutation that a message is, or nothing."""
-    for topic in ("conductor.cell", delivery.topic, delivery.topic.partition(".")[0]):
-        is_cell = delivery.topic.startswith("conductor.")
-        if (topic == "conductor.cell") == is_cell and (found := MUTATIONS.get((topic, delivery.method))):
-            return found
-    return None
+    if delivery.topic == REPORTS_TOPIC:
+        topic = "scheduler"
+    elif delivery.topic.startswith(("conductor.", f"{REPORTS_TOPIC}.")):
+        topic = "conductor.cell"
+    else:
+        topic = delivery.topic.partition(".")[0]
+    return MUTATIONS.get((topic, delivery.method))
 
 
 @dataclass

@@ -76,7 +76,7 @@ def at_once(room: Room, uuid: str, *orders: str) -> Counter[str]:
     def one(order: str) -> str:
         try:
             give(room, order, uuid)
-        except errors.InvalidState:
+        except (errors.InvalidState, errors.StaleOrder):
             return "refused"
         return order
 

@@ -29,7 +29,7 @@ from moorage.messages import (
     ListStrangersInCell,
     ReportService,
 )
-from moorage.model import Attempt, Cell, Flavor, Guest, HostState, Instance
+from moorage.model import Attempt, Cell, Flavor, Guest, HostState, Instance, InstanceHolds
 from moorage.presence import Presence
 from moorage.schemas import known_schemas
 from moorage.shell import main
@@ -128,7 +128,7 @@ class Conductor:
 
 
 class CellConductor:
-    """A cell with as many strangers as it is told."""
+    """A cell with as many strangers as it is told, which waits for the host of the deleted instance."""
 
     def __init__(self) -> None:
         self.strangers: list[StrangerGuest] = []
@@ -139,7 +139,14 @@ class CellConductor:
 
     @serves(ListHoldsInCell)
     def list_holds(self, _message: ListHoldsInCell) -> HoldsInCell:
-        return HoldsInCell()
+        gone = InstanceHolds(
+            instance_uuid=derived("operator", "gone"),
+            state="deleted",
+            settled=True,
+            attempts=(ATTEMPT,),
+            cleaned=(ATTEMPT,),
+        )
+        return HoldsInCell(instances=(gone,))
 
 
 class Around:
@@ -375,6 +382,7 @@ def test_what_could_not_be_looked_at_is_named_and_is_not_called_clean(around: Ar
     assert {(row["finding"], row["subject"]) for row in rows} == {
         ("not seen", "the hosts"),
         ("not seen", "guests of cell1"),
+        ("not seen", "records of cell1"),
         ("not seen", "the view of one"),
     }
 

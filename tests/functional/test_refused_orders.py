@@ -145,7 +145,9 @@ def test_of_two_equal_orders_at_the_same_time_one_is_carried_out(room: Room, ord
         with ThreadPoolExecutor(2) as threads:
             faults = list(threads.map(lambda _: refused(room, order, uuid), range(2)))
 
-        assert [type(fault) for fault in faults if fault is not None] == [errors.InvalidState] * is_refused
+        refusals = [type(fault) for fault in faults if fault is not None]
+        # The order with the smaller number may reach the cell last: then it comes too late.
+        assert refusals in ([errors.InvalidState] * is_refused, [errors.StaleOrder])
         kind = "move" if order in (*MOVES, "evacuate") else order
         half = [one.cell_uuid for one in room.ask(ListOperations(instance_uuid=uuid, ended=True)) if one.kind == kind]
         assert len(half) == len(set(half)), "it is under way twice"

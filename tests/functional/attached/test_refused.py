@@ -121,7 +121,7 @@ def test_of_the_same_group_ordered_several_times_at_once_one_is_attached(room: R
     def one(_number: int) -> OperationBegun | None:
         try:
             return ports.order(server)
-        except (errors.InvalidState, errors.AlreadyExists):
+        except (errors.InvalidState, errors.AlreadyExists, errors.StaleOrder):
             return None
 
     with ThreadPoolExecutor(4) as threads:

@@ -50,7 +50,7 @@ def test_each_host_is_told_which_of_its_providers_serve_which_group_and_holds_it
         assert message.resources == {**SPEC.resources, "VGPU": 2, "VCPU": SPEC.resources["VCPU"] + 1}
         assert message.allocation_request is not None
         assert message.allocation_request.mappings == {"": (node(host), POOL), "g": (gpu(host),)}
-        assert message.lowest_version() == "1.1"
+        assert message.unguarded().lowest_version() == "1.1"
 
 
 def test_a_fall_back_releases_and_claims_what_each_selection_says(world: World) -> None:
@@ -72,7 +72,7 @@ def test_an_agent_of_an_older_version_is_told_nothing_new_where_all_comes_from_t
 
     [message] = world.agent.taken
     assert message.resources == SPEC.resources
-    assert message.lowest_version() == "1.0"
+    assert message.unguarded().lowest_version() == "1.0"
 
 
 def test_groups_are_asked_for_by_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

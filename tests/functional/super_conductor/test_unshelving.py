@@ -224,5 +224,5 @@ def test_an_instance_is_never_built_for_a_consumer_that_is_placed(world: MovingW
 
     world.build(uuid)
 
-    assert "generation" in str(world.becomes(uuid, "error").reason)
+    assert "it is placed already, by claim" in str(world.becomes(uuid, "error").reason)
     assert world.placement.held[uuid].root == node("b")
