@@ -187,7 +187,7 @@ def rebuild(server: Server) -> None:
 
 
 def moved_by_a_late_answer(server: Server) -> None:
-    """Order a move whose first request is carried out after the second has been refused: it moves all the same."""
+    """Order a move whose first request is still under way when the second one is refused."""
     ordered = _order(server, MigrateInstance, host=WORKING[1])
     _refuse_until(server, "fence")
     server.comes_to(ordered.migration_uuid, {"moved", "failed"})

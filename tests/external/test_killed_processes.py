@@ -181,11 +181,17 @@ def grid(recorded: Recorded) -> list[Point]:
     return recorded.points
 
 
+#: Come to where a scheduler carries out a request whose caller waits no longer. Those of the former release do, and
+#: tests/functional/super_conductor/test_placing_moves.py has a fake one.
+NOT_COME_TO = {"step.move.recover", "step.unshelve.recover"}
+
+
 def test_every_step_that_the_conductors_have_is_in_the_grid(recorded: Recorded) -> None:
     for role in CONDUCTORS:
         passed = {point.name.removesuffix(".begin") for point in recorded.points if point.role == role}
         assert recorded.steps[role]
-        assert recorded.steps[role] <= passed, f"no scene comes to {recorded.steps[role] - passed}: add one"
+        missing = recorded.steps[role] - passed - NOT_COME_TO
+        assert not missing, f"no scene comes to {missing}: add one"
 
 
 def some(points: Sequence[Point], count: int) -> Sequence[Point]:
