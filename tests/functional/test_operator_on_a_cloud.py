@@ -98,6 +98,8 @@ def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: Cloud, types:
         assert {row["subject"] for row in rows} >= {"guests of cell2"}
     finally:
         cloud.add("conductor-cell2", CellConductor(cloud.configuration(), "conductor-cell2", "cell2"))
+        # The super conductor, which was asked meanwhile, finds out by its next probe.
+        wait_until(lambda: types("audit", "--settle", "0.1")[0] != 2, "the cell to be asked again")
 
 
 def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(cloud: Cloud, types: Types) -> None:
