@@ -28,7 +28,7 @@ _UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class HealOrders:
-    """What a cell is ordered to heal."""
+    """Serve the order to heal instances of a cell."""
 
     def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations, holds: CellHolds) -> None:
         self._requests = requests

@@ -1,4 +1,4 @@
-"""What the instances of a cell hold according to its records: what the store is compared with, and healed by."""
+"""Read the amounts that instances of a cell hold by its records: an audit compares and heals the store by them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

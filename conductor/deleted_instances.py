@@ -1,4 +1,4 @@
-"""What the conductors forget of deleted instances: everything, once nothing can name them any more.
+"""Delete the records of deleted instances, all of them, once nothing can name an instance any more.
 
 A cell goes first, and only when no host can have a guest of the instance. The super conductor follows when the cell
 knows the instance no more: until then its record explains what the instance may still hold.

@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 class Passed(Value, frozen=True, kw_only=True):
-    """What an order is passed on with. Both are null in the records of a former release."""
+    """Hold the guards that an order is passed on with. Both are null in the records of a former release."""
 
     order_number: int | None = None
     #: The migration that the order is about.

@@ -121,7 +121,7 @@ def _leaked(holders: Sequence[Holder], instances: Sequence[Instance], residues: 
 
 
 class _Residues:
-    """What is known of attempts: which there are, whose they are, and what may still be held for them."""
+    """Find the instance of each attempt, and whether a residue may still be held for it."""
 
     def __init__(self, instances: Sequence[Instance], recorded: Sequence[InstanceHolds], *, all_recorded: bool) -> None:
         #: Whether what the super conductor says of instances is complete.

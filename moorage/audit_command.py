@@ -22,7 +22,7 @@ NOT_SEEN = "not seen"
 
 
 class Examination(NamedTuple):
-    """What was found at both of two looks, what could not be seen, and the second look itself."""
+    """Hold the findings of both looks, the parts that could not be seen, and the second look itself."""
 
     findings: list[Finding]
     unseen: dict[str, str]

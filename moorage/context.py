@@ -15,7 +15,7 @@ from moorage import errors
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a thread works for; ``service`` tells several services of one process apart.
+    """Describe the request that a thread works for; ``service`` tells several services of one process apart.
 
     ``deadline`` is the end of the caller's time by this process's monotonic clock; without one, nobody waits.
     """

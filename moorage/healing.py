@@ -1,4 +1,4 @@
-"""What heals the findings of an audit: planned from what was seen, and carried out by the store and by the cells."""
+"""Plan the remedies for the findings of an audit, and have the store and the cells carry them out."""
 
 import logging
 import time
@@ -38,7 +38,7 @@ _UNKNOWN = "release it, if the conductor does not know it either"
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be done, and for each finding what that is."""
+    """Hold the remedies to carry out, and the remedy of each finding."""
 
     #: Providers whose inventories are to be counted.
     recounted: set[str] = field(default_factory=set)

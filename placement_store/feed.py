@@ -25,7 +25,7 @@ def record(connection: Connection, provider_ids: Collection[int] = (), host_ids:
 
 
 class Changes(NamedTuple):
-    """What the feed tells since one of its numbers."""
+    """Hold the changes of the feed since one of its numbers."""
 
     #: The number to go on from.
     go_on_from: int

@@ -1,4 +1,4 @@
-"""What is to be done after the main schema was restored from a backup, before anything else writes to it."""
+"""Begin a new history of a main schema restored from a backup, before anything else writes to it."""
 
 from sqlalchemy import Connection
 

@@ -59,7 +59,7 @@ _REPORT_THREADS = 2
 
 
 class HostReports:
-    """What cells report, served on a topic of its own; agents and cells of former releases use the others."""
+    """Serve the reports of cells on a topic of its own; cells of former releases report on the scheduler's."""
 
     def __init__(self, requests: StoredRequests) -> None:
         self._requests = requests

@@ -43,7 +43,7 @@ def budget_for(instances: int) -> SearchBudget:
 
 @dataclass(slots=True)
 class Refusals:
-    """What the store has refused to one request so far, and what is left of the budget for its searches."""
+    """Hold the refusals of the store to one request so far, and the rest of the budget for its searches."""
 
     budget: SearchBudget = field(default_factory=SearchBudget)
 

@@ -20,7 +20,7 @@ class HoldsInCell(Value, frozen=True, kw_only=True):
 
 
 class ListHoldsInCell(Message[HoldsInCell], frozen=True, kw_only=True):
-    """What the instances of a cell hold according to its records, part by part and by uuid.
+    """List the amounts that instances of a cell hold by its records, in parts, by uuid.
 
     Deleted instances are left out unless a host may still have a guest of theirs, or they are named.
     """
@@ -35,7 +35,7 @@ class ListHoldsInCell(Message[HoldsInCell], frozen=True, kw_only=True):
 
 
 class HealsBegun(Value, frozen=True, kw_only=True):
-    """What a cell makes of an order to heal, by instance."""
+    """Answer an order to heal, by instance."""
 
     #: The operation that heals it.
     operations: dict[Uuid, Uuid] = {}

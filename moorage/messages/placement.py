@@ -354,7 +354,7 @@ class AuditStore(Message[StoreAudit], frozen=True, kw_only=True):
 
 
 class Healed(Value, frozen=True, kw_only=True):
-    """What a heal has changed."""
+    """Describe the changes of a heal."""
 
     #: The generation of each consumer that is there now.
     generations: dict[Uuid, Generation] = {}
@@ -381,7 +381,7 @@ class HealConsumers(Mutation[Healed], frozen=True, kw_only=True):
 
 
 class Recounted(Value, frozen=True, kw_only=True):
-    """What a recount has changed."""
+    """Describe the changes of a recount."""
 
     inventories: int = 0
     #: Allocations without a consumer, which were removed.

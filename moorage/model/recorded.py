@@ -1,4 +1,4 @@
-"""What the owners' records say that consumers hold: what an audit compares the store with, and heals it by."""
+"""Describe the amounts that consumers hold by their owners' records, for an audit to compare and heal the store by."""
 
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from moorage.model.moves import ServerGroup
 
 
 class RecordedHold(Value, frozen=True, kw_only=True):
-    """What one consumer holds according to its owner's records.
+    """Describe the amounts that one consumer holds by its owner's records.
 
     The amounts are those that the claim was made with. Those of ``pools`` are held of these very providers; the others
     may be anywhere in the host's tree, for a reshape moves them.
