@@ -49,10 +49,7 @@ class ComputeService:
         :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
         """
         with ExitStack() as begun:
-            bus, cell = self._cell_bus(begun)
-            driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
-            begun.callback(driver.close)
-            driver.start()
+            bus, cell, driver = self._open(begun)
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
             reports_client = CellClient(bus.client(reports_topic(cell.uuid)))
             agent = ComputeAgent(driver, client, self._conf.compute.workers)
@@ -94,16 +91,21 @@ class ComputeService:
         :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
         """
         with ExitStack() as begun:
-            bus, cell = self._cell_bus(begun)
-            driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
-            begun.callback(driver.close)
-            driver.start()
+            bus, cell, driver = self._open(begun)
             client = CellClient(bus.client(f"conductor.{cell.uuid}"))
             return Tracker(driver, client, Numbering()).wanted_reshapes()
 
     def stop(self) -> None:
         """Report no more, take no new build, let those under way end within bounds; guests stay."""
         self._running.close()
+
+    def _open(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:
+        """Reach the cell's bus and start the driver; leaving ``begun`` closes both."""
+        bus, cell = self._cell_bus(begun)
+        driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
+        begun.callback(driver.close)
+        driver.start()
+        return bus, cell, driver
 
     def _cell_bus(self, begun: ExitStack) -> tuple[Bus, Cell]:
         """Return the cell of this agent, and its bus: the main one, unless the cell has its own.
