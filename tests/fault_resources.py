@@ -1,4 +1,4 @@
-"""Resources that are attached to a server of a faulty cloud, and detached: VCPU, which is what is counted there."""
+"""Resources that a server of a faulty cloud gains and loses: VCPU, which is what is counted there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,13 +12,15 @@ from moorage.messages import (
     AttachResource,
     DeleteAllocations,
     DetachResource,
+    GetAllocations,
+    HealInCell,
     ListOperations,
     ListResourceProviders,
     OperationBegun,
     PutAllocations,
     ShowOperation,
 )
-from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
+from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
 
 PORT, VCPUS = "_port", 1
 #: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.
@@ -58,6 +60,23 @@ def attach_to_a_host_that_fills_up(server: Server) -> None:
     check(server.cloud, [server])
     if operation.state == "failed":
         attach(server)
+
+
+def lose_and_heal(server: Server) -> None:
+    """Release all that it holds behind its conductors' backs, and have its cell's records bring that back."""
+    cloud = server.cloud
+    lost = DeleteAllocations(request_id=server.request_id("lose"), consumer_uuid=server.uuid)
+    cloud.call("placement", lost, server.patience)
+    for _ in range(_TRIES):
+        consumer = cloud.call("placement", GetAllocations(consumer_uuid=server.uuid), server.patience)
+        seen = SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
+        order = HealInCell(request_id=server.request_id("heal"), instances={server.uuid: {server.uuid: seen}})
+        begun = cloud.call(f"conductor.{server.show().cell_uuid}", order, server.patience)
+        operation = _ended(server, OperationBegun(operation_uuid=begun.operations[server.uuid]))
+        if operation.state == "done":
+            return
+        assert operation.reason, operation
+    raise AssertionError(f"tried {_TRIES} times: {operation}")
 
 
 def _order_attach(server: Server) -> OperationBegun:

@@ -163,6 +163,7 @@ OTHERS = (
         meanwhile={"scheduler": _LATE, "conductor": "step.unshelve.fence.begin=wait:6@1"},
     ),
     Scene("rebuilt", host=WORKING[0], deeds=[deeds.rebuild]),
+    Scene("healed", host=WORKING[0], deeds=[resources.lose_and_heal]),
     Scene(
         "attached",
         host=WORKING[0],

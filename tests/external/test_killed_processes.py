@@ -181,10 +181,9 @@ def grid(recorded: Recorded) -> list[Point]:
     return recorded.points
 
 
-#: The first two are come to where a scheduler carries out a request whose caller waits no longer: those of the former
-#: release do, and tests/functional/super_conductor/test_placing_moves.py has a fake one. No scene loses allocations, as
-#: those of tests/functional/test_healing.py do.
-NOT_COME_TO = {"step.move.recover", "step.unshelve.recover", "step.heal.heal"}
+#: Come to where a scheduler carries out a request whose caller waits no longer: those of the former
+#: release do, and tests/functional/super_conductor/test_placing_moves.py has a fake one.
+NOT_COME_TO = {"step.move.recover", "step.unshelve.recover"}
 
 
 def test_every_step_that_the_conductors_have_is_in_the_grid(recorded: Recorded) -> None:
