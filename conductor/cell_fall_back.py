@@ -4,6 +4,7 @@ import logging
 from functools import partial
 
 import msgspec
+from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor import foreign_amounts
@@ -16,7 +17,7 @@ from conductor.cell_payloads import GivingBack, Releasing, Starting, Swapping
 from conductor.cell_records import CellInstance, CellRecords
 from conductor.declared_down import DeclaredDown
 from conductor.reshaped_alternates import ReshapedAlternates
-from conductor.steps import BUILD, MOVE, UNSHELVE, Ended, Next, Operation, Outcome, Record, Step, Wait
+from conductor.steps import BUILD, MOVE, UNSHELVE, Backoff, Ended, Next, Operation, Outcome, Record, Step, Wait
 from moorage import errors
 from moorage.database import Database
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
@@ -28,8 +29,6 @@ LOG = logging.getLogger(__name__)
 UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError, errors.ConsumerGenerationConflict)
 #: The claim is no longer this operation's: it was released, or what it belongs to was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
-
-
 #: What an alternate asks for is not there, or not any more.
 RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 
@@ -37,11 +36,12 @@ RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 class FallBack:
     """The steps that follow a failed attempt. They need neither a scheduler nor the super conductor.
 
-    :param timeout: seconds to wait for the report of a host that has accepted its claim after all.
+    :param backoff: how long to wait for a host that is returning.
     """
 
     def __init__(
         self,
+        conf: cfg.ConfigOpts,
         database: Database,
         records: CellRecords,
         courses: Courses,
@@ -49,7 +49,7 @@ class FallBack:
         cleanings: CellCleanings,
         declared: DeclaredDown,
         placement: Peer,
-        timeout: float,
+        backoff: Backoff,
     ) -> None:
         self._declared = declared
         self._database = database
@@ -59,7 +59,9 @@ class FallBack:
         self._cleanings = cleanings
         self._placement = placement
         self._reshaped = ReshapedAlternates(placement)
-        self._timeout = timeout
+        self._backoff = backoff
+        self._timeout: float = conf.conductor.build_timeout
+        self._waits: int = conf.conductor.max_unanswered_retries
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
@@ -75,11 +77,14 @@ class FallBack:
         new = _selection(course, swapping)
         # Only before the first sending: after it the claim may already be on that host.
         if not operation.tries and not operation.resumed:
-            down = self._hosts.why_down(new.service_host)
-            if down is None and self._declared.is_out_of_service(new.service_host):
-                down = f"host {new.service_host} is forced down or disabled"
-            if down is not None:
+            if (down := self._why_skipped(new.service_host)) is not None:
                 return partial(self._skip, operation, swapping, down)
+            if (returning := self._hosts.why_returning(new.service_host)) is not None:
+                # Hosts that fail together return together, a moment apart.
+                if swapping.waited >= self._waits:
+                    return partial(self._skip, operation, swapping, returning)
+                waiting = msgspec.structs.replace(swapping, waited=swapping.waited + 1)
+                return lambda _connection: Next("swap", waiting, self._backoff.seconds(waiting.waited))
         translated = () if swapping.translated is None else ("translated",)
         message = SwapClaim(
             request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.fate, *translated),
@@ -99,6 +104,12 @@ class FallBack:
         except errors.MoorageError as fault:
             return self._not_swapped(operation, swapping, course, failed, fault)
         return partial(self._swapped, operation, swapping, claimed)
+
+    def _why_skipped(self, service_host: str) -> str | None:
+        down = self._hosts.why_silent(service_host)
+        if down is None and self._declared.is_out_of_service(service_host):
+            return f"host {service_host} is forced down or disabled"
+        return down
 
     def _not_swapped(
         self,

@@ -155,10 +155,6 @@ class CellHosts:
         )
         return "the host has not yet worked through what ended while it was away" if returning else None
 
-    def why_down(self, service_host: str) -> str | None:
-        """Return why no build is to be moved to a host, or nothing if it is up."""
-        return self.why_silent(service_host) or self.why_returning(service_host)
-
     def why_silent(self, service_host: str) -> str | None:
         """Return since when this cell has missed a host, or nothing if it has not."""
         age = self._database.read(

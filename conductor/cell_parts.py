@@ -100,6 +100,7 @@ class CellParts:
         """Return the function for each step of each kind of operation."""
         conf, database, records = self._conf, self._database, self._records
         fall_back = FallBack(
+            conf,
             database,
             records,
             self._courses,
@@ -107,7 +108,7 @@ class CellParts:
             self._cleanings,
             self._declared,
             self._peer,
-            conf.conductor.build_timeout,
+            self._operations.backoff,
         )
         builds = CellBuilds(conf, database, records, self.hosts, self._agents, self._courses)
         give_back = GiveBack(database, records, self._migrations, self._guests, fall_back, self._writes)

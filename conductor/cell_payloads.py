@@ -35,6 +35,8 @@ class Swapping(Value, frozen=True, kw_only=True):
     reason: str
     #: What the next one is claimed with instead, where its host was reshaped since it was chosen.
     translated: AllocationRequest | None = None
+    #: How often the next one's host was found returning, and waited for.
+    waited: int = 0
 
 
 class Releasing(Value, frozen=True, kw_only=True):

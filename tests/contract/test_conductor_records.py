@@ -419,13 +419,14 @@ def test_thousands_of_hosts_are_described_told_of_and_found_down(database: Datab
     assert len(seen) == 2500
     threading.Event().wait(0.2)
     assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == []
-    assert "not reported" in str(impatient.why_down("h7"))
-    assert hosts.why_down("h7") is None
-    assert hosts.why_down("unheard-of") is None
+    assert "not reported" in str(impatient.why_silent("h7"))
+    assert hosts.why_silent("h7") is None
+    assert hosts.why_silent("unheard-of") is None
+    assert hosts.why_returning("unheard-of") is None
     again = ReportHostsInCell(request_id=ids.fresh(), agent="agent", alive=("h7",))
     assert impatient.report_hosts(again).returning == ("h7",)
-    assert "not yet worked through" in str(hosts.why_down("h7")), "the cell has missed it"
+    assert "not yet worked through" in str(hosts.why_returning("h7")), "the cell has missed it"
     assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == []
     assert hosts.returned("agent", ["h7"], {"h7": 1}) == ["h7"]
-    assert hosts.why_down("h7") is None
+    assert (hosts.why_silent("h7"), hosts.why_returning("h7")) == (None, None)
     assert hosts.forwarded.seen_since(clock + 0.1, 60.0)[0] == ["h7"]

@@ -18,7 +18,7 @@ from moorage.messages import (
     ListResourceProviders,
     ShowInstance,
 )
-from moorage.model import Flavor, Guest, RequestSpec, ResourceProvider
+from moorage.model import Flavor, Guest, Instance, RequestSpec, ResourceProvider
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512, root_gb=1))
 HOSTS = 3
@@ -34,7 +34,6 @@ def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[Cloud]:
         database_connection=mariadb.create_database("reshapes_at_start"),
         settings={
             "rpc": {"call_timeout": 5.0},
-            "conductor": {"retry_backoff": 0.1},
             "compute": {"report_interval": 0.1, "stop_timeout": 1.0},
             "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, **PARTS},
         },
@@ -80,8 +79,8 @@ def order(cloud: Cloud, uuids: list[str], ended: threading.Event) -> None:
         ended.wait(0.1)
 
 
-def state(cloud: Cloud, uuid: str) -> str:
-    return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).state
+def instance(cloud: Cloud, uuid: str) -> Instance:
+    return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
 
 
 def guests(cloud: Cloud) -> list[Guest]:
@@ -105,7 +104,8 @@ def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: Cloud) -> Non
     finally:
         ended.set()
         orders.join()
-    wait_until(lambda: all(state(cloud, uuid) == "active" for uuid in uuids), "all instances to be active", 120)
+    wait_until(lambda: all(instance(cloud, uuid).state != "building" for uuid in uuids), "all instances to be built")
+    assert [one for uuid in uuids if (one := instance(cloud, uuid)).state != "active"] == []
 
     there = {guest.instance_uuid: guest for guest in guests(cloud)}
     assert sorted(there) == sorted(uuids), "one guest each"

@@ -130,6 +130,31 @@ def test_a_build_that_died_with_its_host_goes_on_with_the_next_one(world: World)
     assert world.placement.hosts_held() == {node("b")}
 
 
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_build_that_died_when_all_hosts_began_to_return_waits_a_while_for_the_next_one(
+    world: World, returned: bool
+) -> None:
+    # 50 ms each: until the test ends, or nearly none.
+    world.restart("cell", max_unanswered_retries=1000 if returned else 2)
+    world.agent.hold.clear()
+    [uuid] = world.build()
+    wait_until(lambda: len(world.agent.guests) == 1 and world.waiting() == 1)
+    world.agent.guests.clear()
+    starts(world, "a", "b")
+
+    returns(world, "a")
+    world.agent.hold.set()
+    if returned:
+        time.sleep(0.3)
+        assert [attempt.state for attempt in world.show(uuid).attempts] == ["failed"]
+        returns(world, "b")
+
+    instance = world.becomes(uuid, "active")
+    states = [(attempt.host, attempt.state) for attempt in instance.attempts]
+    passed_over = [] if returned else [("b", "skipped")]
+    assert states == [("a", "failed"), *passed_over, ("b" if returned else "c", "active")]
+
+
 def test_a_build_whose_guest_is_there_goes_on_and_an_active_instance_without_one_says_so(world: World) -> None:
     uuids = world.build(ids.fresh(), ids.fresh())
     for uuid in uuids:
