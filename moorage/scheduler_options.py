@@ -68,7 +68,8 @@ SCHEDULER = [
         default=5.0,
         min=0.0,
         help="Seconds that a plug-in which does not come with Moorage may take over one question, that of all hosts at "
-        "once; 0 for as long as it likes. Then it counts as broken (SlowPlugin).",
+        "once; 0 for as long as it likes. Then it counts as broken (SlowPlugin). Its import and its constructor have "
+        "as long each: then the scheduler does not start, or keeps its policy at a reload.",
     ),
     cfg.FloatOpt(
         "view_max_age",

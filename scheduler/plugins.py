@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,15 +13,19 @@ from stevedore.named import NamedExtensionManager
 from moorage import errors, unknown_options
 from moorage.options import in_words
 from moorage.plugin import Filter, RequestFilter, Weigher
+from scheduler.plugin_watch import PluginWatch
 
 LOG = logging.getLogger(__name__)
 
 P = TypeVar("P", bound=Filter | Weigher | RequestFilter)
+T = TypeVar("T")
 
 FILTERS = "moorage.filters"
 WEIGHERS = "moorage.weighers"
 REQUEST_FILTERS = "moorage.request_filters"
 _REQUEST_FILTER = "request filter"
+#: Packages of the plug-ins that come with Moorage: these are not timed.
+OURS = frozenset({"filters", "weighers"})
 
 
 class Named(NamedTuple, Generic[P]):
@@ -42,12 +47,13 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
     """Return the filters of these names, in this order.
 
     :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
-        values that its options have.
+    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or cannot take the values that its options have.
     """
-    classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter)
+    seconds = conf.scheduler.plugin_timeout
+    classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter, seconds)
     return [
-        Named(name, _made("filter", name, kind, _settings(conf, "filters", name, kind.options)))
+        Named(name, _made("filter", name, kind, _settings(conf, "filters", name, kind.options), seconds))
         for name, kind in classes.items()
     ]
 
@@ -56,17 +62,18 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     """Return the weighers of these names, in this order, each with its configured multiplier.
 
     :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
-        values that its options have.
+    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or cannot take the values that its options have.
     """
     loaded = []
-    classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher)
+    seconds = conf.scheduler.plugin_timeout
+    classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher, seconds)
     for name, kind in classes.items():
         multiplier = _multiplier_option(name, kind)
         settings = _settings(conf, "weighers", name, [*kind.options, multiplier])
         if not math.isfinite(settings[multiplier.dest]):
             raise errors.ConfigurationError(reason=f"[weighers] {multiplier.name} is no finite number")
-        loaded.append(Weighted(name, _made("weigher", name, kind, settings), settings[multiplier.dest]))
+        loaded.append(Weighted(name, _made("weigher", name, kind, settings, seconds), settings[multiplier.dest]))
     return loaded
 
 
@@ -74,14 +81,15 @@ def load_request_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Nam
     """Return the request filters of these names, in this order.
 
     :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, has options that clash with another's, or cannot take the
-        values that its options have.
+    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or cannot take the values that its options have.
     """
     loaded: list[Named[RequestFilter]] = []
-    classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter)
+    seconds = conf.scheduler.plugin_timeout
+    classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter, seconds)
     for name, kind in classes.items():
         settings = _settings(conf, "request_filters", name, kind.options)
-        loaded.append(Named(name, _made(_REQUEST_FILTER, name, kind, settings)))
+        loaded.append(Named(name, _made(_REQUEST_FILTER, name, kind, settings, seconds)))
     return loaded
 
 
@@ -90,17 +98,19 @@ def multiplier_key(name: str) -> str:
     return f"{name}_weight_multiplier"
 
 
-def numeric_metadata() -> frozenset[str]:
+def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
     """Return the keys of aggregates' metadata that filters and weighers of this installation read as numbers.
 
     All that are installed: one that is enabled later shall not find what it cannot read. What cannot be loaded says
     nothing.
+
+    :param seconds: limit for the import of each; 0 for none.
     """
     keys = {multiplier_key(name) for name in _known(WEIGHERS)}
     for what, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
         for name in _known(namespace):
             try:
-                [kind] = _classes(what, namespace, [name], base).values()
+                [kind] = _classes(what, namespace, [name], base, seconds).values()
             except errors.ConfigurationError as fault:
                 LOG.warning("Not asked which metadata it reads as numbers: %s", fault)
             else:
@@ -108,12 +118,15 @@ def numeric_metadata() -> frozenset[str]:
     return frozenset(keys)
 
 
-def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options of all plug-ins of this installation, as oslo-config-generator asks for them."""
-    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _known(FILTERS), Filter)
-    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher)
+def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
+    """Return the options of all plug-ins of this installation, as oslo-config-generator asks for them.
+
+    :param seconds: limit for the import of each; 0 for none.
+    """
+    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _known(FILTERS), Filter, seconds)
+    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher, seconds)
     of_requests: dict[str, type[RequestFilter]] = _classes(
-        _REQUEST_FILTER, REQUEST_FILTERS, _known(REQUEST_FILTERS), RequestFilter
+        _REQUEST_FILTER, REQUEST_FILTERS, _known(REQUEST_FILTERS), RequestFilter, seconds
     )
     of_filters = [option for kind in filters.values() for option in kind.options]
     of_weighers = [
@@ -131,7 +144,8 @@ def check_names(conf: cfg.ConfigOpts) -> None:
     files = [Path(file) for file in conf.config_file or ()]
     try:
         known = {
-            group: {name for option in options for name in (option.name, option.dest)} for group, options in list_opts()
+            group: {name for option in options for name in (option.name, option.dest)}
+            for group, options in list_opts(conf.scheduler.plugin_timeout)
         }
     except errors.ConfigurationError as fault:
         # A package that is broken and not enabled is no reason not to start.
@@ -158,7 +172,7 @@ def _known(namespace: str) -> dict[str, set[str]]:
     return dict(sorted(known.items()))
 
 
-def _classes(what: str, namespace: str, names: Collection[str], base: type) -> dict[str, Any]:
+def _classes(what: str, namespace: str, names: Collection[str], base: type, seconds: float) -> dict[str, Any]:
     known = _known(namespace)
     for name in names:
         if name not in known:
@@ -168,33 +182,67 @@ def _classes(what: str, namespace: str, names: Collection[str], base: type) -> d
     if len(set(names)) < len(names):
         raise errors.ConfigurationError(reason=f"a {what} is enabled twice: {', '.join(names)}")
 
-    def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
-        raise errors.ConfigurationError(
-            reason=f"the {what} {entry_point.name} ({entry_point.value}) cannot be loaded: {fault}"
-        ) from fault
-
-    try:
-        manager = NamedExtensionManager[Any](namespace, list(names), name_order=True, on_load_failure_callback=refuse)
-    except (AssertionError, SystemExit) as fault:
-        # The library lets these through; a module that is imported may raise anything.
-        reason = f"the {what} {', '.join(names)} cannot be loaded: {type(fault).__name__}: {fault}"
-        raise errors.ConfigurationError(reason=reason) from fault
-    classes = {extension.name: extension.plugin for extension in manager}
-    for name, kind in classes.items():
+    classes = {}
+    for name in names:
+        [source] = known[name]
+        load = partial(_imported, what, namespace, name)
+        kind = classes[name] = _bounded(seconds, what, name, source, load)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise errors.ConfigurationError(reason=f"the {what} {name} is no {base.__name__}, but {kind!r}")
     return classes
 
 
-def _made(what: str, name: str, kind: type[P], settings: Mapping[str, Any]) -> P:
+def _imported(what: str, namespace: str, name: str) -> Any:
+    def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
+        raise errors.ConfigurationError(
+            reason=f"the {what} {name} ({entry_point.value}) cannot be loaded: {fault}"
+        ) from fault
+
+    try:
+        manager = NamedExtensionManager[Any](namespace, [name], on_load_failure_callback=refuse)
+    except (AssertionError, SystemExit) as fault:
+        # The library lets these through; a module that is imported may raise anything.
+        reason = f"the {what} {name} cannot be loaded: {type(fault).__name__}: {fault}"
+        raise errors.ConfigurationError(reason=reason) from fault
+    return manager[name].plugin
+
+
+def _made(what: str, name: str, kind: type[P], settings: Mapping[str, Any], seconds: float) -> P:
     """Return a plug-in with its settings; whatever its constructor raises becomes an error that names it."""
     try:
-        return kind(settings)
+        return _bounded(seconds, what, name, kind.__module__, lambda: kind(settings))
     except errors.ConfigurationError:
         raise
     except (Exception, SystemExit) as fault:
         said = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
         raise errors.ConfigurationError(reason=f"the {what} {name}: {said}") from fault
+
+
+def _bounded(seconds: float, what: str, name: str, source: str, work: Callable[[], T]) -> T:
+    """Return what a plug-in's import or constructor returns.
+
+    :param seconds: limit for a plug-in that does not come with Moorage; 0 for none.
+    :param source: module that it is in; what comes after it does not matter.
+    :raises ConfigurationError: it has not ended in time.
+    """
+    if source.split(".")[0] in OURS:
+        return work()
+    # Not the watch of decisions: what hangs here is not in force, and nothing is counted against it.
+    watch = PluginWatch(seconds)
+
+    def ask() -> T:
+        with watch.asking(f"{what} {name}"):
+            return work()
+
+    try:
+        return watch.run(ask)
+    except errors.SlowPlugin as slow:
+        raise errors.ConfigurationError(
+            reason=f"the {what} {name} ({source}) cannot be loaded: its import or its constructor has not ended within "
+            f"{seconds} s ([scheduler] plugin_timeout); the log names the line"
+        ) from slow
+    finally:
+        watch.stop()
 
 
 def _settings(conf: cfg.ConfigOpts, group: str, name: str, options: Sequence[cfg.Opt]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from scheduler.funnel import Funnel
 from scheduler.planning import Planner
 from scheduler.plugin_lists import enabled
 from scheduler.plugin_watch import PluginWatch
-from scheduler.plugins import Named, check_names, load_filters, load_request_filters, load_weighers
+from scheduler.plugins import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
 
 LOG = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ class Policies:
         self._watch = watch
         self._take = take
         self._clock = clock
+        self._reloading = threading.Lock()
         self._lock = threading.Lock()
         self._policy = policy
         self._since = clock()
@@ -125,7 +126,8 @@ class Policies:
 
         :param reread: reads the configuration anew.
         """
-        with self._lock:
+        # Apart from the other lock: plug-ins may take their time to be made, and `show` does not wait for them.
+        with self._reloading:
             before = self._policy.described.fingerprint
             try:
                 conf = reread()
@@ -136,9 +138,10 @@ class Policies:
             except Exception as fault:  # whatever a file, or an operator's class, can do: the old one stays
                 LOG.debug("The reloaded configuration is beyond understanding", exc_info=True)
                 return self._refuse(before, f"{type(fault).__name__}: {fault}")
-            self._take(policy)
-            self._policy, self._since, self._refused = policy, self._clock(), None
-            self._needs_restart = needs_restart
+            with self._lock:
+                self._take(policy)
+                self._policy, self._since, self._refused = policy, self._clock(), None
+                self._needs_restart = needs_restart
         LOG.info("The configuration is reloaded: policy %s comes after %s", policy.described.fingerprint, before)
         if needs_restart:
             LOG.warning("Changed in the configuration, and not taken before a restart: %s", ", ".join(needs_restart))
@@ -161,7 +164,8 @@ class Policies:
 
     def _refuse(self, stays: str, reason: str) -> bool:
         reason = " ".join(reason.split())
-        self._refused = self._clock(), reason
+        with self._lock:
+            self._refused = self._clock(), reason
         LOG.error("The reloaded configuration is refused, and policy %s stays in force: %s", stays, reason)
         return False
 
@@ -178,16 +182,12 @@ def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: Filter | Weigher |
 def _version(kind: type) -> str:
     """Return which version of which package a class is from, unless it is ours."""
     top = kind.__module__.split(".")[0]
-    named = [f"{owner} {metadata.version(owner)}" for owner in _owners().get(top, ())] if top not in _OURS else []
+    named = [f"{owner} {metadata.version(owner)}" for owner in _owners().get(top, ())] if top not in OURS else []
     return f" ({', '.join(sorted(set(named)))})" if named else ""
 
 
-#: Where the plug-ins are that come with Moorage: whoever has another version of them has another Moorage.
-_OURS = frozenset({"filters", "weighers"})
-
-
 def _is_others(plugin: Filter | Weigher | RequestFilter) -> bool:
-    return type(plugin).__module__.split(".")[0] not in _OURS
+    return type(plugin).__module__.split(".")[0] not in OURS
 
 
 @cache

@@ -178,6 +178,7 @@ class SchedulerService:
         """Load the plug-ins, read all hosts, and begin to serve.
 
         :raises UnknownPlugin: a configured filter or weigher does not exist.
+        :raises ConfigurationError: one of them cannot be loaded, or not within `[scheduler] plugin_timeout`.
         :raises SchemaMismatch: the main schema is of another revision.
         :raises StoreUnavailable: the database has been away for a minute.
         :raises BusUnavailable: the broker cannot be reached.
@@ -220,7 +221,7 @@ class SchedulerService:
             Explaining(destinations.deciding),
             ViewComparison(database, follower, picture),
             ViewCatchUp(follower, endpoint.decisions),
-            AggregateEndpoint(database, requests, numeric_metadata()),
+            AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
         ]
         bus = self._serve(endpoints, database, names)
         self._begin_rounds(database, follower, bus)

@@ -13,6 +13,7 @@ from typing import NoReturn, TypeVar
 import hung_tests
 import pytest
 from hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
+from installed_packages import install  # noqa: F401 - a fixture
 from left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
 from migrated import OnMariaDB
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_packages import Install
 from scheduler_builders import select
 from scheduler_rig import Rig
-from stevedore import ExtensionManager
 
+from harness.cloud import wait_until
 from moorage import errors, ids, options
 from moorage.bus import Bus
 from moorage.messages import ListHosts, ShowPolicy
@@ -20,7 +21,7 @@ from scheduler.service import SchedulerService
 _MODULE = """
 import threading
 import time
-from moorage.plugin import Filter
+from moorage.plugin import Filter, Weigher
 
 GO_ON = threading.Event()
 ASKED = []
@@ -42,7 +43,26 @@ class Hung(Filter):
         if hint == "dawdles":
             time.sleep(0.6)
         return True
+
+class Building(Hung):
+    def __init__(self, settings):
+        super().__init__(settings)
+        ASKED.append("built")
+        GO_ON.wait()
+
+class Counting(Weigher):
+    def __init__(self, settings):
+        super().__init__(settings)
+        while True:
+            try:
+                time.sleep(0.001)
+            except Exception:
+                pass
+
+    def weigh(self, host, request):
+        return 0.0
 """
+_CONNECTING = "import time\nwhile True:\n    time.sleep(0.001)\n"
 
 
 class Stage:
@@ -54,14 +74,17 @@ class Stage:
         self.url = f"inproc://{ids.fresh()}/"
         self.service: SchedulerService | None = None
 
-    def start(self, **settings: str) -> Bus:
+    def write(self, **settings: str) -> Path:
         lines = {"enabled_filters": "compute, resources, hung", "plugin_timeout": "0.7", **settings}
         file = self.folder / "moorage.conf"
         file.write_text(
             f"[DEFAULT]\ntransport_url = {self.url}\n[database]\nconnection = {self.rig.url}\n[rpc]\nthreads = 2\n"
             "[scheduler]\n" + "\n".join(f"{name} = {value}" for name, value in lines.items())
         )
-        conf = options.new(files=[file])
+        return file
+
+    def start(self, **settings: str) -> Bus:
+        conf = options.new(files=[self.write(**settings)])
         self.service = SchedulerService(conf, "one")
         self.service.start()
         self.bus = Bus(conf)
@@ -80,15 +103,14 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(ExtensionManager, "ENTRY_POINT_CACHE", {})
+def stage(tmp_path: Path, install: Install) -> Iterator[Stage]:
     name = f"moorage_hung_{tmp_path.name.replace('-', '_')}"
-    info = tmp_path / "package" / f"{name}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (tmp_path / "package" / f"{name}.py").write_text(_MODULE)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[moorage.filters]\nhung = {name}:Hung\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "package"))
+    install(
+        name,
+        _MODULE,
+        filters={"hung": f"{name}:Hung", "building": f"{name}:Building"},
+        weighers={"counting": f"{name}:Counting"},
+    )
     stage = Stage(tmp_path, name)
     yield stage
     stage.close()
@@ -163,3 +185,56 @@ def test_without_a_limit_a_plugin_may_take_as_long_as_it_likes(stage: Stage) -> 
     __import__(stage.name).GO_ON.set()
     asking.join(20)
     assert len(answered) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "plugin"),
+    [
+        ({"enabled_filters": "compute, building"}, "filter building"),
+        ({"enabled_weighers": "ram, counting"}, "weigher counting"),
+        ({"enabled_filters": "compute, connecting"}, "filter connecting"),
+    ],
+)
+def test_a_scheduler_does_not_start_with_a_plugin_that_never_comes_to_be_and_names_it(
+    stage: Stage, install: Install, settings: dict[str, str], plugin: str
+) -> None:
+    name = f"{stage.name}_connecting"
+    install(name, _CONNECTING, filters={"connecting": f"{name}:Rack"})
+    conf = options.new(files=[stage.write(plugin_timeout="0.3", **settings)])
+    service = SchedulerService(conf, "one")
+    with pytest.raises(errors.ConfigurationError, match=rf"the {plugin} .* has not ended within 0.3 s"):
+        service.start()
+    service.stop()
+
+
+def test_a_plugin_that_is_not_enabled_and_cannot_be_imported_in_time_is_no_reason_not_to_start(
+    stage: Stage, install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = f"{stage.name}_connecting"
+    install(name, _CONNECTING, filters={"connecting": f"{name}:Rack"})
+    scheduler = stage.start(plugin_timeout="0.3").client("scheduler")
+    assert len(scheduler.call(select("r1"))) == 1
+    assert "names of the plug-ins' options are not checked: " in caplog.text
+    assert "the filter connecting" in caplog.text
+
+
+def test_a_reload_with_a_plugin_that_never_comes_to_be_leaves_the_old_policy_in_force(stage: Stage) -> None:
+    scheduler = stage.start(plugin_timeout="20").client("scheduler")
+    service = stage.service
+    assert service is not None
+    before = scheduler.call(ShowPolicy())
+    stage.write(plugin_timeout="0.7", enabled_filters="compute, building")
+    asked = __import__(stage.name).ASKED
+    reloading = threading.Thread(target=service.reload)
+    reloading.start()
+    wait_until(lambda: asked == ["built"])
+    # It is answered while the reload waits for the constructor.
+    assert scheduler.call(ShowPolicy()).refused is None
+    assert reloading.is_alive()
+    reloading.join(20)
+    policy = scheduler.call(ShowPolicy())
+    assert policy.fingerprint == before.fingerprint
+    assert policy.refused is not None
+    assert "the filter building" in policy.refused.reason
+    assert policy.broken == {}, "a plug-in that is not in force is counted as broken"
+    assert len(scheduler.call(select("r1"))) == 1
