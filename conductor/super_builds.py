@@ -25,6 +25,10 @@ LOG = logging.getLogger(__name__)
 #: Answers from which it cannot be told whether the scheduler has claimed, or will yet.
 _UNDECIDED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
 
+#: How often a request is tried that was answered by these: four minutes with the default back-off. Arbitrary: longer
+#: than a database or a broker takes to fail over, and than one scheduler of two without its database is met in a row.
+_AWAY, _TRIES_WHILE_AWAY = (errors.StoreUnavailable, errors.BusUnavailable), 10
+
 #: Between two requests to the scheduler after losing to other claims: long enough for those to be seen by its view.
 _CONTENTION = Backoff(first=0.1, longest=2.0)
 
@@ -174,7 +178,7 @@ class SuperBuilds:
         return Next("hand_over", HandingOver())
 
     def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
-        if isinstance(fault, _UNDECIDED) and operation.tries < self._conf.max_unanswered_retries:
+        if isinstance(fault, _UNDECIDED) and operation.tries < self._retries(fault):
             raise fault
         # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer. One
         # whose answer is too large for the bus was carried out.
@@ -182,6 +186,10 @@ class SuperBuilds:
         if isinstance(fault, (*_UNDECIDED, errors.ReplyTooLarge)):
             doubted = structs.replace(asking, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
+
+    def _retries(self, fault: errors.MoorageError) -> int:
+        unanswered: int = self._conf.max_unanswered_retries
+        return max(unanswered, _TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
     def _refused(self, connection: Connection, asking: Asking, fault: errors.MoorageError) -> Outcome:
         wanted = _building(connection, asking.instance_uuids)

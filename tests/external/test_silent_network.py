@@ -158,9 +158,17 @@ def test_everything_answers_again_within_40_seconds_of_a_silent_loss(
 
     assert seconds < LIMIT
     away = {"StoreUnavailable", "Overloaded"}
-    # Where a new connection can be made, the true answer has come by then.
-    assert answers <= (away if new_too else {"answered"}), {name: cloud.processes.log(name)[-3000:] for name in lost}
-    if new_too:
+    # Where a new connection can be made, the true answer comes with the first call if that has the time for a second
+    # one, and else with the second call.
+    patient = not LONG and not new_too
+    assert answers <= ({"answered"} if patient else away | {"answered"}), {
+        name: cloud.processes.log(name)[-3000:] for name in lost
+    }
+    if not new_too:
+        assert cloud.ask_all_at_once(*lost) == {"answered"}
+        seconds = time.monotonic() - begun
+        assert seconds < LIMIT
+    else:
         assert cloud.ask_all_at_once(*lost) <= away
         for name in lost:
             cloud.ways[name].resume()
@@ -198,7 +206,8 @@ def test_hosts_stay_up_and_servers_are_built_while_one_scheduler_of_two_does_not
             return {conductor.call(ShowInstance(instance_uuid=uuid)).state for uuid in ordered}
 
         wait_until(lambda: "building" not in states(), "all to be decided")
-        assert states() == {"active"}
+        found = [conductor.call(ShowInstance(instance_uuid=uuid)) for uuid in ordered]
+        assert [one.reason for one in found if one.state != "active"] == []
         assert "Down, for want of a heartbeat" not in cloud.processes.log("scheduler2")
     finally:
         cloud.ways["scheduler"].resume()

@@ -132,6 +132,41 @@ def test_after_contention_the_scheduler_is_asked_again_with_a_new_id_a_bounded_n
     assert len(world.scheduler.asked) == 2
 
 
+class HasLostItsDatabase(FakeScheduler):
+    """Answers that its database is away, so many times."""
+
+    lost = 9
+
+    @serves(SelectDestinations)
+    def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
+        if len(self.asked) < self.lost:
+            self.asked.append(message)
+            raise errors.StoreUnavailable(schema="main", reason="silent")
+        return super().select_destinations(message)
+
+
+def test_a_build_outlasts_a_scheduler_whose_database_is_away_for_longer_than_a_silent_one(world: World) -> None:
+    scheduler = HasLostItsDatabase(world.placement)
+    world.serve("scheduler", scheduler)
+
+    [uuid] = world.build()
+
+    world.becomes(uuid, "active")
+    assert len({message.request_id for message in scheduler.asked}) == 1
+    assert len(scheduler.asked) == 10
+
+
+def test_a_build_ends_in_error_while_the_database_of_all_schedulers_stays_away(world: World) -> None:
+    scheduler = HasLostItsDatabase(world.placement)
+    scheduler.lost = 1000
+    world.serve("scheduler", scheduler)
+
+    [uuid] = world.build()
+
+    assert "cannot be reached" in str(world.becomes(uuid, "error").reason)
+    assert world.placement.held == {}
+
+
 def test_an_unanswered_request_is_repeated_with_the_same_id_and_claims_once(world: World) -> None:
     world.scheduler = LosesReplies(world.placement)
     world.serve("scheduler", world.scheduler)
