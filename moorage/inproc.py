@@ -85,15 +85,17 @@ class Delivery:
     _key: Key
     _envelope: _Envelope
 
-    def deliver(self, timeout: float) -> dict[str, Any]:
+    def deliver(self, timeout: float, seconds_left: float | None = None) -> dict[str, Any]:
         """Put a copy into the queue, which nobody has waited for until now; return what it is answered with.
 
-        It carries no caller's time: what it names alone can protect against it.
-
+        :param seconds_left: the rest of the caller's time. Without it, what the message names alone can protect
+            against it.
         :raises queue.Empty: it is not answered in time.
         """
         box: Box = queue.SimpleQueue()
         ctxt = {name: value for name, value in self._envelope.ctxt.items() if name != SECONDS_LEFT}
+        if seconds_left is not None:
+            ctxt[SECONDS_LEFT] = seconds_left
         self._broker.publish(self._key, _Envelope(ctxt, copy.deepcopy(self._envelope.message), box, None))
         text = box.get(timeout=timeout)
         answer: dict[str, Any] = rpc_common.deserialize_msg({"oslo.version": "2.0", "oslo.message": text})

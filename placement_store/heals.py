@@ -13,13 +13,15 @@ from typing import Any
 from sqlalchemy import Connection
 
 from moorage import errors
+from moorage.columns import now
 from moorage.messages import HealConsumers, Healed
 from moorage.model import RecordedHold, SeenConsumer
-from placement_store import allocations, consumers, given_up, groups, providers, residues, shares, tombstones
+from placement_store import allocations, bulk, consumers, given_up, groups, providers, residues, shares, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
 from placement_store.providers import ProviderKey
+from placement_store.schema import consumers as consumer_table
 
 
 def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
@@ -47,6 +49,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     for uuid in message.seen.keys() - holds.keys():
         changes += _released(uuid, found.get(uuid), for_good=uuid in message.for_good)
     allocations.write(connection, changes, names, roots=dict(keys.values()))
+    _stamp_accepted(connection, sorted(holds))
     released = _net_release(changes)
     return Healed(
         generations={change.uuid: _generation(change) for change in changes if not change.for_good},
@@ -189,6 +192,15 @@ def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> 
         "known_over_rpc": True,
         **group,
     }
+
+
+def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
+    """Set the time of acceptance where it is lost, so that an acceptance that is repeated later changes nothing."""
+    # UPDATE consumers SET accepted_at = :now WHERE uuid IN (...) AND accepted_by IS NOT NULL AND accepted_at IS NULL
+    table = consumer_table.c
+    for chunk in bulk.chunks(uuids):
+        lost = (table.uuid.in_(chunk), table.accepted_by.is_not(None), table.accepted_at.is_(None))
+        connection.execute(consumer_table.update().where(*lost).values(accepted_at=now()))
 
 
 # --- What is not ------------------------------------------------------------------------------------------------------

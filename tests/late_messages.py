@@ -16,12 +16,12 @@ from operation_room import until_answered
 from compute.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import inproc
+from moorage.bus import Client
 from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
-from moorage.wire import Message, Mutation
+from moorage.wire import Message, Mutation, R
 
-MUTATIONS = {(kind.topic, kind.method): kind for kind in every_message() if issubclass(kind, Mutation)}
-READS = [kind for kind in every_message() if not issubclass(kind, Mutation)]
-#: Sent again and again with other content: of each play, so many are kept.
+MESSAGES = {(kind.topic, kind.method): kind for kind in every_message()}
+#: Sent again and again with other content: of each step, so many are kept; and one of each read.
 _PERIODIC = {"report_hosts": 6, "report_provider_tree": 6, "report_providers": 6, "report_service": 3}
 #: Their answers are true when they are given, and are stored by nobody.
 UNSTORED = {
@@ -37,19 +37,37 @@ _SECONDS = 120.0
 
 
 def kind_of(delivery: inproc.Delivery) -> type[Message[Any]] | None:
-    """Return the mutation that a message is, or nothing."""
+    """Return the message that a call is, or nothing."""
     if delivery.topic == REPORTS_TOPIC:
         topic = "scheduler"
     elif delivery.topic.startswith(("conductor.", f"{REPORTS_TOPIC}.")):
         topic = "conductor.cell"
     else:
         topic = delivery.topic.partition(".")[0]
-    return MUTATIONS.get((topic, delivery.method))
+    return MESSAGES.get((topic, delivery.method))
+
+
+class RepeatingClient(Client):
+    """A client that repeats a call until it is answered, as services do."""
+
+    def call(self, message: Message[R], timeout: float | None = None) -> R:
+        return until_answered(lambda: super(RepeatingClient, self).call(message, timeout))
+
+
+class PatientCloud(TroublesomeCloud):
+    """A cloud whose operators and users repeat what is not answered."""
+
+    def client(self, topic: str, timeout: float | None = None) -> Client:
+        return RepeatingClient(self._bus, topic, None, 60.0 if timeout is None else timeout)
+
+    def impatient(self, topic: str) -> Client:
+        """Return a client of somebody who does not."""
+        return super().client(topic)
 
 
 @dataclass
 class Recorder:
-    """All mutations that were sent, in the order in which they were; those that it is told to lose come to nobody."""
+    """All calls that were made, in the order in which they were; those that it is to lose come to nobody."""
 
     deliveries: list[inproc.Delivery] = field(default_factory=list)
     lost: list[inproc.Delivery] = field(default_factory=list)
@@ -58,13 +76,15 @@ class Recorder:
     _kept: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, delivery: inproc.Delivery) -> bool:
-        if kind_of(delivery) is None:
+        kind = kind_of(delivery)
+        if kind is None:
             return False
         with self._lock:
             if self.loses is not None and self.loses(delivery):
                 self.lost.append(delivery)
                 return True
-            left = self._kept.setdefault(delivery.method, _PERIODIC.get(delivery.method, 1_000_000))
+            most = 1_000_000 if issubclass(kind, Mutation) else 1
+            left = self._kept.setdefault(delivery.method, _PERIODIC.get(delivery.method, most))
             if left > 0:
                 self._kept[delivery.method] = left - 1
                 self.deliveries.append(delivery)
@@ -87,13 +107,17 @@ class Recorder:
             self.loses = None
 
 
-def once_each(*methods: str) -> Callable[[inproc.Delivery], bool]:
-    """Return what loses the first copy of each message; of these methods alone, where some are named."""
+def once_each() -> Callable[[inproc.Delivery], bool]:
+    """Return what loses the first copy of each mutation; of what is sent again and again, of the first of its kind."""
     seen: set[str] = set()
 
     def loses(delivery: inproc.Delivery) -> bool:
-        key = json.dumps([delivery.topic, delivery.method, delivery.arguments], sort_keys=True)
-        if key in seen or delivery.method in _PERIODIC or (methods and delivery.method not in methods):
+        kind = kind_of(delivery)
+        if kind is None or not issubclass(kind, Mutation):
+            return False
+        content = {} if delivery.method in _PERIODIC else delivery.arguments
+        key = json.dumps([delivery.topic, delivery.method, content], sort_keys=True)
+        if key in seen:
             return False
         seen.add(key)
         return True
@@ -179,7 +203,7 @@ class Replays:
             return f"{kind.__name__} is not answered"
         if answer["failure"] and '"InternalError"' in answer["failure"]:
             return f"{kind.__name__} is answered by a fault of ours"
-        if delivery.method in UNSTORED or answer["failure"]:
+        if delivery.method in UNSTORED or answer["failure"] or not issubclass(kind, Mutation):
             return None
         first = self.answers.setdefault(id(delivery), answer)
         return None if first == answer else f"{kind.__name__} is answered otherwise than before: {answer}"

@@ -17,9 +17,12 @@ from moorage.messages import (
     AttachResource,
     BuildInstances,
     ConfirmMigration,
+    DeleteAllocations,
     DeleteInstance,
     DetachResource,
     EvacuateInstance,
+    GetAllocations,
+    HealInCell,
     LiveMigrateInstance,
     MigrateInstance,
     RebuildInstance,
@@ -27,9 +30,10 @@ from moorage.messages import (
     RevertMigration,
     ShelveInstance,
     ShowMigration,
+    ShowOperation,
     UnshelveInstance,
 )
-from moorage.model import Image
+from moorage.model import Image, SeenConsumer
 from moorage.wire import Mutation
 
 Order = Callable[[str, str | None], Mutation[object]]
@@ -64,6 +68,7 @@ class Story:
             "live-migrate": self.live_migrate,
             "attach": self.attach,
             "detach": self.detach,
+            "lose and heal": self.lose_and_heal,
             "shelve": self.shelve,
             "unshelve without room": self.refused_unshelving,
             "unshelve": self.unshelve,
@@ -134,6 +139,17 @@ class Story:
     def detach(self) -> None:
         self.room.order(DetachResource(**_plain(self.uuid), suffix=PORT))
         self.room.until(lambda: not self.room.show(self.uuid).attached, "the port to be detached")
+
+    def lose_and_heal(self) -> None:
+        """Release all that it holds behind its conductors' backs, and have its cell's records bring that back."""
+        placement, instance = self.room.placement, self.room.show(self.uuid)
+        placement.call(DeleteAllocations(request_id=ids.fresh(), consumer_uuid=self.uuid))
+        consumer = placement.call(GetAllocations(consumer_uuid=self.uuid))
+        seen = SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
+        order = HealInCell(request_id=ids.fresh(), instances={self.uuid: {self.uuid: seen}})
+        begun = self.cloud.client(f"conductor.{instance.cell_uuid}").call(order)
+        shown = ShowOperation(uuid=begun.operations[self.uuid])
+        self.room.until(lambda: self.room.ask(shown).state == "done", "it to be healed")
 
     def shelve(self) -> None:
         self.room.order(ShelveInstance(**_plain(self.uuid)))

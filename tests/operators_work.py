@@ -11,6 +11,7 @@ from moorage.messages import (
     AcknowledgeRequests,
     AddAggregateHost,
     AttemptsGone,
+    CatchUpView,
     CreateHostAggregate,
     CreateResourceProvider,
     CreateServerGroup,
@@ -24,21 +25,37 @@ from moorage.messages import (
     DeleteTrait,
     EnsureResourceClass,
     EnsureTrait,
+    ExplainRequest,
     GetAllocations,
+    GetHostAggregate,
     GetResourceProvider,
+    GetServerGroup,
+    ListClaims,
+    ListHostAggregates,
+    ListMigrations,
+    ListProviderAllocations,
+    ListReconciled,
+    ListResourceClasses,
+    ListServerGroups,
+    ListStrangers,
+    ListTraits,
+    ListUsages,
     OwnsClaim,
+    PlanReshape,
     PostAllocations,
     RecountInventories,
     RemoveAggregateHost,
     ReportProviderTree,
     Reshape,
     ReshapeByInstructions,
+    ReshapeProviderTree,
     SetAggregates,
     SetHost,
     SetHostAggregate,
     SetInventories,
     SetInventory,
     SetTraits,
+    ShowPolicy,
     SyncHostAggregates,
     UpdateResourceProvider,
 )
@@ -51,16 +68,32 @@ from moorage.model import (
     ReshapedInventories,
     ServerGroup,
 )
-from moorage.wire import Mutation
+from moorage.wire import Message
 
+#: What operators ask for without naming anything.
+READS: tuple[Message[Any], ...] = (
+    CatchUpView(),
+    ListClaims(),
+    ListHostAggregates(),
+    ListMigrations(),
+    ListReconciled(),
+    ListResourceClasses(),
+    ListServerGroups(),
+    ListStrangers(),
+    ListTraits(),
+    ListUsages(project_id="p"),
+    ShowPolicy(),
+)
 _CLASS, _TRAIT = "CUSTOM_TOKEN", "CUSTOM_QUIET"
 
 
 def work(room: Room, cloud: TroublesomeCloud, instance_uuid: str) -> None:
-    """Write to providers, names, aggregates, groups and hosts; and ask who owns a claim."""
-    _providers(cloud)
-    _scheduler(room, cloud)
+    """Write to providers, names, aggregates, groups and hosts, and read them; and ask who owns a claim."""
     instance = room.show(instance_uuid)
+    _providers(cloud, f"conductor.{instance.cell_uuid}")
+    _scheduler(room, cloud)
+    for message in READS:
+        _tell(cloud, message.topic, message)
     _tell(cloud, "conductor", OwnsClaim(**_new(), consumer_uuid=instance_uuid, claim_id=str(instance.claim_id)))
     ended = next(one for one in instance.attempts if one.state == "ended")
     _tell(cloud, f"conductor.{instance.cell_uuid}", ReportProviderTree(**_new(), agent="agent-cell1", providers=()))
@@ -72,14 +105,14 @@ def _new() -> dict[str, Any]:
     return {"request_id": ids.fresh()}
 
 
-def _tell(cloud: TroublesomeCloud, topic: str, message: Mutation[Any]) -> Any:
+def _tell(cloud: TroublesomeCloud, topic: str, message: Message[Any]) -> Any:
     return cloud.client(topic).call(message)
 
 
-def _providers(cloud: TroublesomeCloud) -> None:
+def _providers(cloud: TroublesomeCloud, cell: str) -> None:
     root, child, consumer = ids.fresh(), ids.fresh(), ids.fresh()
 
-    def tell(message: Mutation[Any]) -> Any:
+    def tell(message: Message[Any]) -> Any:
         return _tell(cloud, "placement", message)
 
     tell(EnsureResourceClass(**_new(), name=_CLASS))
@@ -108,6 +141,10 @@ def _providers(cloud: TroublesomeCloud) -> None:
     tell(PostAllocations(**_new(), consumers={consumer: empty}))
     same = ReshapedInventories(generation=_generation(cloud, child), inventories={_CLASS: Inventory(total=8)})
     tell(Reshape(**_new(), inventories={child: same}))
+    back = MoveInstruction(from_resource_provider=child, moved_resources={_CLASS: 4}, to_resource_provider=root)
+    tell(ListProviderAllocations(uuid=child))
+    tell(PlanReshape(instructions=(back,)))
+    _tell(cloud, cell, ReshapeProviderTree(**_new(), agent="an operator", instructions=(back,)))
     tell(DeleteInventory(**_new(), uuid=child, resource_class=_CLASS))
     tell(
         SetInventories(
@@ -123,18 +160,21 @@ def _providers(cloud: TroublesomeCloud) -> None:
     tell(AcknowledgeRequests(**_new(), request_ids=(ids.fresh(),)))
     group = ServerGroup(uuid=ids.fresh(), policy="affinity")
     tell(CreateServerGroup(**_new(), group=group, name="group", project_id="p"))
+    tell(GetServerGroup(uuid=group.uuid))
     tell(DeleteServerGroup(**_new(), uuid=group.uuid))
 
 
 def _scheduler(room: Room, cloud: TroublesomeCloud) -> None:
     host = room.hosts["alternate"]
 
-    def tell(message: Mutation[Any]) -> Any:
+    def tell(message: Message[Any]) -> Any:
         return _tell(cloud, "scheduler", message)
 
     tell(CreateHostAggregate(**_new(), name="fast"))
     tell(SetHostAggregate(**_new(), aggregate="fast", metadata={"disk": "ssd"}))
     tell(AddAggregateHost(**_new(), aggregate="fast", service_host=host))
+    tell(GetHostAggregate(aggregate="fast"))
+    tell(ExplainRequest(request_spec=room.spec()))
     tell(SyncHostAggregates(**_new()))
     tell(RemoveAggregateHost(**_new(), aggregate="fast", service_host=host))
     tell(DeleteHostAggregate(**_new(), aggregate="fast"))

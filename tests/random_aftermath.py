@@ -1,12 +1,11 @@
 """What must be true of a cloud when all is quiet: exactly those hold something, and have guests, that should."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from operation_cloud import TroublesomeCloud
 from operation_room import until_answered
-from random_operations import HOSTS, Troop
 
 from compute.guest_file import GuestFile
 from harness.cloud import wait_until
@@ -22,6 +21,7 @@ from moorage.messages import (
     ListMigrations,
     ListOperations,
     ListResourceProviders,
+    SetHost,
 )
 from moorage.model import Flavor, HostState, Instance, Resources
 from moorage.reach import Reach
@@ -33,16 +33,24 @@ _SECONDS = 240.0
 class Aftermath:
     """What is seen of a cloud after its actors have gone."""
 
-    troop: Troop
+    cloud: TroublesomeCloud
+    #: Providers that are no host's, from which others write to the consumers of servers.
+    licences: Collection[str] = ()
+    #: The size that each resize was ordered with, by its migration.
+    sizes: Mapping[str, Flavor] = field(default_factory=dict)
+    #: Consumers that are no server's.
+    others: Collection[str] = ()
 
     def settle(self) -> None:
         """Let all hosts be up, and wait until nothing goes on and no residue is left.
 
         :raises AssertionError: something goes on for ever.
         """
-        for number in range(HOSTS):
-            self.troop.force(self.troop.host(number), down=False)
-        conductor, placement = self.troop.cloud.client("conductor"), self.troop.cloud.client("placement")
+        conductor, placement = self.cloud.client("conductor"), self.cloud.client("placement")
+        scheduler = self.cloud.client("scheduler")
+        for host in until_answered(lambda: scheduler.call(ListHosts())):
+            message = SetHost(request_id=ids.fresh(), service_host=host.service_host, forced_down=False)
+            until_answered(lambda message=message: scheduler.call(message))
 
         def going_on() -> list[object]:
             pending: list[object] = [
@@ -65,16 +73,16 @@ class Aftermath:
 
     def findings(self) -> list[str]:
         """Return all that an audit finds, what is held otherwise than the servers say, and guests nobody wants."""
-        reach = Reach(self.troop.cloud.configuration(), 60.0)
+        reach = Reach(self.cloud.configuration(), 60.0)
         try:
-            found, unseen, _sight = examine(lambda: Look(self.troop.cloud.configuration(), reach).sight(), settle=2.0)
+            found, unseen, _sight = examine(lambda: Look(self.cloud.configuration(), reach).sight(), settle=2.0)
         finally:
             reach.close()
         wrong = [f"{finding.kind} {finding.subject}: {finding.detail}" for finding in found]
         wrong += [f"not seen: {part}: {why}" for part, why in unseen.items()]
-        conductor = self.troop.cloud.client("conductor")
+        conductor = self.cloud.client("conductor")
         instances = conductor.call(ListInstances())
-        hosts = {host.service_host: host for host in self.troop.cloud.client("scheduler").call(ListHosts())}
+        hosts = {host.service_host: host for host in self.cloud.client("scheduler").call(ListHosts())}
         wanted, guests = self._wanted(instances, hosts)
         held = self._held()
         wrong += [
@@ -97,7 +105,7 @@ class Aftermath:
         """Return what each consumer shall hold of which host, and how many guests each host shall have of each."""
         held: dict[str, dict[str, Resources]] = {}
         guests: Counter[tuple[str, str]] = Counter()
-        migrations = {one.uuid: one for one in self.troop.cloud.client("conductor").call(ListMigrations(ended=True))}
+        migrations = {one.uuid: one for one in self.cloud.client("conductor").call(ListMigrations(ended=True))}
         for instance in instances:
             if instance.host is None:
                 continue
@@ -107,24 +115,26 @@ class Aftermath:
                 source = str(migration.source_host)
                 held[migration.uuid] = {hosts[source].compute_node_uuid: _amounts(flavor, instance)}
                 guests[source, instance.uuid] += 1
-                flavor = self.troop.sizes.get(migration.uuid, flavor)
+                flavor = self.sizes.get(migration.uuid, flavor)
             held[instance.uuid] = {hosts[instance.host].compute_node_uuid: _amounts(flavor, instance)}
             guests[instance.host, instance.uuid] += 1
         return held, guests
 
     def _held(self) -> dict[str, dict[str, Resources]]:
         """Return what each consumer holds of which host, of all the providers of its tree together."""
-        placement = self.troop.cloud.client("placement")
+        placement = self.cloud.client("placement")
         roots = {one.uuid: one.root_provider_uuid for one in placement.call(ListResourceProviders())}
         found: dict[str, dict[str, Resources]] = {}
         for holder in placement.call(AuditStore()).holders:
+            if holder.uuid in self.others:
+                continue
             try:
                 allocations = placement.call(GetAllocations(consumer_uuid=str(holder.uuid))).allocations
             except errors.ConsumerNotFound:
                 continue  # it has let go of it in between
             # What others have put there is theirs.
             of_hosts: dict[str, Counter[str]] = {}
-            for at in allocations.keys() - {self.troop.licences}:
+            for at in allocations.keys() - set(self.licences):
                 of_hosts.setdefault(roots[at], Counter()).update(allocations[at].resources)
             if of_hosts:
                 found[str(holder.uuid)] = {at: dict(amounts) for at, amounts in of_hosts.items()}
@@ -132,8 +142,8 @@ class Aftermath:
 
     def _guests(self) -> Counter[tuple[str, str]]:
         found: Counter[tuple[str, str]] = Counter()
-        for cell in self.troop.cloud.cell_names:
-            file = GuestFile(self.troop.cloud.folder / f"agent-{cell}.sqlite")
+        for cell in self.cloud.cell_names:
+            file = GuestFile(self.cloud.folder / f"agent-{cell}.sqlite")
             file.open()
             try:
                 found.update((guest.host, guest.instance_uuid) for guest in file.guests())
@@ -143,10 +153,12 @@ class Aftermath:
 
     def clear(self) -> list[str]:
         """Delete all servers; return who holds something all the same."""
-        for instance in self.troop.cloud.client("conductor").call(ListInstances()):
-            self.troop.order(DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid))
+        for instance in self.cloud.client("conductor").call(ListInstances()):
+            message = DeleteInstance(request_id=ids.fresh(), instance_uuid=instance.uuid)
+            until_answered(lambda message=message: self.cloud.client("conductor").call(message))
         self.settle()
-        return [str(holder) for holder in self.troop.cloud.client("placement").call(AuditStore()).holders]
+        holders = self.cloud.client("placement").call(AuditStore()).holders
+        return [str(holder) for holder in holders if holder.uuid not in self.others]
 
 
 _QUIET = ("active", "moved", "shelved", "error")

@@ -1,19 +1,22 @@
-"""Every mutation is delivered twice, late, and after its successors: it changes nothing any more."""
+"""Every message is delivered twice, late, after its successors, and for the first time then: it changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
-from late_messages import MUTATIONS, Recorder, Replays
+from late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle
 from late_stories import Story
-from operation_cloud import Troubles, TroublesomeCloud, plan
+from operation_cloud import Troubles, plan
 from operation_room import Room, rooms_of
 from port_room import NICS
+from random_aftermath import Aftermath
 
 from moorage import inproc
+from moorage.messages import AuditStore
+from moorage.wire import Message, Mutation
 
-#: Sent only by agents whose drivers restructure a tree, where something is to be healed, and every now and then: see
-#: tests/functional/compute/test_reshapes.py and the tests of `moorage audit --heal` and of `moorage service list`.
-NOT_SENT = {"ReshapeProviderTree", "HealConsumers", "HealInCell", "ReportService"}
+MUTATIONS = {kind for kind in MESSAGES.values() if issubclass(kind, Mutation)}
 
 
 @pytest.fixture(scope="module")
@@ -22,23 +25,62 @@ def recorder() -> Recorder:
 
 
 @pytest.fixture(scope="module")
-def room(recorder: Recorder) -> Iterator[Room]:
-    with TroublesomeCloud(plan("combine", hosts=3, **NICS)) as cloud:
-        [room] = rooms_of(cloud, Troubles())
-        with inproc.observed(cloud.conf, cloud.transport_url, recorder):
-            yield room
+def cloud(recorder: Recorder) -> Iterator[PatientCloud]:
+    usual = plan("combine", hosts=3, **NICS)
+    with (
+        PatientCloud(replace(usual, settings={**usual.settings, "service": {"report_interval": 0.5}})) as cloud,
+        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+    ):
+        yield cloud
 
 
-def test_a_message_that_is_delivered_again_after_any_other_changes_nothing(room: Room, recorder: Recorder) -> None:
-    story, replays, wrong = Story(room, room.cloud), Replays(room.cloud), list[str]()
+@pytest.fixture(scope="module")
+def room(cloud: PatientCloud) -> Room:
+    [room] = rooms_of(cloud, Troubles())
+    return room
+
+
+@pytest.fixture(scope="module")
+def aftermath(cloud: PatientCloud, room: Room) -> Aftermath:
+    others = {str(holder.uuid) for holder in cloud.client("placement").call(AuditStore()).holders}
+    return Aftermath(cloud, {room.licences}, others=others)
+
+
+def unsent(kinds: Iterable[type[Message[Any]]], replays: Replays) -> list[str]:
+    return sorted(kind.__name__ for kind in set(kinds) - replays.delivered)
+
+
+def test_a_message_that_is_delivered_again_after_any_other_changes_nothing(
+    room: Room, cloud: PatientCloud, recorder: Recorder, aftermath: Aftermath
+) -> None:
+    story, replays, wrong = Story(room, cloud), Replays(cloud), list[str]()
     known: list[inproc.Delivery] = []
     for name, step in story.steps().items():
         step()
+        settle(cloud)
+        findings = aftermath.findings()
+        assert not findings, "\n".join([f"after: {name}", *findings])
         known += recorder.take()
         wrong += replays.of(known, f"after: {name}")
         assert not wrong, "\n".join(wrong)
         recorder.take()
 
-    missing = {kind.__name__ for kind in MUTATIONS.values()} - {kind.__name__ for kind in replays.delivered}
     # A new message has a step of the story that sends it.
-    assert missing <= NOT_SENT
+    assert not (missing := unsent(MESSAGES.values(), replays)), ", ".join(missing)
+
+
+def test_a_message_whose_first_copy_comes_after_its_repeat_and_its_successors_changes_nothing(
+    room: Room, cloud: PatientCloud, recorder: Recorder, aftermath: Aftermath
+) -> None:
+    story, replays, wrong = Story(room, cloud), Replays(cloud), list[str]()
+    for name, step in story.steps().items():
+        with recorder.losing(once_each()) as held:
+            step()
+            settle(cloud)
+        # The last one first: each comes after its successors.
+        wrong += replays.of(held[::-1], f"after: {name}")
+        assert not wrong, "\n".join(wrong)
+        findings = aftermath.findings()
+        assert not findings, "\n".join([f"after: {name}", *findings])
+
+    assert not (missing := unsent(MUTATIONS, replays)), ", ".join(missing)

@@ -67,7 +67,7 @@ def test_whatever_is_done_to_servers_in_the_end_exactly_those_hold_something_tha
                 pass
     finally:
         mishaps.end()
-    after = Aftermath(troop)
+    after = Aftermath(troop.cloud, {troop.licences}, troop.sizes)
     after.settle()
 
     findings = after.findings()

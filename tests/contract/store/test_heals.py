@@ -9,9 +9,9 @@ from placement_builders import Amounts, Store
 from sqlalchemy import delete, select, update
 
 from moorage import errors, ids
-from moorage.messages import AuditStore, HealConsumers, Healed, Recounted, RecountInventories
+from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
-from placement_store import audit
+from placement_store import audit, claims
 from placement_store.heal_endpoint import HealEndpoint
 from placement_store.schema import allocations, consumers, inventories, tombstones
 
@@ -121,6 +121,27 @@ def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, 
     assert store.used(source) == SMALL
     assert heal(source_hold(moving)).released == {}
     assert store.used(source) == SMALL
+
+
+def test_an_acceptance_that_is_repeated_after_a_heal_changes_nothing(
+    store: Store, heal: Heal, moving: Moving, source: str
+) -> None:
+    lose(store, moving.uuid)
+    recorded = source_hold(moving)
+    heal(recorded)
+    query = select(consumers).where(consumers.c.uuid == moving.uuid)
+    healed = store.database.read(lambda connection: connection.execute(query).one())
+
+    again = AcceptClaim(
+        request_id=ids.fresh(),
+        consumer_uuid=moving.uuid,
+        claim_id=str(recorded.claim_id),
+        attempt_id=str(recorded.accepted_by),
+        host=str(recorded.accepted_host),
+    )
+    store.database.write(lambda connection: claims.accept(connection, again))
+
+    assert store.database.read(lambda connection: connection.execute(query).one()) == healed
 
 
 def test_what_was_taken_away_is_claimed_again_and_what_others_have_put_there_stays(

@@ -1,0 +1,82 @@
+"""Servers are operated on at random over a bus that delivers calls twice, late, or not at all; the promises hold.
+
+`make test` plays two stories; with DRILLS=long in the environment it is forty, each longer. A story depends on the
+seed that its test is named after: to play one again, select the test by name.
+"""
+
+import os
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from disordered_bus import Disorder
+from operation_cloud import TroublesomeCloud
+from random_aftermath import Aftermath, drifts
+from random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
+
+from moorage import inproc
+from moorage.wire import Mutation
+
+LONG = os.environ.get("DRILLS") == "long"
+ACTORS = 4
+SEEDS = range(1, 41 if LONG else 3)
+DEEDS_EACH = 40 if LONG else 15
+
+pytestmark = pytest.mark.timeout(3600 if LONG else 600)
+
+
+class ImpatientTroop(Troop):
+    """Actors who give some orders up after one try: an order that is carried out late may be none that they mean."""
+
+    dice = random.Random()
+
+    def order(self, message: Mutation[object]) -> object:
+        if self.dice.random() < 0.3:
+            return self.cloud.client("conductor").call(message)
+        return super().order(message)
+
+
+@pytest.fixture(scope="module")
+def disorder() -> Disorder:
+    return Disorder()
+
+
+@pytest.fixture(scope="module")
+def troop(disorder: Disorder) -> Iterator[ImpatientTroop]:
+    with TroublesomeCloud(PLAN) as cloud, inproc.observed(cloud.conf, cloud.transport_url, disorder):
+        troop = ImpatientTroop(cloud)
+        troop.furnish()
+        yield troop
+
+
+def script(dice: random.Random) -> list[Deed]:
+    return [(dice.choice(DEEDS), dice.randrange(SERVERS), dice.randrange(HOSTS)) for _ in range(DEEDS_EACH)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_comes_late_twice_or_not_at_all_the_promises_hold(
+    troop: ImpatientTroop, disorder: Disorder, seed: int
+) -> None:
+    dice = troop.dice = random.Random(seed)
+    scripts = [script(dice) for _ in range(ACTORS)]
+    after, before = Aftermath(troop.cloud, {troop.licences}, troop.sizes), disorder.done.total()
+    troop.begin()
+    disorder.begin(seed)
+    try:
+        with ThreadPoolExecutor(ACTORS) as actors:
+            for _ in actors.map(troop.act, scripts):
+                pass
+        disorder.calm()
+        # What is not delivered by then finds that all is over.
+        after.settle()
+    finally:
+        faults = disorder.end()
+    assert not faults, "\n".join(faults)
+    assert disorder.done.total() > before + DEEDS_EACH
+
+    after.settle()
+    findings = after.findings()
+    assert not findings, "\n".join(findings)
+    assert not drifts(troop.cloud)
+    assert not after.clear()
