@@ -33,7 +33,14 @@ class CellInspection:
                 attempts = self._records.attempts(connection, message.instance_uuid)
                 subjects = [message.instance_uuid, *(attempt.attempt_id for attempt in attempts)]
             uuids = None if message.uuid is None else [message.uuid]
-            return self._states.read(connection, ended=message.ended, subjects=subjects, uuids=uuids)
+            return self._states.read(
+                connection,
+                ended=message.ended,
+                subjects=subjects,
+                uuids=uuids,
+                limit=message.limit,
+                after=message.after,
+            )
 
         return self._database.read_one_moment(work)
 

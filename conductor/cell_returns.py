@@ -132,9 +132,9 @@ class CellReturns:
         return found
 
     @serves(ListStrangersInCell)
-    def list_strangers(self, _message: ListStrangersInCell) -> list[StrangerGuest]:
+    def list_strangers(self, message: ListStrangersInCell) -> list[StrangerGuest]:
         """Answer with the guests that nothing is known of here."""
-        return self._database.read(self._strangers.list_all)
+        return self._database.read(lambda connection: self._strangers.list_all(connection, message))
 
     def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
         def work(connection: Connection) -> list[AttemptRecord]:

@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from conductor.schema import cell_guests
 from moorage.columns import now
 from moorage.inspection import StrangerGuest
+from moorage.messages import ListStrangersInCell
 from moorage.model import Guest
 
 
@@ -27,13 +28,15 @@ class CellStrangers:
         if rows:
             connection.execute(cell_guests.insert().values(cell_uuid=self._cell_uuid, agent=agent, seen_at=now()), rows)
 
-    def list_all(self, connection: Connection) -> list[StrangerGuest]:
-        """Return all of them, by host."""
-        rows = connection.execute(
-            select(cell_guests.c.guest, cell_guests.c.agent, (now() - cell_guests.c.seen_at).label("age"))
-            .where(self._here())
-            .order_by(cell_guests.c.host, cell_guests.c.attempt_id)
-        )
+    def list_all(self, connection: Connection, message: ListStrangersInCell) -> list[StrangerGuest]:
+        """Return all of them by host and attempt, or a part of them."""
+        table = cell_guests.c
+        query = select(table.guest, table.agent, (now() - table.seen_at).label("age")).where(self._here())
+        if message.after is not None:
+            host, attempt_id, cell_uuid = message.after
+            of_host = table.attempt_id >= attempt_id if self._cell_uuid > cell_uuid else table.attempt_id > attempt_id
+            query = query.where(or_(table.host > host, and_(table.host == host, of_host)))
+        rows = connection.execute(query.order_by(table.host, table.attempt_id).limit(message.limit))
         return [
             StrangerGuest(
                 guest=msgspec.json.decode(row.guest, type=Guest),

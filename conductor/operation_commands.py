@@ -7,6 +7,7 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
+from moorage import parts
 from moorage.commands import Configured, shown
 from moorage.inspection import OperationState
 from moorage.messages import ListOperations, ShowOperation
@@ -31,7 +32,7 @@ class OperationList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the super conductor."""
         message = ListOperations(ended=parsed_args.all, instance_uuid=parsed_args.instance)
-        return _COLUMNS, [_row(state) for state in self.client("conductor").call(message)]
+        return _COLUMNS, [_row(state) for state in parts.operations(self.client("conductor"), message)]
 
 
 class OperationShow(Configured, ShowOne):

@@ -9,7 +9,7 @@ from conductor.steps import PENDING
 from moorage.columns import now
 from moorage.inspection import OperationState
 
-#: The most that one answer holds; of more the newest. Arbitrary: more than a person reads, less than a bus minds.
+#: The most that one answer holds that is no part; of more the newest. Arbitrary: less than a message takes.
 _MOST = 5000
 
 
@@ -30,8 +30,13 @@ class OperationStates:
         ended: bool = True,
         subjects: Collection[str] | None = None,
         uuids: Collection[str] | None = None,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> list[OperationState]:
-        """Return operations, the oldest first: with ``subjects`` or ``uuids`` those about one or named so."""
+        """Return operations, the oldest first: with ``subjects`` or ``uuids`` those about one or named so.
+
+        With ``limit`` a part of them, by uuid.
+        """
         table = self._table
         statement = select(
             table,
@@ -43,6 +48,11 @@ class OperationStates:
             statement = statement.where(table.c.state == PENDING)
         if subjects is not None or uuids is not None:
             statement = statement.where(or_(table.c.subject.in_(subjects or ()), table.c.uuid.in_(uuids or ())))
+        if after is not None:
+            statement = statement.where(table.c.uuid > after)
+        if limit is not None:
+            part = connection.execute(statement.order_by(table.c.uuid).limit(limit))
+            return [self._state(row) for row in part]
         newest = connection.execute(statement.order_by(table.c.created_at.desc(), table.c.uuid).limit(_MOST)).all()
         return [self._state(row) for row in reversed(newest)]
 

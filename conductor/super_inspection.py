@@ -1,13 +1,14 @@
 """What the super conductor shows an operator of operations and strangers: its own, and those of every cell."""
 
 import logging
+from functools import partial
 
 from sqlalchemy import Connection
 
 from conductor import super_records
 from conductor.cells import Cells
 from conductor.operation_states import OperationStates
-from moorage import errors
+from moorage import errors, parts
 from moorage.bus import serves
 from moorage.database import Database
 from moorage.inspection import OperationState, StrangerGuest
@@ -26,20 +27,24 @@ class SuperInspection:
 
     @serves(ListOperations)
     def list_operations(self, message: ListOperations) -> list[OperationState]:
-        """Answer with the operations on record, here and in the cells, the oldest first."""
+        """Answer with the operations on record, here and in the cells, the oldest first; or a part of them by uuid."""
+        uuid, limit, after = message.instance_uuid, message.limit, message.after
 
         def work(connection: Connection) -> list[OperationState]:
-            uuid = message.instance_uuid
+            read = partial(self._states.read, connection, ended=message.ended, limit=limit, after=after)
             if uuid is None:
-                return self._states.read(connection, ended=message.ended)
-            begun = super_records.built_by(connection, uuid)
-            return self._states.read(connection, ended=message.ended, subjects=[uuid], uuids=begun)
+                return read()
+            return read(subjects=[uuid], uuids=super_records.built_by(connection, uuid))
 
         own = self._database.read(work)
-        asked = ListOperationsInCell(ended=message.ended, instance_uuid=message.instance_uuid)
-        answers, _faults = self._cells.ask_all(asked)
+        answers, _faults = self._cells.ask_all(
+            ListOperationsInCell(ended=message.ended, instance_uuid=uuid, limit=limit, after=after)
+        )
+        together = [*own, *(state for answer in answers for state in answer)]
+        if limit is not None:
+            return parts.part_of(together, parts.operation_key, limit, after)
         # Of the same age the super conductor's come first: theirs follow from them.
-        return sorted([*own, *(state for answer in answers for state in answer)], key=lambda state: -state.age)
+        return sorted(together, key=lambda state: -state.age)
 
     @serves(ShowOperation)
     def show_operation(self, message: ShowOperation) -> OperationState:
@@ -59,7 +64,8 @@ class SuperInspection:
         raise faults[0] if faults else errors.NotFound(kind="operation", name=message.uuid)
 
     @serves(ListStrangers)
-    def list_strangers(self, _message: ListStrangers) -> list[StrangerGuest]:
-        """Answer with the guests that hosts have and no cell knows anything of."""
-        answers, _faults = self._cells.ask_all(ListStrangersInCell())
-        return [stranger for answer in answers for stranger in answer]
+    def list_strangers(self, message: ListStrangers) -> list[StrangerGuest]:
+        """Answer with the guests that hosts have and no cell knows anything of, by host; or a part of them."""
+        answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
+        together = [stranger for answer in answers for stranger in answer]
+        return parts.part_of(together, parts.stranger_key, message.limit, message.after)

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
 from conductor.service import CellConductor, SuperConductor
-from moorage import errors, ids, options
+from moorage import errors, ids, options, parts
 from moorage.bus import Bus, Client
 from moorage.database import Database
 from moorage.messages import ListHosts
@@ -131,7 +131,7 @@ class Cloud:
 
     def hosts(self) -> list[HostState]:
         """Return all hosts as the schedulers know them."""
-        return self.client("scheduler").call(ListHosts())
+        return parts.hosts(self.client("scheduler"), ListHosts())
 
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all planned hosts are known and up.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.cloud import Settings, wait_until
-from moorage import errors, failpoints, options
+from moorage import errors, failpoints, options, parts
 from moorage.bus import Bus, Client
 from moorage.messages import ListHosts
 
@@ -110,7 +110,7 @@ class ProcessCloud:
             nonlocal up
             self._check_running()
             with contextlib.suppress(errors.Unavailable):
-                up = sum(host.up for host in self.client("scheduler", timeout=2.0).call(ListHosts()))
+                up = sum(host.up for host in parts.hosts(self.client("scheduler", timeout=2.0), ListHosts()))
             return up >= hosts
 
         wait_until(all_up, f"{hosts} hosts to be up", seconds, interval=0.1, progress=lambda: up)

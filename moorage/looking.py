@@ -46,7 +46,7 @@ class Look:
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         recorded = self._recorded(store, cells)
-        hosts = self._ask("the hosts", lambda: self._reach.topic("scheduler").call(ListHosts()))
+        hosts = self._ask("the hosts", lambda: parts.hosts(self._reach.topic("scheduler"), ListHosts()))
         strangers = [stranger for cell in cells for stranger in self._strangers(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
@@ -121,7 +121,9 @@ class Look:
 
     def _strangers(self, cell: Cell) -> list[StrangerGuest]:
         # The cell itself, since the super conductor's answer would not say which of the cells is missing in it.
-        found = self._ask(f"guests of {cell.name}", lambda: self._reach.cell(cell).call(ListStrangersInCell()))
+        found = self._ask(
+            f"guests of {cell.name}", lambda: parts.strangers(self._reach.cell(cell), ListStrangersInCell())
+        )
         return found or []
 
     def _drift(self) -> dict[str, ViewDrift]:

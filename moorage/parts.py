@@ -1,39 +1,152 @@
-"""Long lists of the super conductor, asked for part by part: each answer fits into one message."""
+"""Long lists, asked for part by part: each answer fits into one message."""
 
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
 
-from moorage.bus import Client
-from moorage.messages import MAX_INSTANCES, ListInstances, ListMigrations
-from moorage.model import Instance, Migration
-from moorage.wire import Message
+from moorage import errors
+from moorage.inspection import ClaimState, OperationState, StrangerGuest
+from moorage.messages import (
+    MAX_INSTANCES,
+    ListClaims,
+    ListHostAggregates,
+    ListHosts,
+    ListInstances,
+    ListMigrations,
+    ListOperations,
+    ListOperationsInCell,
+    ListResourceProviders,
+    ListServerGroups,
+    ListStrangers,
+    ListStrangersInCell,
+    ServerGroupState,
+)
+from moorage.model import HostAggregate, HostState, Instance, Migration, ResourceProvider
+from moorage.wire import Message, R
 
-E = TypeVar("E", Instance, Migration)
+E = TypeVar("E")
+
+#: Entries of one answer whose sizes grow with their members. Arbitrary: an aggregate may have all hosts, a group few.
+_AGGREGATES, _GROUPS = 20, 100
 
 
-def instances(client: Client, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
+class Caller(Protocol):
+    """A client of the bus, or the placement role in this process."""
+
+    def call(self, message: Message[R]) -> R:
+        """Return the answer to ``message``.
+
+        :raises MoorageError: what the server has raised.
+        """
+
+
+def instances(client: Caller, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
     """Return all instances of a list.
 
-    The parts are of different moments: an instance that is there throughout is in exactly one of them.
+    The parts are of different moments: an instance that is there throughout is in the list once.
 
     :param at_once: the most instances of one answer.
     :raises MoorageError: a part cannot be had.
     """
-    found = _whole(client, message, at_once)
+    found = _whole(client, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return [instance for instance in found if message.deleted or instance.state != "deleted"]
 
 
-def migrations(client: Client, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
+def migrations(client: Caller, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
     """Return all migrations of a list; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
-    return [one for one in _whole(client, message, at_once) if message.ended or one.state not in over]
+    found = _whole(client, message, at_once, lambda one: one.number, lambda one: one.uuid)
+    return [one for one in found if message.ended or one.state not in over]
 
 
-def _whole(client: Client, message: Message[list[E]], at_once: int) -> list[E]:
-    found: list[E] = []
-    part = client.call(structs.replace(message, limit=at_once))
-    while len(part) == at_once:
-        found += part
-        part = client.call(structs.replace(message, limit=at_once, after=part[-1].number))
-    return found + part
+def operations(
+    client: Caller, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
+) -> list[OperationState]:
+    """Return all operations of a list, the oldest first; see :func:`instances`."""
+    return sorted(_whole(client, message, at_once, operation_key), key=lambda state: -state.age)
+
+
+def strangers(
+    client: Caller, message: ListStrangers | ListStrangersInCell, at_once: int = MAX_INSTANCES
+) -> list[StrangerGuest]:
+    """Return all guests without a record, by host; see :func:`instances`."""
+    return _whole(client, message, at_once, stranger_key)
+
+
+def hosts(client: Caller, message: ListHosts, at_once: int = MAX_INSTANCES) -> list[HostState]:
+    """Return all hosts of a list, by name; see :func:`instances`."""
+    found = _whole(client, message, at_once, lambda host: host.compute_node_uuid)
+    return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
+
+
+def host_aggregates(client: Caller, message: ListHostAggregates, at_once: int = _AGGREGATES) -> list[HostAggregate]:
+    """Return all host aggregates of a list, by name; see :func:`instances`."""
+    return sorted(_whole(client, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+
+
+def providers(client: Caller, message: ListResourceProviders, at_once: int = MAX_INSTANCES) -> list[ResourceProvider]:
+    """Return all resource providers of a list, by name; see :func:`instances`."""
+    return sorted(_whole(client, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+
+
+def server_groups(client: Caller, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
+    """Return all server groups of a list, by name and uuid; see :func:`instances`."""
+    found = _whole(client, message, at_once, lambda one: one.group.uuid)
+    return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
+
+
+def claims(client: Caller, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
+    """Return all claims of a list, the oldest first; see :func:`instances`."""
+    return sorted(_whole(client, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
+
+
+# --- What client and server agree on ----------------------------------------------------------------------------------
+
+
+def operation_key(state: OperationState) -> str:
+    """Return the key by which operations are listed in parts."""
+    return state.uuid
+
+
+def stranger_key(stranger: StrangerGuest) -> tuple[str, str, str]:
+    """Return the key by which guests without a record are listed in parts: one attempt may be known to two cells."""
+    return stranger.guest.host, stranger.guest.attempt_id, stranger.cell_uuid
+
+
+def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, after: Any) -> list[E]:
+    """Return a part of a list that was put together from parts of several lists, by ``key``.
+
+    Each of them is whole, or has at least ``limit`` entries after ``after``.
+    """
+    return sorted((each for each in found if after is None or key(each) > after), key=key)[:limit]
+
+
+def _whole(
+    client: Caller,
+    message: Message[list[E]],
+    at_once: int,
+    key: Callable[[E], Any],
+    name: Callable[[E], Any] | None = None,
+) -> list[E]:
+    """Ask for the parts of a list and return the whole of it, each entry once.
+
+    :param key: the one that parts go by.
+    :param name: the identity of an entry, where that is another.
+    """
+    found: dict[Any, E] = {}
+    while True:
+        try:
+            part = client.call(structs.replace(message, limit=at_once))
+        except errors.ReplyTooLarge:
+            # Entries may be of any size: fewer of them may fit.
+            if at_once == 1:
+                raise
+            at_once = max(1, at_once // 4)
+            continue
+        before = len(found)
+        found.update(((name or key)(each), each) for each in part)
+        # A server of a former release answers with the whole list each time, which may be of just this length.
+        if len(part) != at_once or len(found) == before:
+            return list(found.values())
+        message = structs.replace(message, after=max(key(each) for each in part))

@@ -10,7 +10,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from moorage import errors
+from moorage import errors, parts
 from moorage.commands import Configured, shown
 from moorage.inspection import ServiceState
 from moorage.messages import ListCells, ListHosts, ListServices
@@ -98,7 +98,7 @@ class ServiceList(Configured, Lister):
         services = placement.call(ListServices())
         lines = reported(services, cells, silent_after)
         try:
-            hosts = self.client("scheduler").call(ListHosts())
+            hosts = parts.hosts(self.client("scheduler"), ListHosts())
             lines += agents(hosts, cells, silent_after)
         except errors.Unavailable as fault:
             LOG.warning("Agents are not listed: %s", fault)

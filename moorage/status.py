@@ -11,7 +11,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from moorage import errors, services
+from moorage import errors, parts, services
 from moorage.broker import mask_url
 from moorage.commands import Configured, positive, shown
 from moorage.database import Database
@@ -126,7 +126,7 @@ class Status:
             return [*map(_service, known), *(line for name in schedulers for line in self._policy(name))]
 
         def agents() -> list[Line]:
-            hosts = self._reach.topic("scheduler").call(ListHosts())
+            hosts = parts.hosts(self._reach.topic("scheduler"), ListHosts())
             # What the operator has taken out of service may be silent.
             expected = [host for host in hosts if not host.disabled and not host.forced_down]
             return _agents(services.agents(expected, cells, silent_after))

@@ -33,7 +33,7 @@ class GroupEndpoint(StoreEndpoint):
     @serves(ListServerGroups)
     def list_server_groups(self, message: ListServerGroups) -> list[ServerGroupState]:
         """Return the server groups with their members, by name and uuid."""
-        return self._read(lambda connection: groups.listed(connection, message.project_id))
+        return self._read(lambda connection: groups.listed(connection, message))
 
     @serves(GetServerGroup)
     def get_server_group(self, message: GetServerGroup) -> ServerGroupState:

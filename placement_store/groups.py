@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, exc, func, select
 
 from moorage import errors
-from moorage.messages import CreateServerGroup, ServerGroupState
+from moorage.messages import CreateServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import ServerGroup
 from placement_store import bulk
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
@@ -95,9 +95,22 @@ def get(connection: Connection, uuid: str) -> ServerGroupState:
     return found[0]
 
 
-def listed(connection: Connection, project_id: str | None) -> list[ServerGroupState]:
-    """Return the groups with their members by name and uuid, of all projects or of one; those without a name first."""
-    query = _SHOWN if project_id is None else _SHOWN.where(consumer_groups.c.project_id == project_id)
+def listed(connection: Connection, message: ListServerGroups) -> list[ServerGroupState]:
+    """Return the groups with their members by name and uuid, of all projects or of one, or a part of them by uuid.
+
+    Those without a name come first.
+    """
+    table = consumer_groups.c
+    chosen = select(table.id)
+    if message.project_id is not None:
+        chosen = chosen.where(table.project_id == message.project_id)
+    if message.after is not None:
+        chosen = chosen.where(table.uuid > message.after)
+    if message.limit is not None:
+        chosen = chosen.order_by(table.uuid).limit(message.limit)
+    # Joined and not `id IN (...)`: MySQL takes no LIMIT there.
+    listed_ids = chosen.subquery()
+    query = _SHOWN.join(listed_ids, listed_ids.c.id == table.id)
     return sorted(_states(connection, query), key=lambda state: (state.name or "", state.group.uuid))
 
 

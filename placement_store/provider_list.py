@@ -26,20 +26,23 @@ def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Resourc
 def list_providers(
     connection: Connection, message: ListResourceProviders, names: ResourceClassNames
 ) -> list[ResourceProvider]:
-    """Return the providers by name: all, or those for which everything that is said is true.
+    """Return the providers by name: all, or those that match all conditions, or a part of them by uuid.
 
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.
     :raises InvalidRequest: a trait is both asked for and forbidden.
     """
-    query = select(resource_providers).order_by(resource_providers.c.name)
+    table = resource_providers.c
+    query = select(resource_providers).order_by(table.name if message.limit is None else table.uuid)
     if message.name is not None:
-        query = query.where(resource_providers.c.name == message.name)
+        query = query.where(table.name == message.name)
     if message.uuid is not None:
-        query = query.where(resource_providers.c.uuid == message.uuid)
+        query = query.where(table.uuid == message.uuid)
     if message.matching is not None:
         query = query.where(*matching.conditions(connection, message.matching))
-    return _values(connection, query, names)
+    if message.after is not None:
+        query = query.where(table.uuid > message.after)
+    return _values(connection, query.limit(message.limit), names)
 
 
 def list_trees(connection: Connection, uuids: Collection[str], names: ResourceClassNames) -> list[ResourceProvider]:

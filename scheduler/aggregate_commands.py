@@ -8,7 +8,7 @@ import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids
+from moorage import ids, parts
 from moorage.commands import ShownLines, shown
 from moorage.messages import (
     AddAggregateHost,
@@ -198,7 +198,7 @@ class AggregateList(_Aggregates, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row an aggregate."""
-        aggregates = self.client("scheduler").call(ListHostAggregates(service_host=parsed_args.host))
+        aggregates = parts.host_aggregates(self.client("scheduler"), ListHostAggregates(service_host=parsed_args.host))
         return _COLUMNS, [(*_described(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
 
 

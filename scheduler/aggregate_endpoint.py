@@ -92,7 +92,7 @@ class AggregateEndpoint:
     @serves(ListHostAggregates)
     def list_host_aggregates(self, message: ListHostAggregates) -> list[HostAggregate]:
         """Return all by name, or those that a host is in."""
-        return self._database.read(lambda connection: host_aggregates.listed(connection, message.service_host))
+        return self._database.read(lambda connection: host_aggregates.listed(connection, message))
 
     @serves(SyncHostAggregates)
     def sync_host_aggregates(self, message: SyncHostAggregates) -> list[UnmirroredHost]:

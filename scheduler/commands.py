@@ -10,7 +10,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import errors, ids, logs, service
+from moorage import errors, ids, logs, parts, service
 from moorage.commands import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
@@ -78,7 +78,7 @@ class HostList(WithCells, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row a host."""
         names = {uuid: name for name, uuid in self.cells().items()}
-        hosts = self.client("scheduler").call(ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
+        hosts = parts.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
         return _COLUMNS, [_row(host, names) for host in hosts]
 
 

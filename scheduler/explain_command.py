@@ -10,7 +10,7 @@ from typing import Any, get_args
 import msgspec
 from cliff.show import ShowOne
 
-from moorage import errors, request_words
+from moorage import errors, parts, request_words
 from moorage.commands import Configured, ShownValue, positive
 from moorage.messages import (
     MAX_INSTANCES,
@@ -156,13 +156,13 @@ class Explain(Configured, ShowOne):
 
     def _of_request_id(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
         conductor, request_id = self.client("conductor"), given.request_id
-        instances = conductor.call(ListInstances(request_id=request_id, deleted=True))
+        instances = parts.instances(conductor, ListInstances(request_id=request_id, deleted=True))
         if instances:
             # All of one request are placed, or refused, in one decision.
             refused = [instance for instance in instances if instance.explanation is not None]
             about["instances"] = len(instances)
             return self._of_instance(given, (refused or instances)[0].uuid, about)
-        for migration in conductor.call(ListMigrations(request_id=request_id, ended=True)):
+        for migration in parts.migrations(conductor, ListMigrations(request_id=request_id, ended=True)):
             about |= {"migration": migration.uuid, "state": migration.state}
             if migration.explanation is None or _asks_anew(given):
                 given.moving = given.moving or migration.kind

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, Select, select
 
 from moorage import errors
 from moorage.columns import now
+from moorage.messages import ListHostAggregates
 from moorage.model import AggregateHost, HostAggregate
 from placement_store import bulk
 from placement_store.races import Moved
@@ -38,11 +39,13 @@ def find(connection: Connection, reference: str) -> Numbered:
     raise errors.HostAggregateNotFound(name=reference)
 
 
-def listed(connection: Connection, service_host: str | None = None) -> list[HostAggregate]:
-    """Return the host aggregates by name, all or those that a host of this name is in."""
-    query = _ROWS.order_by(_TABLE.name)
-    if service_host is not None:
-        having = select(_MEMBER.aggregate_id).where(_MEMBER.service_host == service_host)
+def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggregate]:
+    """Return the host aggregates by name, all or those that a host of a name is in, or a part of them by uuid."""
+    query = _ROWS.order_by(_TABLE.name if message.limit is None else aggregates.c.uuid).limit(message.limit)
+    if message.after is not None:
+        query = query.where(aggregates.c.uuid > message.after)
+    if message.service_host is not None:
+        having = select(_MEMBER.aggregate_id).where(_MEMBER.service_host == message.service_host)
         query = query.where(_TABLE.aggregate_id.in_(having))
     return [found.aggregate for found in _numbered(connection, query)]
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, select
 
 from moorage import errors
 from moorage.columns import now
-from moorage.messages import SetHost
+from moorage.messages import ListHosts, SetHost
 from moorage.model import HostState
 from placement_store import bulk, disabled_hosts, feed, placed
 from placement_store.schema import hosts
@@ -18,6 +18,8 @@ from scheduler.host_metadata import Said
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
 CHUNK = 10_000
+
+_ALL = ListHosts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +61,19 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
     return [_host_row(row, said.get(row.id, host_metadata.NOTHING)) for row in found]
 
 
-def states(connection: Connection, cell_uuid: str | None = None, service_host: str | None = None) -> list[HostState]:
-    """Return the hosts by name, all or those of a cell or of a name."""
-    query = select(hosts, (now() - hosts.c.heartbeat_at).label("heartbeat_age"))
-    if cell_uuid is not None:
-        query = query.where(hosts.c.cell_uuid == cell_uuid)
-    if service_host is not None:
-        query = query.where(hosts.c.service_host == service_host)
-    found = connection.execute(query.order_by(hosts.c.service_host, hosts.c.nodename, hosts.c.cell_uuid)).all()
+def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]:
+    """Return the hosts by name, all or those of a cell or of a name, or a part of them by their nodes' uuids."""
+    table = hosts.c
+    query = select(hosts, (now() - table.heartbeat_at).label("heartbeat_age"))
+    if message.cell_uuid is not None:
+        query = query.where(table.cell_uuid == message.cell_uuid)
+    if message.service_host is not None:
+        query = query.where(table.service_host == message.service_host)
+    if message.after is not None:
+        query = query.where(table.compute_node_uuid > message.after)
+    by_name = (table.service_host, table.nodename, table.cell_uuid)
+    order = by_name if message.limit is None else (table.compute_node_uuid,)
+    found = connection.execute(query.order_by(*order).limit(message.limit)).all()
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
     said = host_metadata.of_hosts(connection, [row.id for row in found])
     return [
@@ -81,7 +88,7 @@ def of_name(connection: Connection, service_host: str, cell_uuid: str | None) ->
     :raises HostNotFound: there is none of that name, or not in that cell.
     :raises InvalidRequest: several cells have one of that name and none of them was named.
     """
-    found = states(connection, cell_uuid, service_host)
+    found = states(connection, ListHosts(cell_uuid=cell_uuid, service_host=service_host))
     if not found:
         raise errors.HostNotFound(name=service_host if cell_uuid is None else f"{service_host} in that cell")
     if len({host.cell_uuid for host in found}) > 1:

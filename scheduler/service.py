@@ -124,7 +124,7 @@ class SchedulerEndpoint(HostReports):
         def work(connection: Connection) -> list[HostState]:
             if message.cell_uuid is not None:
                 cells.by_uuid(connection, message.cell_uuid)
-            return hosts.states(connection, message.cell_uuid, message.service_host)
+            return hosts.states(connection, message)
 
         return self._database.read(work)
 

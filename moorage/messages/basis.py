@@ -1,11 +1,12 @@
 """What the messages of several topics have in common."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Generic
 
 from msgspec import Meta
 
 from moorage.model import Count, Uuid, Value
-from moorage.wire import Mutation, R
+from moorage.wire import Message, Mutation, R
 
 #: The most instances that one request may name.
 MAX_INSTANCES = 1000
@@ -21,11 +22,29 @@ MAX_SELECTIONS = 10_000
 #: Whatever those wait for makes no host look dead. Former releases report to those topics, which serve reports too.
 REPORTS_TOPIC = "reports"
 
+#: How many entries a part of a list has at most.
+PartLimit = Annotated[int, Meta(ge=1, le=MAX_INSTANCES)]
+#: The fields of :class:`ListInParts`, each with the version that brought it.
+IN_PARTS: Mapping[str, str] = {"limit": "1.6", "after": "1.6"}
+
 InstanceUuids = Annotated[tuple[Uuid, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
 
 
 class Done(Value, frozen=True):
     """The answer of a mutation that has nothing to tell."""
+
+
+class ListInParts(Message[R], Generic[R], frozen=True, kw_only=True):
+    """A list that may be longer than a message: see :mod:`moorage.parts`.
+
+    Each part comes ``after`` the greatest key of the one before it. A part that is shorter than its limit is the last
+    one. A server of a former release answers with the whole list.
+    """
+
+    since: ClassVar = IN_PARTS
+    guards: ClassVar = frozenset(IN_PARTS)
+    #: Null asks for the whole list in one message.
+    limit: PartLimit | None = None
 
 
 class OrderAfter(Mutation[R], Generic[R], frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.inspection import OperationState, StrangerGuest
-from moorage.messages.basis import MAX_INSTANCES, Done
-from moorage.messages.conductor import Ownership
+from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
+from moorage.messages.conductor import Ownership, StrangerKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
 from moorage.model import (
     EndedAttempt,
@@ -231,7 +231,7 @@ class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class ListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=True):
+class ListOperationsInCell(ListInParts[list[OperationState]], frozen=True, kw_only=True):
     """The cell's half of `list_operations` and `show_operation`."""
 
     topic = "conductor.cell"
@@ -240,11 +240,13 @@ class ListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=T
     ended: bool = False
     instance_uuid: Uuid | None = None
     uuid: Uuid | None = None
+    after: Uuid | None = None
 
 
-class ListStrangersInCell(Message[list[StrangerGuest]], frozen=True, kw_only=True):
+class ListStrangersInCell(ListInParts[list[StrangerGuest]], frozen=True, kw_only=True):
     """The cell's half of `list_strangers`."""
 
     topic = "conductor.cell"
     method = "list_strangers"
     version = "1.1"
+    after: StrangerKey | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.inspection import OperationState, StrangerGuest
-from moorage.messages.basis import MAX_INSTANCES, Done, InstanceUuids, OrderAfter
+from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter
 from moorage.model import (
     Flavor,
     Image,
@@ -50,23 +50,19 @@ class ShowInstance(Message[Instance], frozen=True, kw_only=True):
     with_request: bool = False
 
 
-class ListInstances(Message[list[Instance]], frozen=True, kw_only=True):
+class ListInstances(ListInParts[list[Instance]], frozen=True, kw_only=True):
     """The instances in the order they were asked for; deleted ones only on request.
 
-    There may be more than a message takes: then part by part, each after the greatest ``number`` of the one before it.
-    A part that is shorter than its limit is the last one. In a part an instance is shown whose cell has just deleted
-    it.
+    In parts by ``number``; in a part an instance is shown whose cell has just deleted it.
     """
 
     topic = "conductor"
     method = "list_instances"
-    since: ClassVar = {"request_id": "1.4", "limit": "1.6", "after": "1.6"}
+    since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     project_id: Name | None = None
     deleted: bool = False
     #: Those that one request has ordered to be built.
     request_id: RequestId | None = None
-    #: How many at most; all, where it is null.
-    limit: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] | None = None
     after: Annotated[int, Meta(ge=0)] | None = None
 
 
@@ -86,8 +82,11 @@ class OwnsClaim(Mutation[Ownership], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class ListOperations(Message[list[OperationState]], frozen=True, kw_only=True):
-    """The operations on record, the oldest first, the cells' too where they answer."""
+class ListOperations(ListInParts[list[OperationState]], frozen=True, kw_only=True):
+    """The operations on record, the oldest first, the cells' too where they answer.
+
+    In one message the newest 5,000 of the super conductor and of each cell; in parts by ``uuid``, all of them.
+    """
 
     topic = "conductor"
     method = "list_operations"
@@ -96,6 +95,7 @@ class ListOperations(Message[list[OperationState]], frozen=True, kw_only=True):
     ended: bool = False
     #: Those about this instance, or begun by the build of it.
     instance_uuid: Uuid | None = None
+    after: Uuid | None = None
 
 
 class ShowOperation(Message[OperationState], frozen=True, kw_only=True):
@@ -107,12 +107,17 @@ class ShowOperation(Message[OperationState], frozen=True, kw_only=True):
     uuid: Uuid
 
 
-class ListStrangers(Message[list[StrangerGuest]], frozen=True, kw_only=True):
-    """Guests without a record, of all cells that answer."""
+#: Its host, its attempt and its cell.
+StrangerKey = tuple[Name, Uuid, Uuid]
+
+
+class ListStrangers(ListInParts[list[StrangerGuest]], frozen=True, kw_only=True):
+    """Guests without a record, of all cells that answer; in parts by their key."""
 
     topic = "conductor"
     method = "list_strangers"
     version = "1.1"
+    after: StrangerKey | None = None
 
 
 # --- What is done with a server that has been built ------------------------------------------------------------------
@@ -266,20 +271,18 @@ class ShowMigration(Message[Migration], frozen=True, kw_only=True):
     uuid: Uuid
 
 
-class ListMigrations(Message[list[Migration]], frozen=True, kw_only=True):
+class ListMigrations(ListInParts[list[Migration]], frozen=True, kw_only=True):
     """The migrations, the oldest first; ended ones only on request.
 
-    In parts as :class:`ListInstances`. In a part a migration is shown that has just ended.
+    In parts by ``number``; in a part a migration is shown that has just ended.
     """
 
     topic = "conductor"
     method = "list_migrations"
     version = "1.3"
-    since: ClassVar = {"request_id": "1.4", "limit": "1.6", "after": "1.6"}
+    since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     instance_uuid: Uuid | None = None
     ended: bool = False
     #: The one that a request has ordered.
     request_id: RequestId | None = None
-    #: How many at most; all, where it is null.
-    limit: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] | None = None
     after: Annotated[int, Meta(ge=0)] | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from moorage.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
-from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done
+from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done, ListInParts
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -258,13 +258,14 @@ class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
     project_id: Name
 
 
-class ListServerGroups(Message[list[ServerGroupState]], frozen=True, kw_only=True):
-    """The server groups by name and uuid, of all projects or of one."""
+class ListServerGroups(ListInParts[list[ServerGroupState]], frozen=True, kw_only=True):
+    """The server groups by name and uuid, of all projects or of one; in parts by uuid."""
 
     topic = "placement"
     method = "list_server_groups"
     version = "1.3"
     project_id: Name | None = None
+    after: Uuid | None = None
 
 
 class GetServerGroup(Message[ServerGroupState], frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from moorage.messages.basis import Done
+from moorage.messages.basis import IN_PARTS, Done, ListInParts
 from moorage.model import (
     Aggregates,
     AllocationCandidates,
@@ -78,18 +78,19 @@ class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
     uuid: Uuid
 
 
-class ListResourceProviders(Message[list[ResourceProvider]], frozen=True, kw_only=True):
-    """The providers by name: all, or those for which everything that is said is true.
+class ListResourceProviders(ListInParts[list[ResourceProvider]], frozen=True, kw_only=True):
+    """The providers by name: all, or those for which everything that is said is true; in parts by ``uuid``.
 
     ``matching`` asks of each provider for itself: room for its resources, its traits, its aggregates, its tree.
     """
 
     topic = "placement"
     method = "list_resource_providers"
-    since: ClassVar = {"uuid": "1.2", "matching": "1.2"}
+    since: ClassVar = {**IN_PARTS, "uuid": "1.2", "matching": "1.2"}
     name: Name | None = None
     uuid: Uuid | None = None
     matching: ResourceGroup | None = None
+    after: Uuid | None = None
 
 
 class ListProviderTrees(Message[list[ResourceProvider]], frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.inspection import PolicyState, ViewDrift
-from moorage.messages.basis import MAX_INSTANCES, Done, InstanceUuids
+from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts
 from moorage.model import (
     Explanation,
     Generation,
@@ -124,14 +124,15 @@ class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
     loads_at: Annotated[float, Meta(ge=0.0)] = 0.0
 
 
-class ListHosts(Message[list[HostState]], frozen=True, kw_only=True):
-    """The hosts of the cloud, or of one cell or of one name, by name."""
+class ListHosts(ListInParts[list[HostState]], frozen=True, kw_only=True):
+    """The hosts of the cloud, or of one cell or of one name, by name; in parts by ``compute_node_uuid``."""
 
     topic = "scheduler"
     method = "list_hosts"
-    since: ClassVar = {"service_host": "1.3"}
+    since: ClassVar = {**IN_PARTS, "service_host": "1.3"}
     cell_uuid: Uuid | None = None
     service_host: Name | None = None
+    after: Uuid | None = None
 
 
 class SetHost(Mutation[HostState], frozen=True, kw_only=True):
@@ -270,13 +271,14 @@ class GetHostAggregate(Message[HostAggregate], frozen=True, kw_only=True):
     aggregate: Name
 
 
-class ListHostAggregates(Message[list[HostAggregate]], frozen=True, kw_only=True):
-    """The host aggregates by name, all or those that a host is in."""
+class ListHostAggregates(ListInParts[list[HostAggregate]], frozen=True, kw_only=True):
+    """The host aggregates by name, all or those that a host is in; in parts by ``uuid``."""
 
     topic = "scheduler"
     method = "list_host_aggregates"
     version = "1.4"
     service_host: Name | None = None
+    after: Uuid | None = None
 
 
 class SyncHostAggregates(Mutation[list[UnmirroredHost]], frozen=True, kw_only=True):

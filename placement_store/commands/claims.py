@@ -6,17 +6,13 @@ from typing import Any
 
 from cliff.command import Command
 from cliff.lister import Lister
-from msgspec import structs
 
-from moorage import logs, service
-from moorage.bus import Client
+from moorage import logs, parts, service
 from moorage.commands import Configured, shown
 from moorage.inspection import ClaimState
 from moorage.messages import ListClaims, ListReconciled
 from placement_store.service import PlacementService
 
-#: Claims that one answer tells of: two megabytes, at most.
-_AT_ONCE = 5_000
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
 
@@ -60,9 +56,8 @@ class ClaimList(Configured, Lister):
             unaccepted=parsed_args.unaccepted,
             older_than=parsed_args.older_than,
             residues=parsed_args.residues,
-            limit=_AT_ONCE,
         )
-        return _COLUMNS, [_row(claim) for claim in _oldest_first(self.client("placement"), message)]
+        return _COLUMNS, [_row(claim) for claim in parts.claims(self.client("placement"), message)]
 
 
 class ClaimReconciled(Configured, Lister):
@@ -88,16 +83,6 @@ class ClaimReconciled(Configured, Lister):
             )
             for action in self.client("placement").call(ListReconciled())
         ]
-
-
-def _oldest_first(placement: Client, message: ListClaims) -> list[ClaimState]:
-    """Ask for claims part by part. Every one is among them that stands from the first part to the last."""
-    part = placement.call(message)
-    found = list(part)
-    while len(part) == message.limit:
-        part = placement.call(structs.replace(message, after=max(claim.consumer_uuid for claim in part)))
-        found += part
-    return sorted(found, key=lambda claim: -claim.age)
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import errors, ids
+from moorage import errors, ids, parts
 from moorage.commands import shown
 from moorage.messages import (
     DeleteInventories,
@@ -97,7 +97,8 @@ class InventorySet(Asking, Lister):
         aggregate = as_uuid(named)
         if aggregate is None:
             raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is no uuid of an aggregate")
-        members = self.placement.call(ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),))))
+        asked = ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),)))
+        members = parts.providers(self.placement, asked)
         if not members:
             raise errors.NotFound(kind="aggregate", name=aggregate)
         return [provider.uuid for provider in members]

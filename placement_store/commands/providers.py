@@ -8,7 +8,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 from msgspec import UNSET, UnsetType
 
-from moorage import errors, group_options, ids
+from moorage import errors, group_options, ids, parts
 from moorage.commands import ShownLines, ShownValue, shown
 from moorage.messages import (
     CreateResourceProvider,
@@ -88,7 +88,7 @@ class ProviderList(Asking, Lister):
         message = ListResourceProviders(
             name=parsed_args.name, uuid=parsed_args.uuid, matching=None if asked == ResourceGroup() else asked
         )
-        return COLUMNS, [row(provider) for provider in self.placement.call(message)]
+        return COLUMNS, [row(provider) for provider in parts.providers(self.placement, message)]
 
 
 class ProviderShow(OfProvider, ShowOne):

@@ -7,7 +7,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids
+from moorage import ids, parts
 from moorage.commands import ShownLines, shown
 from moorage.messages import (
     CreateServerGroup,
@@ -85,7 +85,7 @@ class ServerGroupList(Asking, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Return a row a group, with how many members it has."""
-        states = self.placement.call(ListServerGroups(project_id=parsed_args.project))
+        states = parts.server_groups(self.placement, ListServerGroups(project_id=parsed_args.project))
         return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
 
 

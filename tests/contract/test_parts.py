@@ -1,0 +1,147 @@
+"""Lists in parts: whole over each bus, whatever the size of their entries and whichever release answers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import ClassVar
+from uuid import uuid4
+
+import pytest
+from msgspec import structs
+
+from moorage import errors, ids, options, parts
+from moorage.bus import Bus, Client, serves
+from moorage.handlers import MAX_REPLY
+from moorage.messages import MAX_INSTANCES, ListHosts
+from moorage.model import HostState, Name, Uuid
+from moorage.wire import Message
+
+MANY = 20_000
+CELL = ids.derived("parts", "cell")
+
+
+def host(number: int, padding: str = "") -> HostState:
+    return HostState(
+        service_host=f"host{number:05}",
+        nodename=f"host{number:05}",
+        compute_node_uuid=ids.derived("parts", "node", number),
+        cell_uuid=CELL,
+        agent="agent",
+        availability_zone="nova",
+        up=True,
+        heartbeat_age=1.0,
+        attributes={"padding": padding},
+    )
+
+
+class Registry:
+    """A registry that keeps its hosts in memory."""
+
+    def __init__(self, hosts: Sequence[HostState]) -> None:
+        self.hosts = sorted(hosts, key=lambda host: host.compute_node_uuid)
+        self.limits: list[int | None] = []
+
+    @serves(ListHosts)
+    def list_hosts(self, message: ListHosts) -> list[HostState]:
+        self.limits.append(message.limit)
+        return parts.part_of(self.hosts, lambda host: host.compute_node_uuid, message.limit, message.after)
+
+
+class Changing(Registry):
+    """Between two parts the last host of the first goes, and one comes behind all."""
+
+    @serves(ListHosts)
+    def list_hosts(self, message: ListHosts) -> list[HostState]:
+        part = super().list_hosts(message)
+        if message.after is None:
+            self.hosts.remove(part[-1])
+            self.hosts.append(NEWCOMER)
+        return part
+
+
+NEWCOMER = structs.replace(host(99_999), compute_node_uuid="ffffffff-ffff-ffff-ffff-ffffffffffff")
+
+
+class FormerListHosts(Message[list[HostState]], frozen=True, kw_only=True):
+    """What a registry knows that was installed before lists came in parts."""
+
+    topic = "scheduler"
+    method = "list_hosts"
+    since: ClassVar = {"service_host": "1.3"}
+    cell_uuid: Uuid | None = None
+    service_host: Name | None = None
+
+
+class FormerRegistry:
+    """A registry of the former release, which lists by name."""
+
+    def __init__(self, hosts: Sequence[HostState]) -> None:
+        self.hosts = list(hosts)
+
+    @serves(FormerListHosts)
+    def list_hosts(self, _message: FormerListHosts) -> list[HostState]:
+        return self.hosts
+
+
+class Peers:
+    """A registry and a client of it, each with connections of its own."""
+
+    def __init__(self, url: str, closing: ExitStack) -> None:
+        self._conf = options.new({"DEFAULT": {"transport_url": url}, "rpc": {"call_timeout": 60}})
+        self._closing = closing
+        self._topic = f"registry-{uuid4()}"
+
+    def _bus(self) -> Bus:
+        bus = Bus(self._conf)
+        self._closing.callback(bus.close)
+        return bus
+
+    def serve(self, registry: object) -> Client:
+        self._bus().server(self._topic, "one", [registry]).start()
+        return self._bus().client(self._topic)
+
+
+@pytest.fixture(params=["inproc", pytest.param("rabbit", marks=pytest.mark.servers)])
+def peers(request: pytest.FixtureRequest) -> Iterator[Peers]:
+    url = f"inproc://{uuid4()}/" if request.param == "inproc" else request.getfixturevalue("rabbitmq_url")
+    with ExitStack() as closing:
+        yield Peers(url, closing)
+
+
+def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) -> None:
+    hosts = [host(number, "x" * 400) for number in range(MANY)]
+    registry = Registry(hosts)
+    client = peers.serve(registry)
+    with pytest.raises(errors.ReplyTooLarge):
+        client.call(ListHosts())
+
+    found = parts.hosts(client, ListHosts())
+
+    assert found == hosts
+    assert registry.limits == [None, *[MAX_INSTANCES] * (MANY // MAX_INSTANCES + 1)], "no part was too large"
+
+
+def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(peers: Peers) -> None:
+    hosts = [host(number, "x" * (MAX_REPLY // 10)) for number in range(12)]
+    registry = Registry(hosts)
+
+    assert parts.hosts(peers.serve(registry), ListHosts(), 16) == hosts
+
+    assert registry.limits == [16, 4, 4, 4, 4]
+
+
+def test_an_entry_that_is_too_large_alone_is_a_typed_error(peers: Peers) -> None:
+    client = peers.serve(Registry([host(1), host(2, "x" * MAX_REPLY)]))
+    with pytest.raises(errors.ReplyTooLarge):
+        parts.hosts(client, ListHosts(), 2)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 8])
+def test_a_registry_of_the_former_release_lists_each_host_once(peers: Peers, count: int) -> None:
+    hosts = [host(number) for number in range(count)]
+    assert parts.hosts(peers.serve(FormerRegistry(hosts)), ListHosts(), 4) == hosts
+
+
+def test_what_is_there_throughout_is_listed_once_while_others_come_and_go(peers: Peers) -> None:
+    hosts = [host(number) for number in range(9)]
+    found = parts.hosts(peers.serve(Changing(hosts)), ListHosts(), 4)
+    assert found == [*hosts, NEWCOMER]

@@ -1,0 +1,204 @@
+"""The lists of the main schema, in parts, on SQLite and on MariaDB: whole, each entry once, and of any length."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import migrated
+import pytest
+from aggregate_builders import Aggregates
+from scheduler_builders import CELLS
+from scheduler_rig import Rig, node_uuid, rig_on_each_store
+from sqlalchemy import Connection, Table
+
+from moorage import errors, ids, options, parts
+from moorage.bus import Bus, Client, handlers
+from moorage.messages import (
+    CreateServerGroup,
+    ListClaims,
+    ListHostAggregates,
+    ListHosts,
+    ListResourceProviders,
+    ListServerGroups,
+)
+from moorage.model import ResourceGroup, ServerGroup
+from moorage.wire import Message, R
+from placement_store.group_endpoint import GroupEndpoint
+from placement_store.inspection import InspectionEndpoint
+from placement_store.residues import RESIDUE
+from placement_store.schema import (
+    MAIN,
+    aggregates,
+    consumer_groups,
+    consumers,
+    host_aggregate_hosts,
+    host_aggregates,
+    hosts,
+    resource_providers,
+)
+
+rig = rig_on_each_store
+
+MANY = 20_000
+#: Each list with the message that asks for all of it.
+LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
+    "hosts": (parts.hosts, ListHosts()),
+    "hosts of a cell": (parts.hosts, ListHosts(cell_uuid=CELLS[0])),
+    "aggregates": (parts.host_aggregates, ListHostAggregates()),
+    "aggregates of a host": (parts.host_aggregates, ListHostAggregates(service_host="host1")),
+    "providers": (parts.providers, ListResourceProviders()),
+    "providers of a tree": (
+        parts.providers,
+        ListResourceProviders(matching=ResourceGroup(in_tree=node_uuid(3))),
+    ),
+    "groups": (parts.server_groups, ListServerGroups()),
+    "groups of a project": (parts.server_groups, ListServerGroups(project_id="project 1")),
+    "claims": (parts.claims, ListClaims(residues=True)),
+}
+
+
+def endpoints(rig: Rig) -> list[object]:
+    groups = GroupEndpoint(rig.database, rig.names)
+    return [rig.registry, rig.placement, Aggregates(rig).endpoint, groups, InspectionEndpoint(rig.database)]
+
+
+class Asked:
+    """Hands messages to endpoints, and keeps the lengths of their answers."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._handlers = {kind: handler for each in endpoints(rig) for kind, handler in handlers([each])}
+        self.lengths: list[int] = []
+
+    def call(self, message: Message[R]) -> R:
+        answer: Any = self._handlers[type(message)](message)
+        self.lengths.append(len(answer))
+        return answer  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def asked(rig: Rig) -> Asked:
+    """Seven hosts in two cells, and as many aggregates, groups and claims, created in another order than listed."""
+    rig.add_hosts(range(4))
+    rig.add_hosts(range(4, 7), cell=1)
+    made = Aggregates(rig)
+    groups = GroupEndpoint(rig.database, rig.names)
+    for number in (4, 1, 6, 3, 5, 2, 0):
+        made.create(f"aggregate {number}", *(f"host{each}" for each in range(number)))
+        groups.create_server_group(
+            CreateServerGroup(
+                request_id=rig.fresh(),
+                group=ServerGroup(uuid=ids.derived("parts", "group", number), policy="anti-affinity"),
+                name=f"group {number}",
+                project_id=f"project {number % 2}",
+            )
+        )
+        rig.take(number, 1)
+    rig.database.write(lambda connection: connection.execute(consumers.update().values(consumer_type=RESIDUE)))
+    return Asked(rig)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_is_the_same_in_parts_of_any_length(asked: Asked, name: str) -> None:
+    listed, message = LISTS[name]
+    whole = [identity(one) for one in asked.call(message)]
+    assert whole
+
+    for at_once in (1, 2, 3, 7, 1000):
+        asked.lengths.clear()
+        assert [identity(one) for one in listed(asked, message, at_once)] == whole
+        full, rest = divmod(len(whole), at_once)
+        assert asked.lengths == [*[at_once] * full, rest]
+
+
+def identity(one: Any) -> str:
+    """Return the uuid of an entry, whose age differs from one moment to the next."""
+    for name in ("compute_node_uuid", "consumer_uuid", "uuid"):
+        if hasattr(one, name):
+            return str(getattr(one, name))
+    return str(one.group.uuid)
+
+
+# --- As many as a large cloud has -------------------------------------------------------------------------------------
+
+
+class Measured:
+    """Asks over a bus, which refuses what is too large, and counts refusals."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.too_large = 0
+
+    def call(self, message: Message[R]) -> R:
+        try:
+            return self._client.call(message)
+        except errors.ReplyTooLarge:
+            self.too_large += 1
+            raise
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """A store with twenty thousand hosts, providers, groups and claims, on a bus."""
+    rig = Rig(migrated.sqlite(tmp_path_factory.mktemp("many") / "main.sqlite", MAIN), is_migrated=True)
+    rig.database.write(fill)
+    bus = Bus(options.new({"DEFAULT": {"transport_url": f"inproc://{uuid4()}/"}, "rpc": {"call_timeout": 60}}))
+    bus.server("store", "one", endpoints(rig)).start()
+    yield Measured(bus.client("store"))
+    bus.close()
+    rig.close()
+
+
+def fill(connection: Connection) -> None:
+    uuids = [ids.derived("many", number) for number in range(MANY)]
+
+    def insert(table: Table, row: Callable[[int], dict[str, Any]], count: int = MANY) -> None:
+        stamps = {name: 1.0 for name in ("created_at", "updated_at", "heartbeat_at", "claimed_at") if name in table.c}
+        rows = [stamps | row(number) for number in range(count)]
+        connection.execute(table.insert(), rows)
+
+    described = {"cell_uuid": CELLS[0], "agent": "agent", "availability_zone": "nova", "up": True}
+    attributes = json.dumps({"cpu_info": "x" * 700}).encode()
+    insert(
+        hosts,
+        lambda n: {
+            **described,
+            "service_host": f"host{n}",
+            "nodename": f"host{n}",
+            "compute_node_uuid": uuids[n],
+            "attributes": attributes,
+        },
+    )
+    insert(resource_providers, lambda n: {"id": n + 1, "uuid": uuids[n], "name": uuids[n], "root_provider_id": n + 1})
+    insert(aggregates, lambda n: {"id": n + 1, "uuid": uuids[n]}, 200)
+    insert(host_aggregates, lambda n: {"aggregate_id": n + 1, "name": f"aggregate{n}", "metadata": b"{}"}, 200)
+    # Each host is in four of them.
+    insert(
+        host_aggregate_hosts,
+        lambda n: {"aggregate_id": n % 200 + 1, "cell_uuid": CELLS[0], "service_host": f"host{n // 4}"},
+        MANY * 4,
+    )
+    insert(consumer_groups, lambda n: {"id": n + 1, "uuid": uuids[n], "policy": "anti-affinity", "name": "group"})
+    insert(
+        consumers,
+        lambda n: {
+            "uuid": uuids[n],
+            "consumer_type": "INSTANCE",
+            "project_id": "p",
+            "user_id": "u",
+            "generation": 1,
+            "claim_id": uuids[n],
+            "consumer_group_id": n % 10 + 1,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("hosts", MANY), ("aggregates", 200), ("providers", MANY), ("groups", MANY), ("claims", MANY)],
+)
+def test_no_part_of_a_large_cloud_is_too_large(many: Measured, name: str, count: int) -> None:
+    listed, message = LISTS[name]
+    found = listed(many, message)
+    assert len({identity(one) for one in found}) == len(found) == count
+    assert many.too_large == 0

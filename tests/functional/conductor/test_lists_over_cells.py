@@ -1,0 +1,207 @@
+"""Operations and strangers of several cells, in parts: whole and without doubles, whichever release a cell has."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from conductor_builders import CELL_1, World
+from sqlalchemy import Table
+
+from conductor.schema import cell_guests, cell_operations, conductor_operations
+from moorage import ids, parts
+from moorage.bus import serves
+from moorage.database import Database
+from moorage.inspection import OperationState, StrangerGuest
+from moorage.messages import (
+    ListOperations,
+    ListOperationsInCell,
+    ListStrangers,
+    ListStrangersInCell,
+)
+from moorage.model import Cell, Guest, Uuid
+from moorage.wire import Message
+
+OTHER, FORMER, AWAY = (Cell(uuid=ids.derived("lists", name), name=name) for name in ("other", "former", "away"))
+#: The same guest, which the records of two cells have.
+SHARED = ids.derived("lists", "shared attempt")
+
+
+def operations(cell: Cell, count: int) -> list[OperationState]:
+    return [
+        OperationState(
+            uuid=ids.derived(cell.uuid, "operation", number),
+            kind="clean",
+            subject=ids.derived("lists", "subject", number),
+            request_id="r",
+            step="destroy",
+            step_number=1,
+            state="done",
+            tries=0,
+            cell_uuid=cell.uuid,
+            age=float(number),
+            idle=1.0,
+        )
+        for number in range(count)
+    ]
+
+
+def guest(host: str, attempt_id: str) -> Guest:
+    return Guest(instance_uuid=ids.derived("lists", "i"), host=host, attempt_id=attempt_id, claim_id=attempt_id)
+
+
+def strangers(cell: Cell, count: int) -> list[StrangerGuest]:
+    guests = [guest(f"host{number % 2}", ids.derived(cell.uuid, "attempt", number)) for number in range(count)]
+    return [
+        StrangerGuest(guest=one, cell_uuid=cell.uuid, agent="agent", age=1.0)
+        for one in [*guests, guest("host", SHARED)]
+    ]
+
+
+class OtherCell:
+    """A cell that keeps its lists in memory."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.operations, self.strangers = operations(cell, 7), strangers(cell, 6)
+
+    @serves(ListOperationsInCell)
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+        return parts.part_of(self.operations, parts.operation_key, message.limit, message.after)
+
+    @serves(ListStrangersInCell)
+    def list_strangers(self, message: ListStrangersInCell) -> list[StrangerGuest]:
+        return parts.part_of(self.strangers, parts.stranger_key, message.limit, message.after)
+
+
+class FormerListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=True):
+    topic = "conductor.cell"
+    method = "list_operations"
+    version = "1.1"
+    ended: bool = False
+    instance_uuid: Uuid | None = None
+    uuid: Uuid | None = None
+
+
+class FormerListStrangersInCell(Message[list[StrangerGuest]], frozen=True, kw_only=True):
+    topic = "conductor.cell"
+    method = "list_strangers"
+    version = "1.1"
+
+
+class FormerCell:
+    """A cell of the former release, which lists all in one message."""
+
+    operations, strangers = operations(FORMER, 5), strangers(FORMER, 4)
+
+    @serves(FormerListOperationsInCell)
+    def list_operations(self, _message: FormerListOperationsInCell) -> list[OperationState]:
+        return self.operations[::-1]
+
+    @serves(FormerListStrangersInCell)
+    def list_strangers(self, _message: FormerListStrangersInCell) -> list[StrangerGuest]:
+        return self.strangers
+
+
+def add(world: World, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    database = Database(world.conf.database.connection, "test")
+    database.write(lambda connection: connection.execute(table.insert(), rows))
+    database.close()
+
+
+def add_operations(world: World, table: Table, count: int) -> list[str]:
+    """Put operations that have ended on record, and return their uuids."""
+    uuids = [ids.derived("lists", table.name, number) for number in range(count)]
+    row = {
+        "kind": "build",
+        "request_id": "r",
+        "subject": "s",
+        "step": "wait",
+        "step_number": 1,
+        "payload": b"{}",
+        "tries": 0,
+        "state": "done",
+        "lease_number": 1,
+        "created_at": 1.0,
+        "updated_at": 1.0,
+        **({"cell_uuid": CELL_1.uuid} if "cell_uuid" in table.c else {}),
+    }
+    add(world, table, [{**row, "uuid": uuid} for uuid in uuids])
+    return uuids
+
+
+def add_strangers(world: World, count: int) -> list[StrangerGuest]:
+    found = strangers(CELL_1, count)
+    rows = [
+        {
+            "cell_uuid": CELL_1.uuid,
+            "host": one.guest.host,
+            "attempt_id": one.guest.attempt_id,
+            "agent": "agent",
+            "guest": msgspec.json.encode(one.guest),
+            "seen_at": 1.0,
+        }
+        for one in found
+    ]
+    add(world, cell_guests, rows)
+    return found
+
+
+def wait_longer(world: World, seconds: float) -> None:
+    """Let the super conductor wait longer for its cells: one that is slow on a busy machine is not away."""
+    world.stop("super")
+    world.conf.set_override("call_timeout", seconds, group="rpc")
+    world.start("super")
+
+
+@pytest.fixture
+def cells(world: World) -> World:
+    """Beside the world's cell one of this release, and one of the former."""
+    wait_longer(world, 6.0)
+    for cell, service in ((OTHER, OtherCell(OTHER)), (FORMER, FormerCell())):
+        world.placement.cells.append(cell)
+        world.serve(f"conductor.{cell.uuid}", service)
+    return world
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
+def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
+    wanted = [*add_operations(cells, conductor_operations, 3), *add_operations(cells, cell_operations, 6)]
+    wanted += [one.uuid for one in [*OtherCell(OTHER).operations, *FormerCell.operations]]
+    if away:
+        cells.placement.cells.append(AWAY)
+    conductor = cells.bus.client("conductor")
+
+    for at_once in (4, 7, len(wanted), 1000):
+        found = parts.operations(conductor, ListOperations(ended=True), at_once)
+        assert sorted(one.uuid for one in found) == sorted(wanted)
+        ages = [one.age for one in found]
+        assert ages == sorted(ages, reverse=True)
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
+def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
+    found = [*add_strangers(cells, 5), *OtherCell(OTHER).strangers, *FormerCell.strangers]
+    wanted = sorted(map(parts.stranger_key, found))
+    assert len({one.guest.attempt_id for one in found}) == len(found) - 2, "three cells have the same attempt"
+    if away:
+        cells.placement.cells.append(AWAY)
+
+    for at_once in (2, 5, len(wanted), 1000):
+        listed = parts.strangers(cells.bus.client("conductor"), ListStrangers(), at_once)
+        assert [parts.stranger_key(one) for one in listed] == wanted
+    of_one_cell = parts.strangers(cells.bus.client(f"conductor.{CELL_1.uuid}"), ListStrangersInCell(), 2)
+    assert [one.guest for one in of_one_cell] == [one.guest for one in listed if one.cell_uuid == CELL_1.uuid]
+
+
+def test_twenty_thousand_operations_and_strangers_are_listed_in_parts(world: World) -> None:
+    wait_longer(world, 60.0)
+    many = 20_000
+    wanted = {*add_operations(world, conductor_operations, 100), *add_operations(world, cell_operations, many)}
+    add_strangers(world, many)
+    conductor = world.bus.client("conductor")
+
+    assert len(conductor.call(ListOperations(ended=True))) == 5_100, "one message has the newest alone"
+    found = parts.operations(conductor, ListOperations(ended=True))
+    assert len(found) == len(wanted)
+    assert {one.uuid for one in found} == wanted
+    assert len(parts.strangers(conductor, ListStrangers())) == many + 1
