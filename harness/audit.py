@@ -1,40 +1,64 @@
-"""What a store says after a run, against what its conductor says: over-committed providers and leaked allocations."""
+"""Judge a store after a run by the rules of `moorage audit`, given the consumers that may hold something."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
+from moorage.audit import Finding, Sight
+from moorage.audit import judge as judge_sight
 from moorage.database import Database
+from moorage.ids import derived
+from moorage.model import Flavor, Instance
 from placement_store import audit
+
+_FLAVOR = Flavor(vcpus=0, memory_mb=0)
+_COUNTED = frozenset({"over-committed", "leaked"})
+#: In a run nobody writes through the placement API: what goes without a claim is no writer's business there.
+_NO_CLAIM = derived("harness", "audit", "no claim")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How many providers hold more than their capacity, and how many allocations belong to nobody who lives.
-
-    ``foreign`` are those that others have on consumers which were deleted: they are theirs, and no leak.
-    """
+    """All findings, with the number of providers that hold too much and of allocations that belong to nobody."""
 
     overcommitted: int
     leaked: int
-    foreign: int = 0
+    findings: Sequence[Finding]
 
     @property
     def clean(self) -> bool:
-        """Whether all are none."""
-        return self.overcommitted == self.leaked == self.foreign == 0
+        """Whether nothing was found."""
+        return not self.findings
 
     def __str__(self) -> str:
-        foreign = f"; foreign allocations: {self.foreign}" if self.foreign else ""
-        return f"over-committed providers: {self.overcommitted}; leaked allocations: {self.leaked}{foreign}"
+        others = [f"; {one.kind} {one.subject}: {one.detail}" for one in self.findings if one.kind not in _COUNTED]
+        return f"over-committed providers: {self.overcommitted}; leaked allocations: {self.leaked}{''.join(others)}"
 
 
 def judge(database: Database, living: Collection[str]) -> Verdict:
-    """Return the verdict on a store, given the uuids of all consumers that may hold something."""
-    report = database.read(audit.report)
+    """Return the verdict on a store, given the uuids of all instances and migrations that may hold something."""
+    store = database.read(audit.report)
+    holders = [structs.replace(holder, claim_id=holder.claim_id or _NO_CLAIM) for holder in store.holders]
     known = set(living)
-    dead = [holder for holder in report.holders if holder.uuid not in known]
+    migrations = {holder.migration_of: holder.uuid for holder in holders if holder.uuid in known}
+    instances = [
+        Instance(
+            uuid=uuid,
+            project_id="harness",
+            user_id="harness",
+            flavor=_FLAVOR,
+            state="active",
+            migration_uuid=migrations.get(uuid),
+        )
+        for uuid in known
+    ]
+    store = structs.replace(store, holders=tuple(holders))
+    findings = judge_sight(Sight(store=store, instances=instances, all_recorded=True))
+    over = {finding.subject for finding in findings if finding.kind == "over-committed"}
+    leaked = {finding.subject for finding in findings if finding.kind == "leaked"}
     return Verdict(
-        overcommitted=len({finding.provider_uuid for finding in report.overcommitted}),
-        leaked=sum(holder.allocations for holder in dead if not holder.foreign),
-        foreign=sum(holder.allocations for holder in dead if holder.foreign),
+        overcommitted=len(over),
+        leaked=sum(holder.allocations for holder in holders if holder.uuid is None or holder.uuid in leaked),
+        findings=findings,
     )

@@ -3,6 +3,7 @@
 import pytest
 from placement_builders import Store
 
+from harness.audit import judge
 from moorage import errors, ids
 from moorage.messages import (
     ListCells,
@@ -84,3 +85,31 @@ def test_a_claim_is_refused_where_more_is_used_than_allocated(store: Store, host
     assert [r["reason"] for r in caught.value.refusals if r["resource_class"] == "VCPU"] == [
         "what is used disagrees with the allocations"
     ]
+
+
+def test_the_verdict_on_a_run_counts_all_that_is_held_beside_the_living_claimed_or_not(store: Store, host: str) -> None:
+    living, dead, written = ids.fresh(), ids.fresh(), ids.fresh()
+    for uuid in (living, dead):
+        store.claim(uuid, {host: SMALL})
+    store.put(written, {host: {"VCPU": 1}})
+
+    assert judge(store.database, [living, dead, written]).clean
+    verdict = judge(store.database, [living])
+    assert (verdict.overcommitted, verdict.leaked, verdict.clean) == (0, 3, False)
+    assert str(verdict) == "over-committed providers: 0; leaked allocations: 3"
+
+
+def test_the_verdict_on_a_run_names_over_committed_and_drifted_inventories_and_what_is_of_nobody(
+    store: Store, host: str
+) -> None:
+    living = ids.fresh()
+    store.claim(living, {host: SMALL})
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("UPDATE inventories SET used = 5, total = 1 WHERE resource_class_id = 0")
+
+    verdict = judge(store.database, [living])
+    assert (verdict.overcommitted, verdict.leaked) == (1, 0)
+    assert f"; drifted {host}: VCPU: " in str(verdict)
+    with store.database.engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("DELETE FROM consumers")
+    assert judge(store.database, [living]).leaked == 2
