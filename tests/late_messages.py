@@ -174,12 +174,23 @@ def settle(cloud: TroublesomeCloud) -> None:
     wait_until(lambda: not going_on() and not going_on(), going_on, _SECONDS, interval=0.05)
 
 
+def taken_too_late(deliveries: list[inproc.Delivery]) -> list[str]:
+    """Deliver messages after their deadlines; return those that are not refused for that."""
+    answers = {delivery.method: delivery.deliver(30.0, seconds_left=0.0) for delivery in deliveries}
+    return [
+        f"{method} is answered after its deadline: {answer}"
+        for method, answer in answers.items()
+        if '"DeadlineExceeded"' not in (answer["failure"] or "")
+    ]
+
+
 @dataclass
 class Replays:
     """Delivers recorded messages once more, and finds out what that has changed."""
 
     cloud: TroublesomeCloud
-    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: What each request was answered with first, by its kind and id.
+    answers: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     delivered: set[type[Message[Any]]] = field(default_factory=set)
 
     def of(self, deliveries: list[inproc.Delivery], when: str) -> list[str]:
@@ -205,7 +216,7 @@ class Replays:
             return f"{kind.__name__} is answered by a fault of ours"
         if delivery.method in UNSTORED or answer["failure"] or not issubclass(kind, Mutation):
             return None
-        first = self.answers.setdefault(id(delivery), answer)
+        first = self.answers.setdefault((kind.__name__, delivery.arguments["request_id"]), answer)
         return None if first == answer else f"{kind.__name__} is answered otherwise than before: {answer}"
 
     def _culprits(self, deliveries: list[inproc.Delivery]) -> list[str]:

@@ -97,8 +97,14 @@ class Story:
         self.room.becomes(self.uuid, "active")
 
     def migrate(self, end: str) -> None:
+        self.begin_to_move()
+        self.end_move(end)
+
+    def begin_to_move(self) -> None:
         self.room.order(MigrateInstance(**_plain(self.uuid)))
         self.room.becomes(self.uuid, "moved")
+
+    def end_move(self, end: str) -> None:
         self.room.order((ConfirmMigration if end == "confirm" else RevertMigration)(**_plain(self.uuid)))
         self.room.becomes(self.uuid, "active")
 
@@ -116,17 +122,24 @@ class Story:
         self.room.becomes(self.uuid, "active")
 
     def abort(self) -> None:
+        self.abort_move(self.begin_to_hang())
+
+    def begin_to_hang(self) -> str:
+        """Begin a live migration that does not end; return it."""
         host = self.room.show(self.uuid).host
         away = next(role for role, name in self.room.hosts.items() if name != host)
         self.room.misbehave("hanging", self.uuid, away)
-        migration = self.room.order(LiveMigrateInstance(**_plain(self.uuid), host=self.room.hosts[away])).migration_uuid
+        begun = self.room.order(LiveMigrateInstance(**_plain(self.uuid), host=self.room.hosts[away]))
         wait_until(
             lambda: self.room.has_attempt(self.uuid, away, "building"),
             lambda: [self.room.show(self.uuid), self.room.seen(self.uuid)],
             15,
         )
+        return str(begun.migration_uuid)
+
+    def abort_move(self, migration_uuid: str) -> None:
         self.room.order(AbortMigration(**_plain(self.uuid)))
-        self.ends(migration, "failed")
+        self.ends(migration_uuid, "failed")
         self.cloud.faults.forget(self.uuid)
 
     def live_migrate(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle
+from late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle, taken_too_late
 from late_stories import Story
 from operation_cloud import Troubles, plan
 from operation_room import Room, rooms_of
@@ -77,6 +77,7 @@ def test_a_message_whose_first_copy_comes_after_its_repeat_and_its_successors_ch
         with recorder.losing(once_each()) as held:
             step()
             settle(cloud)
+        wrong += taken_too_late(held)
         # The last one first: each comes after its successors.
         wrong += replays.of(held[::-1], f"after: {name}")
         assert not wrong, "\n".join(wrong)

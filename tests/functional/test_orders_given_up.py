@@ -1,0 +1,193 @@
+"""Orders come for the first time after their senders have given them up and ordered something else: they do nothing.
+
+What an order names protects against it: the last order or the migration that its sender knew of. Orders that name
+nothing but their subject (building, deleting, and what operators write) are protected by their deadline alone.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from late_messages import PatientCloud, Recorder, settle, snapshot
+from late_stories import Story
+from operation_cloud import Troubles, plan
+from operation_room import LARGE, Room, rooms_of
+from port_room import NICS, PORT, bandwidth
+
+from moorage import errors, ids, inproc
+from moorage.messages import (
+    AbortMigration,
+    AttachResource,
+    BuildInstances,
+    ConfirmMigration,
+    CreateHostAggregate,
+    DeleteInstance,
+    DetachResource,
+    EnsureTrait,
+    EvacuateInstance,
+    LiveMigrateInstance,
+    MigrateInstance,
+    RebuildInstance,
+    ResizeInstance,
+    RevertMigration,
+    SetHost,
+    ShelveInstance,
+    UnshelveInstance,
+)
+from moorage.model import Image
+from moorage.wire import Mutation
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture(scope="module")
+def cloud(recorder: Recorder) -> Iterator[PatientCloud]:
+    with (
+        PatientCloud(plan("combine", hosts=3, **NICS)) as cloud,
+        inproc.observed(cloud.conf, cloud.transport_url, recorder),
+    ):
+        yield cloud
+
+
+@pytest.fixture(scope="module")
+def story(cloud: PatientCloud) -> Story:
+    """Return a story whose server is there; each test leaves it active."""
+    [room] = rooms_of(cloud, Troubles())
+    story = Story(room, cloud)
+    story.build()
+    return story
+
+
+@pytest.fixture
+def give_up(cloud: PatientCloud, recorder: Recorder) -> Callable[[Mutation[Any]], inproc.Delivery]:
+    """Have somebody send an order, which does not arrive, and give it up."""
+
+    def given_up(message: Mutation[Any]) -> inproc.Delivery:
+        with (
+            recorder.losing(lambda delivery: delivery.arguments.get("request_id") == message.request_id) as held,
+            pytest.raises(errors.NoReply),
+        ):
+            cloud.impatient(message.topic).call(message)
+        [delivery] = held
+        return delivery
+
+    return given_up
+
+
+GiveUp = Callable[[Mutation[Any]], inproc.Delivery]
+
+
+def refusal(delivery: inproc.Delivery, room: Room, seconds_left: float | None = None) -> str:
+    """Deliver an order at last; return how it is refused, and fail if it changes anything."""
+    settle(room.cloud)
+    before = snapshot(room.cloud)
+    failure = delivery.deliver(30.0, seconds_left)["failure"]
+    assert failure is not None, "it is accepted"
+    settle(room.cloud)
+    assert before.differs(snapshot(room.cloud)) == []
+    [name] = [one for one in ("StaleOrder", "DeadlineExceeded", "InvalidState") if f'"{one}"' in failure]
+    return name
+
+
+def order(story: Story, kind: type[Mutation[Any]], **fields: Any) -> Mutation[Any]:
+    """Return an order about the server that names the last one."""
+    last = story.room.show(story.uuid).last_order
+    assert last is not None
+    return kind(request_id=ids.fresh(), instance_uuid=story.uuid, last_order=last, **fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (RebuildInstance, {"image": Image(id="another")}),
+        (MigrateInstance, {}),
+        (ResizeInstance, {"flavor": LARGE}),
+        (LiveMigrateInstance, {}),
+        (ShelveInstance, {}),
+        (AttachResource, {"suffix": PORT, "group": bandwidth()}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_an_order_that_was_given_up_for_another_does_nothing(
+    story: Story, give_up: GiveUp, kind: type[Mutation[Any]], fields: dict[str, Any]
+) -> None:
+    late = give_up(order(story, kind, **fields))
+    story.rebuild()
+    assert refusal(late, story.room) == "StaleOrder"
+
+
+def test_detaching_that_was_given_up_does_nothing_to_what_is_attached_again(story: Story, give_up: GiveUp) -> None:
+    story.attach()
+    late = give_up(order(story, DetachResource, suffix=PORT))
+    story.detach()
+    story.attach()
+    assert refusal(late, story.room) == "StaleOrder"
+    story.detach()
+
+
+def test_an_evacuation_that_was_given_up_does_nothing_when_the_host_is_down_once_more(
+    story: Story, give_up: GiveUp
+) -> None:
+    late = give_up(order(story, EvacuateInstance))
+    story.rebuild()
+    host = story.room.show(story.uuid).host
+    role = next(role for role, name in story.room.hosts.items() if name == host)
+    story.room.force_down(role)
+    assert refusal(late, story.room) == "StaleOrder"
+    story.room.force_down(role, False)
+
+
+def test_unshelving_that_was_given_up_does_not_unshelve_what_is_shelved_again(story: Story, give_up: GiveUp) -> None:
+    story.shelve()
+    late = give_up(order(story, UnshelveInstance))
+    story.unshelve()
+    story.shelve()
+    assert refusal(late, story.room) == "StaleOrder"
+    story.unshelve()
+
+
+@pytest.mark.parametrize(("late", "instead"), [(ConfirmMigration, "revert"), (RevertMigration, "confirm")])
+def test_the_end_of_a_move_that_was_given_up_does_not_end_the_next_one(
+    story: Story, give_up: GiveUp, late: type[Mutation[Any]], instead: str
+) -> None:
+    story.begin_to_move()
+    end = {
+        "request_id": ids.fresh(),
+        "instance_uuid": story.uuid,
+        "migration_uuid": story.room.migration_of(story.uuid),
+    }
+    delivery = give_up(late(**end))
+    story.end_move(instead)
+    story.begin_to_move()
+    assert refusal(delivery, story.room) == "StaleOrder"
+    story.end_move("revert")
+
+
+def test_an_abort_that_was_given_up_does_not_abort_the_next_live_migration(story: Story, give_up: GiveUp) -> None:
+    first = story.begin_to_hang()
+    late = give_up(AbortMigration(request_id=ids.fresh(), instance_uuid=story.uuid, migration_uuid=first))
+    story.abort_move(first)
+    second = story.begin_to_hang()
+    failure = late.deliver(30.0)["failure"]
+    assert '"StaleOrder"' in failure
+    assert story.room.show(story.uuid).migration_uuid == second
+    story.abort_move(second)
+
+
+@pytest.mark.parametrize("kind", [BuildInstances, DeleteInstance, SetHost, CreateHostAggregate, EnsureTrait])
+def test_an_order_that_names_only_its_subject_is_refused_after_its_deadline(
+    story: Story, give_up: GiveUp, kind: type[Mutation[Any]]
+) -> None:
+    room, new = story.room, ids.fresh()
+    fields: dict[type[Mutation[Any]], dict[str, Any]] = {
+        BuildInstances: {"request_spec": room.spec(), "instance_uuids": (new,)},
+        DeleteInstance: {"instance_uuid": story.uuid},
+        SetHost: {"service_host": room.hosts["source"], "forced_down": True},
+        CreateHostAggregate: {"name": new},
+        EnsureTrait: {"name": f"CUSTOM_{new.upper().replace('-', '_')}"},
+    }
+    late = give_up(kind(request_id=ids.fresh(), **fields[kind]))
+    assert refusal(late, room, seconds_left=0.0) == "DeadlineExceeded"
