@@ -27,6 +27,18 @@ def _alive() -> set[threading.Thread]:
     }
 
 
+def _left(before: set[threading.Thread]) -> set[threading.Thread]:
+    """Return the threads that a test has begun; a pool that was there before it may have grown."""
+    pools = {pool for thread in before if (pool := _pool(thread)) is not None}
+    return {thread for thread in _alive() - before if _pool(thread) not in pools}
+
+
+def _pool(thread: threading.Thread) -> str | None:
+    """Return the name of the pool that a thread belongs to, if it does: the standard library gives each its own."""
+    pool, _, number = thread.name.rpartition("_")
+    return pool if pool.startswith("ThreadPoolExecutor-") and number.isdigit() else None
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """Wait for the threads that a test has started, and fail it where they go on.
@@ -38,7 +50,7 @@ def no_thread_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     if _shares_a_cloud(request):
         return
     end = time.monotonic() + GRACE_SECONDS
-    while (left := _alive() - before) and time.monotonic() < end:
+    while (left := _left(before)) and time.monotonic() < end:
         time.sleep(0.01)
     if left:
         frames = sys._current_frames()

@@ -27,6 +27,14 @@ def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processo
     assert hangs([first, last]) is expected
 
 
+@pytest.mark.parametrize(("servers", "expected"), [(6.0, True), (50.0, False)])
+def test_a_test_that_waits_for_a_server_at_work_does_not_hang(servers: float, expected: bool) -> None:
+    first = Sample(at=100.0, all_threads=0.0, main_thread=0.0, servers=7.0)
+    last = Sample(at=160.0, all_threads=0.0, main_thread=0.0, servers=7.0 + servers)
+
+    assert hangs([first, last]) is expected
+
+
 def test_a_test_that_begins_and_ends_processes_does_not_hang() -> None:
     processes: list[frozenset[int]] = [frozenset({1}), frozenset({1, 2}), frozenset({1})]
     samples = [
