@@ -124,7 +124,8 @@ def cloud(mariadb: MariaDBServer, rabbitmq: RabbitMQServer) -> Iterator[Cloud]:
         start("conductor-cell1", "conductor", "--cell", "cell1", "--name", "conductor-cell1")
         start("placement-api", "placement-api", "--host", "127.0.0.1", "--port", str(port), "--workers", "1")
         words = ("compute", "--cell", "cell1", "--agent", "agent", "--fake-hosts", str(HOSTS))
-        processes.start("agent", *words, settings={"fake_driver": {"vcpus": 2000, "memory_mb": 8_000_000, "disk_gb": 80_000}})
+        large = {"vcpus": 2000, "memory_mb": 8_000_000, "disk_gb": 80_000}
+        processes.start("agent", *words, settings={"fake_driver": large})
         processes.wait_for_hosts(HOSTS)
         cloud = Cloud(processes, ways, port)
         wait_until(lambda: cloud.ask_all_at_once("placement-api") == {"answered"}, "the HTTP API to serve")
