@@ -1,6 +1,6 @@
 """Long lists, asked for part by part: each answer fits into one message."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from msgspec import structs
@@ -16,16 +16,18 @@ from moorage.messages import (
     ListMigrations,
     ListOperations,
     ListOperationsInCell,
+    ListProviderAllocations,
     ListResourceProviders,
     ListServerGroups,
     ListStrangers,
     ListStrangersInCell,
     ServerGroupState,
 )
-from moorage.model import HostAggregate, HostState, Instance, Migration, ResourceProvider
+from moorage.model import ConsumerHold, HostAggregate, HostState, Instance, Migration, ResourceProvider, Uuid
 from moorage.wire import Message, R
 
 E = TypeVar("E")
+M = TypeVar("M", bound=Message[Any])
 
 #: Entries of one answer whose sizes grow with their members. Arbitrary: an aggregate may have all hosts, a group few.
 _AGGREGATES, _GROUPS = 20, 100
@@ -49,14 +51,14 @@ def instances(client: Caller, message: ListInstances, at_once: int = MAX_INSTANC
     :param at_once: the most instances of one answer.
     :raises MoorageError: a part cannot be had.
     """
-    found = _whole(client, message, at_once, lambda one: one.number, lambda one: one.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return [instance for instance in found if message.deleted or instance.state != "deleted"]
 
 
 def migrations(client: Caller, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
     """Return all migrations of a list; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
-    found = _whole(client, message, at_once, lambda one: one.number, lambda one: one.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return [one for one in found if message.ended or one.state not in over]
 
 
@@ -64,41 +66,52 @@ def operations(
     client: Caller, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
 ) -> list[OperationState]:
     """Return all operations of a list, the oldest first; see :func:`instances`."""
-    return sorted(_whole(client, message, at_once, operation_key), key=lambda state: -state.age)
+    return sorted(_whole(client.call, message, at_once, operation_key), key=lambda state: -state.age)
 
 
 def strangers(
     client: Caller, message: ListStrangers | ListStrangersInCell, at_once: int = MAX_INSTANCES
 ) -> list[StrangerGuest]:
     """Return all guests without a record, by host; see :func:`instances`."""
-    return _whole(client, message, at_once, stranger_key)
+    return _whole(client.call, message, at_once, stranger_key)
 
 
 def hosts(client: Caller, message: ListHosts, at_once: int = MAX_INSTANCES) -> list[HostState]:
     """Return all hosts of a list, by name; see :func:`instances`."""
-    found = _whole(client, message, at_once, lambda host: host.compute_node_uuid)
+    found = _whole(client.call, message, at_once, lambda host: host.compute_node_uuid)
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
 def host_aggregates(client: Caller, message: ListHostAggregates, at_once: int = _AGGREGATES) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
 def providers(client: Caller, message: ListResourceProviders, at_once: int = MAX_INSTANCES) -> list[ResourceProvider]:
     """Return all resource providers of a list, by name; see :func:`instances`."""
-    return sorted(_whole(client, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
 def server_groups(client: Caller, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
-    found = _whole(client, message, at_once, lambda one: one.group.uuid)
+    found = _whole(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
 def claims(client: Caller, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
     """Return all claims of a list, the oldest first; see :func:`instances`."""
-    return sorted(_whole(client, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
+    return sorted(_whole(client.call, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
+
+
+def provider_allocations(
+    client: Caller, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
+) -> dict[Uuid, ConsumerHold]:
+    """Return the amounts that consumers hold of a provider, by consumer; see :func:`instances`."""
+
+    def ask(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
+        return list(client.call(part).allocations.items())
+
+    return dict(_whole(ask, message, at_once, lambda item: item[0]))
 
 
 # --- What client and server agree on ----------------------------------------------------------------------------------
@@ -123,8 +136,8 @@ def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, afte
 
 
 def _whole(
-    client: Caller,
-    message: Message[list[E]],
+    ask: Callable[[M], Sequence[E]],
+    message: M,
     at_once: int,
     key: Callable[[E], Any],
     name: Callable[[E], Any] | None = None,
@@ -137,7 +150,7 @@ def _whole(
     found: dict[Any, E] = {}
     while True:
         try:
-            part = client.call(structs.replace(message, limit=at_once))
+            part = ask(structs.replace(message, limit=at_once))
         except errors.ReplyTooLarge:
             # Entries may be of any size: fewer of them may fit.
             if at_once == 1:

@@ -165,11 +165,11 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(ListProviderAllocations)
     def list_provider_allocations(self, message: ListProviderAllocations) -> ProviderAllocations:
-        """Return who holds what of one provider.
+        """Return the consumers that hold anything of one provider, or a part of them.
 
         :raises ProviderNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: usages.of_provider(connection, message.uuid, self._names))
+        return self._read(lambda connection: usages.of_provider(connection, message, self._names))
 
     @serves(ListUsages)
     def list_usages(self, message: ListUsages) -> list[Usage]:

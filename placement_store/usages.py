@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, null, select, union_all
+from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true, union_all
 
-from moorage.messages import ListUsages
+from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
 from placement_store import providers
 from placement_store.names import ResourceClassNames
@@ -15,20 +15,36 @@ from placement_store.schema import allocations, consumers, resource_providers
 _UNKNOWN_TYPE = "UNKNOWN"
 
 
-def of_provider(connection: Connection, uuid: str, names: ResourceClassNames) -> ProviderAllocations:
-    """Return who holds what of one provider.
+def of_provider(
+    connection: Connection, message: ListProviderAllocations, names: ResourceClassNames
+) -> ProviderAllocations:
+    """Return the consumers that hold anything of one provider, with their amounts; or a part of them by uuid.
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    # One statement, which sees one moment.
-    provider, held, holder = resource_providers.c, allocations.c, consumers.c
-    source = resource_providers.outerjoin(allocations, held.resource_provider_id == provider.id).outerjoin(
-        consumers, holder.id == held.consumer_id
+    # One statement, which sees one moment. The consumers are chosen first: each has a row for each class.
+    #
+    # SELECT ... FROM resource_providers p
+    #   LEFT JOIN (SELECT DISTINCT c.id, c.uuid, c.generation FROM allocations a JOIN consumers c ...
+    #               WHERE a.resource_provider_id = ... AND c.uuid > :after ORDER BY c.uuid LIMIT :limit) c ON TRUE
+    #   LEFT JOIN allocations a ON a.consumer_id = c.id AND a.resource_provider_id = p.id
+    #  WHERE p.uuid = :uuid
+    provider, held = resource_providers.c, allocations.c
+    this = select(provider.id).where(provider.uuid == message.uuid).scalar_subquery()
+    chosen = select(consumers.c.id, consumers.c.uuid, consumers.c.generation).distinct()
+    chosen = chosen.join(allocations, held.consumer_id == consumers.c.id).where(held.resource_provider_id == this)
+    if message.after is not None:
+        chosen = chosen.where(consumers.c.uuid > message.after)
+    if message.limit is not None:
+        chosen = chosen.order_by(consumers.c.uuid).limit(message.limit)
+    part = chosen.subquery()
+    source = resource_providers.outerjoin(part, true()).outerjoin(
+        allocations, and_(held.consumer_id == part.c.id, held.resource_provider_id == provider.id)
     )
-    query = select(provider.generation, holder.uuid, holder.generation, held.resource_class_id, held.used)
-    rows = connection.execute(query.select_from(source).where(provider.uuid == uuid)).all()
+    query = select(provider.generation, part.c.uuid, part.c.generation, held.resource_class_id, held.used)
+    rows = connection.execute(query.select_from(source).where(provider.uuid == message.uuid)).all()
     if not rows:
-        raise providers.provider_not_found(uuid)
+        raise providers.provider_not_found(message.uuid)
     resources: dict[str, dict[str, int]] = {}
     generations: dict[str, int] = {}
     for _, consumer_uuid, consumer_generation, class_id, amount in rows:

@@ -265,13 +265,14 @@ class DeleteTrait(Mutation[Done], frozen=True, kw_only=True):
 # --- Who uses how much, and what is left ----------------------------------------------------------------------------
 
 
-class ListProviderAllocations(Message[ProviderAllocations], frozen=True, kw_only=True):
-    """Who holds what of one provider."""
+class ListProviderAllocations(ListInParts[ProviderAllocations], frozen=True, kw_only=True):
+    """Who holds what of one provider; in parts by the uuids of consumers."""
 
     topic = "placement"
     method = "list_provider_allocations"
     version = "1.2"
     uuid: Uuid
+    after: Uuid | None = None
 
 
 class ListUsages(Message[list[Usage]], frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ class ProviderShow(OfProvider, ShowOne):
         provider = find(self.placement, parsed_args.provider)
         if not parsed_args.allocations:
             return COLUMNS, row(provider)
-        held = self.placement.call(ListProviderAllocations(uuid=provider.uuid)).allocations
+        held = parts.provider_allocations(self.placement, ListProviderAllocations(uuid=provider.uuid))
         lines = [
             f"{consumer} {name}={amount}" for consumer, part in held.items() for name, amount in part.resources.items()
         ]

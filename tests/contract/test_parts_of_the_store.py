@@ -19,6 +19,7 @@ from moorage.messages import (
     ListClaims,
     ListHostAggregates,
     ListHosts,
+    ListProviderAllocations,
     ListResourceProviders,
     ListServerGroups,
 )
@@ -30,17 +31,21 @@ from placement_store.residues import RESIDUE
 from placement_store.schema import (
     MAIN,
     aggregates,
+    allocations,
     consumer_groups,
     consumers,
     host_aggregate_hosts,
     host_aggregates,
     hosts,
+    resource_classes,
     resource_providers,
 )
 
 rig = rig_on_each_store
 
 MANY = 20_000
+#: A provider of which all consumers hold something.
+POOL = node_uuid(0)
 #: Each list with the message that asks for all of it.
 LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
     "hosts": (parts.hosts, ListHosts()),
@@ -54,6 +59,7 @@ LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
     ),
     "groups": (parts.server_groups, ListServerGroups()),
     "groups of a project": (parts.server_groups, ListServerGroups(project_id="project 1")),
+    "allocations of a provider": (parts.provider_allocations, ListProviderAllocations(uuid=POOL)),
     "claims": (parts.claims, ListClaims(residues=True)),
 }
 
@@ -72,7 +78,7 @@ class Asked:
 
     def call(self, message: Message[R]) -> R:
         answer: Any = self._handlers[type(message)](message)
-        self.lengths.append(len(answer))
+        self.lengths.append(len(getattr(answer, "allocations", answer)))
         return answer  # type: ignore[no-any-return]
 
 
@@ -94,14 +100,18 @@ def asked(rig: Rig) -> Asked:
             )
         )
         rig.take(number, 1)
-    rig.database.write(lambda connection: connection.execute(consumers.update().values(consumer_type=RESIDUE)))
+        rig.take(0, 1)
+    # Of different ages: those of one age are listed in any order.
+    older = consumers.update().values(consumer_type=RESIDUE, claimed_at=100.0 * consumers.c.id)
+    rig.database.write(lambda connection: connection.execute(older))
     return Asked(rig)
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_is_the_same_in_parts_of_any_length(asked: Asked, name: str) -> None:
     listed, message = LISTS[name]
-    whole = [identity(one) for one in asked.call(message)]
+    answer = asked.call(message)
+    whole = [identity(one) for one in getattr(answer, "allocations", answer)]
     assert whole
 
     for at_once in (1, 2, 3, 7, 1000):
@@ -113,6 +123,8 @@ def test_a_list_is_the_same_in_parts_of_any_length(asked: Asked, name: str) -> N
 
 def identity(one: Any) -> str:
     """Return the uuid of an entry, whose age differs from one moment to the next."""
+    if isinstance(one, str):
+        return one
     for name in ("compute_node_uuid", "consumer_uuid", "uuid"):
         if hasattr(one, name):
             return str(getattr(one, name))
@@ -182,6 +194,7 @@ def fill(connection: Connection) -> None:
     insert(
         consumers,
         lambda n: {
+            "id": n + 1,
             "uuid": uuids[n],
             "consumer_type": "INSTANCE",
             "project_id": "p",
@@ -191,11 +204,25 @@ def fill(connection: Connection) -> None:
             "consumer_group_id": n % 10 + 1,
         },
     )
+    # All of them hold something of one provider.
+    insert(resource_classes, lambda _n: {"id": 10_000, "name": "CUSTOM_MANY"}, 1)
+    held = {"resource_provider_id": MANY + 1, "resource_class_id": 10_000, "used": 1}
+    insert(allocations, lambda n: {**held, "consumer_id": n + 1})
+    insert(
+        resource_providers, lambda _n: {"id": MANY + 1, "uuid": POOL, "name": "pool", "root_provider_id": MANY + 1}, 1
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("hosts", MANY), ("aggregates", 200), ("providers", MANY), ("groups", MANY), ("claims", MANY)],
+    [
+        ("hosts", MANY),
+        ("aggregates", 200),
+        ("providers", MANY + 1),
+        ("groups", MANY),
+        ("claims", MANY),
+        ("allocations of a provider", MANY),
+    ],
 )
 def test_no_part_of_a_large_cloud_is_too_large(many: Measured, name: str, count: int) -> None:
     listed, message = LISTS[name]

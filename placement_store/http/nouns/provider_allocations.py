@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from moorage.messages import ListProviderAllocations
 from moorage.model import ProviderAllocations
 from placement_store import provider_outlines, usages
 from placement_store.http.operations import Answer, Call, Noun, operation
@@ -23,7 +24,7 @@ class AllocationsOfProvider(Noun):
 
         def work(connection: Connection) -> tuple[float, ProviderAllocations]:
             modified = provider_outlines.get(connection, uuid).updated_at
-            return modified, usages.of_provider(connection, uuid, self.store.classes)
+            return modified, usages.of_provider(connection, ListProviderAllocations(uuid=uuid), self.store.classes)
 
         modified, found = self.store.read(work)
         shown: dict[str, dict[str, Any]] = {}
