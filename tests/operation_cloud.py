@@ -114,7 +114,7 @@ class Troubles:
 
 
 class TroublesomeCloud(Cloud):
-    """A cloud whose hosts have :class:`HostFaults`, and whose conductors can be restarted in the middle of a step."""
+    """A cloud whose hosts have :class:`HostFaults`, and whose conductors and agents can be restarted at any time."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -133,23 +133,26 @@ class TroublesomeCloud(Cloud):
         return ComputeService(conf, cell, TroublesomeDriver(conf, name, cell, self.faults))
 
     def life(self, name: str) -> int:
-        """Return how often a conductor has been started again."""
+        """Return how often a conductor or an agent has been started again."""
         return self._lives.get(name, 0)
 
     def restart(self, name: str, life: int) -> None:
-        """Stop a conductor and start it again, unless somebody else has done so since it was in this ``life``."""
+        """Stop a conductor or an agent and start it again, unless somebody has done so since this ``life``."""
         with self._restarting:
             if self.life(name) != life:
                 return
             self.stop_service(name)
             # What was stopped in the middle of a step is to meet the next life.
             self._lives[name] = life + 1
-            service: Service = (
-                SuperConductor(self.configuration(), name)
-                if name == "conductor"
-                else CellConductor(self.configuration(), name, name.removeprefix("conductor-"))
-            )
-            self.add(name, service)
+            self.add(name, self._anew(name))
+
+    def _anew(self, name: str) -> Service:
+        kind, _, cell = name.partition("-")
+        if kind == "compute":
+            return self.compute(cell, len(range(self.cell_names.index(cell), self.plan.hosts, self.plan.cells)))
+        if cell:
+            return CellConductor(self.configuration(), name, cell)
+        return SuperConductor(self.configuration(), name)
 
 
 @dataclass

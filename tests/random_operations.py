@@ -236,7 +236,7 @@ class Troop:
         until_answered(lambda: self.cloud.client("scheduler").call(message))
 
     def _restart(self, number: int) -> None:
-        name = ("conductor", "conductor-cell1", "conductor-cell2")[number % 3]
+        name = ("conductor", "conductor-cell1", "conductor-cell2", "compute-cell1", "compute-cell2")[number % 5]
         self.cloud.restart(name, self.cloud.life(name))
 
     def host(self, number: int) -> str:
