@@ -4,6 +4,10 @@ import contextlib
 import select
 import socket
 import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import make_url
 
 #: How PyMySQL says it: the command byte of a query, and the query.
 COMMIT = b"\x03COMMIT"
@@ -76,3 +80,11 @@ class Wire:
         self._cutting = False
         self.cuts += 1
         return True
+
+
+@pytest.fixture(name="wire")
+def commit_wire(mariadb_url: str) -> Iterator[Wire]:
+    where = make_url(mariadb_url)
+    wire = Wire(where.host or "127.0.0.1", where.port or 3306)
+    yield wire
+    wire.close()

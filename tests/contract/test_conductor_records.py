@@ -1,11 +1,10 @@
 """The conductors' records, on SQLite and on MariaDB: operations and their leases, instances, hosts."""
 
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import migrated
 import pytest
+from record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 from sqlalchemy import Connection
 
 from conductor import super_records
@@ -13,7 +12,7 @@ from conductor.bulkheads import Bulkheads
 from conductor.cell_hosts import CellHosts
 from conductor.cell_records import CellRecords, NewInstance
 from conductor.operations import Operations
-from conductor.schema import CELL, CONDUCTOR, cell_operations, conductor_operations
+from conductor.schema import cell_operations, conductor_operations
 from conductor.steps import (
     BUILD,
     DELETE,
@@ -32,35 +31,16 @@ from conductor.worker import Worker
 from moorage import errors, ids, options
 from moorage.database import Database
 from moorage.messages import InstanceBuild, ReportHostsInCell
-from moorage.model import AllocationRequest, Flavor, HostReport, ProviderAmounts, RequestSpec, Selection
+from moorage.model import HostReport
 
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)
-NODE = ids.derived("node", "a")
 BULKHEADS = Bulkheads("host", 1, QUICK, (errors.NoReply,), 1.0, postpones=True)
-
-
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 def of(database: Database, owner: str, cell: str | None = None) -> Operations:
     if cell is None:
         return Operations(database, conductor_operations, owner, {}, QUICK)
     return Operations(database, cell_operations, owner, {"cell_uuid": cell}, QUICK)
-
-
-def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
-    [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
-    return begun
 
 
 def run_out(database: Database, operation: Operation) -> None:
@@ -364,19 +344,6 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
 
     assert set(database.read(lambda connection: super_records.to_hand_over(connection, operation))) == {cells[1]}
     assert database.read(lambda connection: super_records.read(connection, uuids[0])).state == "deleting"
-
-
-def selected(cell: str) -> Selection:
-    return Selection(
-        service_host="a",
-        nodename="a",
-        compute_node_uuid=NODE,
-        cell_uuid=cell,
-        agent="agent",
-        availability_zone="nova",
-        allocation_request=AllocationRequest(allocations={NODE: ProviderAmounts(resources=SPEC.resources)}),
-        claim_id=ids.fresh(),
-    )
 
 
 def test_the_same_instance_may_be_on_record_in_two_cells_of_one_database(database: Database) -> None:

@@ -1,21 +1,17 @@
 """What the conductors forget of deleted instances, and what they must not, on SQLite and on MariaDB."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, cast
 
-import migrated
 import pytest
+from record_builders import CELL_UUID, RECORDS, SPEC, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import Table, select
 
 from conductor import super_migrations, super_records
-from conductor.cell_records import CellRecords, NewInstance
 from conductor.cells import Cells
 from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.operations import Operations
 from conductor.schema import (
-    CELL,
-    CONDUCTOR,
     cell_attempts,
     cell_instances,
     cell_operations,
@@ -23,17 +19,14 @@ from conductor.schema import (
     conductor_migrations,
     conductor_operations,
 )
-from conductor.steps import BUILD, DELETE, Backoff, Ended, NewOperation, Nothing, Operation
+from conductor.steps import BUILD, DELETE, Backoff, Ended, Operation
 from moorage import errors, ids
 from moorage.database import Database
-from moorage.messages import InstanceBuild, ShowInCell
-from moorage.model import AllocationRequest, Flavor, Instance, ProviderAmounts, RequestSpec, Selection
+from moorage.messages import ShowInCell
+from moorage.model import Instance
 
 KEPT = 1000.0
-FLAVOR = Flavor(vcpus=1, memory_mb=1024)
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=FLAVOR)
-CELL_UUID, OTHER_CELL = ids.fresh(), ids.fresh()
-RECORDS = CellRecords(CELL_UUID)
+OTHER_CELL = ids.fresh()
 
 
 class FakeCells(Cells):
@@ -53,7 +46,7 @@ class FakeCells(Cells):
                 uuid=uuid,
                 project_id="p",
                 user_id="u",
-                flavor=FLAVOR,
+                flavor=SPEC.flavor,
                 state=state,
                 request_id="r",
                 created_at=0.0,
@@ -62,17 +55,6 @@ class FakeCells(Cells):
             for uuid, state in self.known[uuid].items()
             if uuid in named
         ]
-
-
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 def ordered(database: Database, state: str, cell_uuid: str | None = CELL_UUID) -> str:
@@ -93,21 +75,9 @@ def ordered(database: Database, state: str, cell_uuid: str | None = CELL_UUID) -
 
 def in_cell(database: Database, state: str, *, guest_gone: bool) -> str:
     """Record an instance of a cell with an attempt that has a claim, and return its uuid."""
-    node, uuid, attempt_id = ids.fresh(), ids.fresh(), ids.fresh()
-    selection = Selection(
-        service_host="a",
-        nodename="a",
-        compute_node_uuid=node,
-        cell_uuid=CELL_UUID,
-        agent="agent",
-        availability_zone="nova",
-        allocation_request=AllocationRequest(allocations={node: ProviderAmounts(resources={"VCPU": 1})}),
-        claim_id=ids.fresh(),
-    )
-    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection,))
+    uuid, attempt_id = built(database)
 
     def work(connection: Any) -> None:
-        RECORDS.add(connection, [NewInstance(build, attempt_id)], "req")
         RECORDS.change_attempt(connection, attempt_id, guest_gone=guest_gone)
         connection.execute(cell_instances.update().where(cell_instances.c.uuid == uuid).values(state=state))
 
@@ -121,9 +91,7 @@ def operations_of(database: Database, table: Table) -> Operations:
 
 
 def begun(database: Database, table: Table, subject: str, kind: str = DELETE) -> Operation:
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
-    [operation] = database.write(lambda connection: operations_of(database, table).begin(connection, [new], "req"))
-    return operation
+    return begin(database, operations_of(database, table), subject, kind)
 
 
 def grow_old(database: Database, seconds: float = KEPT + 1) -> None:

@@ -1,38 +1,18 @@
 """What the conductors forget of what has ended, and what they must not, on SQLite and on MariaDB."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import migrated
 import pytest
+from record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import select
 
-from conductor.cell_records import CellRecords, NewInstance
 from conductor.ended_records import CellEndedRecords, EndedRecords
 from conductor.operations import Operations
-from conductor.schema import CELL, CONDUCTOR, cell_attempts, cell_instances, cell_operations, conductor_operations
-from conductor.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NewOperation, Nothing, Wait
+from conductor.schema import cell_attempts, cell_instances, cell_operations, conductor_operations
+from conductor.steps import BUILD, CLEAN, DELETE, Backoff, Ended, Nothing, Wait
 from moorage import ids
 from moorage.database import Database
-from moorage.messages import InstanceBuild
-from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
 
 KEPT = 1000.0
-SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
-CELL_UUID = ids.fresh()
 SCOPE = {"cell_uuid": CELL_UUID}
-RECORDS = CellRecords(CELL_UUID)
-
-
-@pytest.fixture(params=["sqlite", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "mariadb":
-        url = request.getfixturevalue("migrated_mariadb").url(CONDUCTOR, CELL)
-    else:
-        url = migrated.sqlite(tmp_path / "records.sqlite", CONDUCTOR, CELL)
-    database = Database(url, "test")
-    yield database
-    database.close()
 
 
 @pytest.fixture
@@ -43,36 +23,16 @@ def operations(database: Database) -> Operations:
 
 def begun(database: Database, operations: Operations, kind: str, subject: str) -> str:
     """Begin an operation, and return its uuid."""
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
-    [operation] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    operation = begin(database, operations, subject, kind)
     operations.advance(operation, lambda _connection: Wait("two", Nothing()))
     return operation.uuid
 
 
 def ended(database: Database, operations: Operations, kind: str, subject: str, reason: str | None = None) -> str:
     """Begin an operation and end it, and return its uuid."""
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
-    [operation] = database.write(lambda connection: operations.begin(connection, [new], "req"))
+    operation = begin(database, operations, subject, kind)
     operations.advance(operation, lambda _connection: Ended(reason))
     return operation.uuid
-
-
-def built(database: Database) -> tuple[str, str]:
-    """Record an instance whose first attempt holds a claim; return both ids."""
-    node, uuid, attempt_id = ids.fresh(), ids.fresh(), ids.fresh()
-    selection = Selection(
-        service_host="a",
-        nodename="a",
-        compute_node_uuid=node,
-        cell_uuid=CELL_UUID,
-        agent="agent",
-        availability_zone="nova",
-        allocation_request=AllocationRequest(allocations={node: ProviderAmounts(resources={"VCPU": 1})}),
-        claim_id=ids.fresh(),
-    )
-    build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection,))
-    database.write(lambda connection: RECORDS.add(connection, [NewInstance(build, attempt_id)], "req"))
-    return uuid, attempt_id
 
 
 def note_gone(database: Database, attempt_id: str) -> None:

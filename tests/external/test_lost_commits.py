@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from commit_wire import Wire
+from commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
 from placement_builders import Store
 from sqlalchemy import make_url, text
 
@@ -28,14 +28,6 @@ def direct(mariadb_url: str) -> Iterator[Store]:
     MAIN.upgrade(database)
     yield Store(database)
     database.close()
-
-
-@pytest.fixture
-def wire(mariadb_url: str) -> Iterator[Wire]:
-    where = make_url(mariadb_url)
-    wire = Wire(where.host or "127.0.0.1", where.port or 3306)
-    yield wire
-    wire.close()
 
 
 @pytest.fixture

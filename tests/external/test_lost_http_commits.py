@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import webob
-from commit_wire import Wire
+from commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
 from sqlalchemy import make_url, select
 
 from moorage import ids, options
@@ -148,14 +148,6 @@ def direct(mariadb_url: str, tmp_path: Path) -> Iterator[Client]:
     names.sync(database)
     yield Client(database, tmp_path)
     database.close()
-
-
-@pytest.fixture
-def wire(mariadb_url: str) -> Iterator[Wire]:
-    where = make_url(mariadb_url)
-    wire = Wire(where.host or "127.0.0.1", where.port or 3306)
-    yield wire
-    wire.close()
 
 
 @pytest.fixture
