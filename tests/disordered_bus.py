@@ -21,6 +21,8 @@ _MISHAPS = {
     # Carried out at once, and its answer is lost.
     "unanswered": 30,
 }
+#: The share of methods that something befalls nearly always.
+_STRUCK = 0.1
 #: Late is after so many other calls at most. A cloud at rest sends some fifty a second.
 _LATEST = 250
 
@@ -85,7 +87,9 @@ class Disorder:
             return True
         self._calls_of[delivery.method] += 1
         dice = random.Random(f"{seed}/{delivery.method}/{self._calls_of[delivery.method]}")
-        rates = [*_MISHAPS.values(), 1000 - sum(_MISHAPS.values())]
+        # In each story it is chiefly others: so every method has its own in which it hardly ever arrives in order.
+        is_struck = random.Random(f"{seed}/{delivery.method}").random() < _STRUCK
+        rates = [*_MISHAPS.values(), 150 if is_struck else 1000 - sum(_MISHAPS.values())]
         [mishap] = dice.choices([*_MISHAPS, "none"], rates)
         if mishap == "none":
             return False
