@@ -16,8 +16,8 @@ _NARROW = "allow more steps, or say for some of the consumers where their amount
 def deal(asked: Deal, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
     """Return the place of each unit, such that all fit; the same for the same question.
 
-    A unit stays where it is if it can, and otherwise goes where it leaves the least room. Units that have no room in
-    common are dealt apart.
+    A unit stays where it is if it can. Otherwise it goes where its consumer has nothing of its classes, if it can, and
+    there where it leaves the least room. Units that have no room in common are dealt apart.
 
     :param max_steps: how many units to lay down.
     :param max_seconds: a limit of processor time: the providers may be locked as long as the search goes on.
@@ -143,21 +143,22 @@ class _Search:
     def _options(self, number: int) -> Iterator[str]:
         """Yield the places where a unit fits, the best first."""
         unit, seen = self._units[number], set[object]()
-        fitting: list[tuple[bool, float, str]] = []
+        fitting: list[tuple[bool, bool, float, str]] = []
         for place in unit.places:
             if not self._table.fits(unit, place):
                 continue
             # One that has something of the same consumer is like no other: its rules are asked of the sum.
-            if not self._table.holds(unit, place):
+            if not (shared := self._table.holds(unit, place)):
                 same = (self._kind_of[place], self._taken_of(place))
                 if same in seen:
                     continue
                 seen.add(same)
-            fitting.append((place != unit.source, self._table.looseness(unit, place), place))
+            fitting.append((place != unit.source, shared, self._table.looseness(unit, place), place))
         if not fitting:
             self._note_dead_end(number, self._table.refusals(unit))
-        # Places that are as good as each other keep the order in which they are named.
-        for _, _, place in sorted(fitting, key=itemgetter(0, 1)):
+        # What a consumer holds of two providers may be two isolated groups, which the store does not know: such amounts
+        # stay apart where there is room. Places that are as good as each other keep the order in which they are named.
+        for *_, place in sorted(fitting, key=itemgetter(0, 1, 2)):
             yield place
 
     def _may_go_on(self, dealt: int) -> bool:

@@ -43,6 +43,12 @@ def test_what_may_stay_stays_and_what_must_go_goes_where_it_leaves_least_room() 
     assert deal(asked(units, rooms(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
 
 
+def test_what_a_consumer_holds_of_two_providers_stays_apart_where_there_is_room_and_is_dealt_in_any_case() -> None:
+    units = [Unit("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    assert sorted(deal(asked(units, rooms(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
+    assert deal(asked(units, rooms(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
+
+
 def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
     # Largest first where it is tightest: 4 into 5 and 3 into 6 leave no room for 3 and 1; 4 and 2 must share the 6.
     units = vgpus([3, 2, 2, 4], "a", "b")
