@@ -153,12 +153,14 @@ _SHOWN = select(
 def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState]:
     described: dict[str, Row[Any]] = {}
     members: dict[str, dict[str, str | None]] = {}
-    for row in connection.execute(query):
+    # Of an instance that is moving, its destination is shown: its own row comes before those of its migrations. Of
+    # these one that is on a host, and always the same one.
+    rows = connection.execute(query).all()
+    for row in sorted(rows, key=lambda row: (row.migration_of is not None, row.root_uuid is None, row.root_uuid)):
         described[row.uuid] = row
         placed = members.setdefault(row.uuid, {})
-        # Of an instance that is moving, its destination is shown.
-        if row.member is not None and (row.migration_of is None or row.member not in placed):
-            placed[row.member] = row.root_uuid
+        if row.member is not None:
+            placed.setdefault(row.member, row.root_uuid)
     return [
         ServerGroupState(
             group=ServerGroup(uuid=uuid, policy=row.policy, max_server_per_host=row.max_per_root),

@@ -23,6 +23,7 @@ from placement_store import (
 from placement_store.inventories import Wanted
 from placement_store.names import ResourceClassNames
 from placement_store.new_providers import NewProvider
+from placement_store.providers import LockedRow
 from placement_store.races import Moved
 from placement_store.schema import resource_providers
 
@@ -59,7 +60,10 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     # All locks in one go, in their order.
     rows = providers.lock(connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_above(new, known)})
     for one in renamed + changed:
-        providers.compare_generation(rows[known[one.uuid].id], one.generation)
+        row = rows[known[one.uuid].id]
+        providers.compare_generation(row, one.generation)
+        if not known[one.uuid].stands_as(row):
+            raise Moved
     trees.remove(connection, gone)
     created = _create(connection, new)
     ids = created | {one.uuid: known[one.uuid].id for one in old}
@@ -99,12 +103,18 @@ class _Known:
     name: str
     generation: int
     root_id: int
+    parent_id: int | None
     parent_uuid: str | None
+
+    def stands_as(self, row: LockedRow) -> bool:
+        """Tell whether the provider still has the name and the place in its tree that the report was compared with."""
+        return (self.name, self.root_id, self.parent_id) == (row.name, row.root_id, row.parent_id)
 
 
 def _known(connection: Connection, uuids: Collection[str]) -> dict[str, _Known]:
     table, parent = resource_providers, resource_providers.alias()
-    query = select(table.c.uuid, table.c.id, table.c.name, table.c.generation, table.c.root_provider_id, parent.c.uuid)
+    place = (table.c.root_provider_id, table.c.parent_provider_id, parent.c.uuid)
+    query = select(table.c.uuid, table.c.id, table.c.name, table.c.generation, *place)
     query = query.select_from(table.outerjoin(parent, parent.c.id == table.c.parent_provider_id))
     rows = bulk.select_in(connection, query, table.c.uuid, sorted(uuids))
     return {uuid: _Known(*described) for uuid, *described in rows}

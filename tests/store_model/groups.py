@@ -76,15 +76,17 @@ def shown(model: Model) -> dict[str, ServerGroupState]:
     """Return the groups with their members, as the store shows them."""
     states: dict[str, ServerGroupState] = {}
     for uuid, (name, project_id) in model.groups.items():
-        members: dict[str, str | None] = {}
+        own: dict[str, str | None] = {}
+        of_migrations: dict[str, set[str]] = {}
         for consumer, holder in model.holders.items():
             stands = standing(consumer, holder)
             if stands is None or stands.group != uuid:
                 continue
             if holder.migration_of is None:
-                members[consumer] = stands.root
+                own[consumer] = stands.root
             else:
-                members.setdefault(holder.migration_of, stands.root)
+                of_migrations.setdefault(stands.member, set()).update({stands.root} - {None})
+        members = {member: min(roots, default=None) for member, roots in of_migrations.items()} | own
         states[uuid] = ServerGroupState(
             group=GROUPS[uuid], name=name, project_id=project_id, members=dict(sorted(members.items()))
         )

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 from placement_builders import Store
-from sqlalchemy import event
+from sqlalchemy import event, select
 
 from moorage import errors, ids
 from moorage.messages import ListProviderTrees, ListResourceProviders, ReportProviders, UpdateResourceProvider
 from moorage.model import Inventory, ProviderReport
 from placement_store import providers
+from placement_store.schema import resource_providers
 
 AVX, SSD = "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD"
 RACK = ids.derived("rack")
@@ -281,6 +282,33 @@ def test_bad_news_of_one_provider_undo_those_of_all(store: Store, tree: dict[str
             report(store, *news, bad)
     assert [store.generation(uuid) for uuid in (HOST, NUMA, GPU)] == [1, 1, 1]
     assert listed(store) == ["gpu", "host", "numa"]
+
+
+def test_a_report_begins_again_where_a_provider_has_another_place_once_it_is_locked(
+    store: Store, tree: dict[str, int]
+) -> None:
+    locks: list[str] = []
+    under_the_host = (
+        f"UPDATE resource_providers SET parent_provider_id = "
+        f"{store.scalar(select(resource_providers.c.id).where(resource_providers.c.uuid == HOST))} WHERE uuid = '{GPU}'"
+    )
+
+    def move_first(_connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        """Have the GPU under the host at the moment at which it is locked first; that goes with the transaction."""
+        if statement.startswith("SELECT") and "parent_provider_id" in statement and "ORDER BY" in statement:
+            if not locks:
+                cursor.execute(under_the_host)
+            locks.append(statement)
+
+    event.listen(store.database.engine, "before_cursor_execute", move_first)
+    try:
+        report(store, of_host(), of_numa(), of_gpu(traits=(AVX,)))
+    finally:
+        event.remove(store.database.engine, "before_cursor_execute", move_first)
+
+    assert len(locks) == 2
+    gpu = store.endpoint.list_provider_trees(ListProviderTrees(uuids=(HOST,)))[-1]
+    assert (gpu.uuid, gpu.parent_provider_uuid, gpu.traits) == (GPU, NUMA, (AVX,))
 
 
 def test_a_provider_that_an_operator_has_moved_is_reported_where_it_is(store: Store, tree: dict[str, int]) -> None:

@@ -27,6 +27,7 @@ from moorage.messages import (
     GetAllocations,
     ListResourceProviders,
     ListServerGroups,
+    ProvidersReported,
     ReportProviders,
     ServerGroupState,
 )
@@ -174,13 +175,32 @@ class TwoWriters(RuleBasedStateMachine):
 
     def after(self, order: Sequence[tuple[Any, Outcome]]) -> Model | None:
         """Return the model after these writes in this order, or nothing if it would have answered otherwise."""
-        model = self.model.copy()
+        model, mixed = self.model.copy(), None
         for message, outcome in order:
             if isinstance(outcome, errors.ClaimContention) and isinstance(message, Claim | BeginMove):
                 continue  # the other was in the way at this very moment: nothing is said of how, and nothing changes
-            if not agree(outcome, answer(model, message, outcome)):
+            expected = answer(model, message, outcome)
+            if isinstance(outcome, ProvidersReported) and isinstance(expected, ProvidersReported) and mixed is None:
+                mixed = outcome, expected
+            elif not agree(outcome, expected):
                 return None
-        return model
+        return model if mixed is None or self.is_of_two_moments(*mixed, model) else None
+
+    def is_of_two_moments(self, outcome: ProvidersReported, expected: ProvidersReported, end: Model) -> bool:
+        """Tell whether a report's answer is right for each provider, before the other write or after it.
+
+        What the report has left alone was looked at before what it has changed was locked, and the other may have
+        written in between: the one is answered with the generation before that, the other with the one after it.
+        """
+
+        def is_right(uuid: str, found: int) -> bool:
+            before, after = self.model.providers.get(uuid), end.providers.get(uuid)
+            was_changed = before is not None and before.generation != expected.generations[uuid]
+            late = was_changed and after is not None and after.generation == found
+            return late or found == expected.generations[uuid]
+
+        same = outcome.generations.keys() == expected.generations.keys()
+        return same and all(is_right(uuid, found) for uuid, found in outcome.generations.items())
 
     # --- What must always hold --------------------------------------------------------------------------------------
 
