@@ -56,6 +56,13 @@ def is_isolated(spec: RequestSpec) -> bool:
     return "isolate" in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip())
 
 
+def isolated_groups(spec: RequestSpec, claimed: AllocationRequest) -> dict[str, tuple[str, ...]]:
+    """Return the providers that were claimed for each suffixed group, where no two of these may have the same one."""
+    if not is_isolated(spec):
+        return {}
+    return {suffix: served for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED}
+
+
 def suffixed_providers(claimed: AllocationRequest) -> set[str]:
     """Return the providers that were claimed to serve suffixed groups."""
     return {uuid for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED for uuid in served}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from sqlalchemy import Connection
 
+from conductor import attached
 from conductor.cell_attempts import ACTIVE as STANDING
 from conductor.cell_attempts import HELD, AttemptRecord
 from conductor.cell_migrations import MigrationRecord, MigrationRecords
@@ -178,6 +179,7 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleaning: PendingOp
         claim_id=None,
         migration_of=None if uuid in (None, attempt.attempt_id) else instance.uuid,
         group=None,
+        isolated={},
         owner=None,
     )
 
@@ -206,6 +208,7 @@ def _hold(
         project_id=instance.spec.project_id,
         user_id=instance.spec.user_id,
         group=instance.spec.server_group,
+        isolated=attached.isolated_groups(instance.spec, selection.allocation_request),
         owner=_OWNER,
     )
     return [msgspec.structs.replace(hold, **other)]

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import msgspec
+
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -116,6 +118,8 @@ class Writing(Value, frozen=True, kw_only=True):
     provider_uuid: Uuid | None = None
     before: ConsumerAllocations
     after: Allocations
+    #: The group with its provider, or without one if it is detached, where groups are isolated.
+    isolated: dict[Suffix, tuple[Uuid, ...]] = msgspec.field(default_factory=dict)
 
 
 class Destroying(Value, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from conductor.steps import ATTACH, DETACH, Ended, Next, Operation, Outcome, Rec
 from moorage import errors
 from moorage.database import Database
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
-from moorage.model import Allocations, Consumer, ConsumerAllocations, ResourceRequest, Selection
+from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +69,10 @@ class CellResources:
             return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
         before = _described(consumer)
         after = attached.held_with(before.allocations, provider_uuid, choosing.group.resources)
-        return _next_write(choosing, before, after, provider_uuid)
+        writing = Writing(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
+        if attached.is_isolated(instance.spec):
+            writing = msgspec.structs.replace(writing, isolated={choosing.suffix: (provider_uuid,)})
+        return _next_write(writing)
 
     def _candidates(self, choosing: Choosing, selection: Selection) -> list[str]:
         group = msgspec.structs.replace(choosing.group, in_tree=selection.compute_node_uuid)
@@ -82,7 +85,7 @@ class CellResources:
         choosing = operation.read(Choosing)
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
-        _instance, attempt = self._standing(operation, choosing)
+        instance, attempt = self._standing(operation, choosing)
         # Before the tree: a reshape between the two moves the consumer's generation.
         consumer = self._consumer(operation)
         if consumer is None:
@@ -94,7 +97,10 @@ class CellResources:
         after = attached.held_without(before.allocations, selection, choosing.suffix, resources, tree)
         if after == before.allocations:
             return partial(self._detached, operation, choosing)
-        return _next_write(choosing, before, after)
+        writing = Writing(choosing=choosing, before=before, after=after)
+        if attached.is_isolated(instance.spec):
+            writing = msgspec.structs.replace(writing, isolated={choosing.suffix: ()})
+        return _next_write(writing)
 
     def _consumer(self, operation: Operation) -> Consumer | None:
         try:
@@ -108,19 +114,23 @@ class CellResources:
         """Have the consumer hold what was worked out, unless somebody else has written to it since."""
         writing = operation.read(Writing)
         try:
-            self._put(operation, writing, "write", writing.after)
+            self._write(operation, writing)
         except errors.ConsumerGenerationConflict as conflict:
             return self._conflict(operation, writing.choosing, conflict)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return self._refused(operation, writing, fault)
         return self._written(operation, writing)
 
-    def _put(self, operation: Operation, writing: Writing, what: str, allocations: Allocations) -> None:
+    def _write(self, operation: Operation, writing: Writing) -> None:
+        wanted = msgspec.structs.replace(writing.before, allocations=writing.after, isolated=writing.isolated)
+        self._put(operation, writing, "write", wanted)
+
+    def _put(self, operation: Operation, writing: Writing, what: str, wanted: ConsumerAllocations) -> None:
         self._placement.call(
             PutAllocations(
                 request_id=operation.derived(what, writing.choosing.writes),
                 consumer_uuid=operation.subject,
-                wanted=msgspec.structs.replace(writing.before, allocations=allocations),
+                wanted=wanted,
             )
         )
 
@@ -146,10 +156,10 @@ class CellResources:
         """See to it that a write that was refused is not carried out later, or find that it has been."""
         writing = operation.read(Writing)
         try:
-            self._put(operation, writing, "fence", writing.before.allocations)
+            self._put(operation, writing, "fence", writing.before)
         except errors.ConsumerGenerationConflict:
             try:
-                self._put(operation, writing, "write", writing.after)
+                self._write(operation, writing)
             except errors.ConsumerGenerationConflict:
                 return lambda _connection: Next("choose", _other_than(writing))
             return self._written(operation, writing)
@@ -225,12 +235,9 @@ def _first_step(operation: Operation) -> str:
     return "choose" if operation.kind == ATTACH else "read"
 
 
-def _next_write(
-    choosing: Choosing, before: ConsumerAllocations, after: Allocations, provider_uuid: str | None = None
-) -> Record:
-    numbered = msgspec.structs.replace(choosing, writes=choosing.writes + 1)
-    writing = Writing(choosing=numbered, provider_uuid=provider_uuid, before=before, after=after)
-    return lambda _connection: Next("write", writing)
+def _next_write(writing: Writing) -> Record:
+    numbered = msgspec.structs.replace(writing.choosing, writes=writing.choosing.writes + 1)
+    return lambda _connection: Next("write", msgspec.structs.replace(writing, choosing=numbered))
 
 
 def _other_than(writing: Writing) -> Choosing:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
@@ -11,7 +11,7 @@ from moorage import errors, ids
 from moorage.columns import now
 from moorage.messages import AcceptClaim, Claimed, EndMove, SwapClaim
 from moorage.model import ServerGroup
-from placement_store import allocations, bulk, consumers, groups, providers, tombstones
+from placement_store import allocations, bulk, consumers, groups, isolated_groups, providers, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding
 from placement_store.names import ResourceClassNames
@@ -38,6 +38,8 @@ class NewClaim:
     consumer_generation: int | None = None
     #: The server group whose rule decides where it may go; without one it stays in the one it is in, if any.
     group: ServerGroup | None = None
+    #: The providers of its suffixed groups, where the request has them isolated from each other.
+    isolated: isolated_groups.Groups = field(default_factory=dict)
 
 
 def claim(
@@ -171,6 +173,7 @@ def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str
         "user_id": new.user_id,
         "consumer_type": new.consumer_type,
         "known_over_rpc": True,
+        "isolated_groups": isolated_groups.encoded(new.isolated),
         **group,
     }
 

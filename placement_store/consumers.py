@@ -39,6 +39,8 @@ class Holding:
     consumer_group_id: int | None
     #: The instance that this migration moves.
     migration_of: str | None
+    #: See :mod:`placement_store.isolated_groups`.
+    isolated_groups: bytes | None
     rows: Mapping[Pair, HeldRow]
 
     @property
@@ -56,6 +58,7 @@ UNCLAIMED: Mapping[str, Any] = {
     "accepted_at": None,
     "owner": None,
     "claimed_at": None,
+    "isolated_groups": None,
 }
 
 
@@ -74,6 +77,7 @@ _HOLDINGS = (
         consumers.c.known_over_rpc,
         consumers.c.consumer_group_id,
         consumers.c.migration_of,
+        consumers.c.isolated_groups,
         allocations.c.id,
         allocations.c.resource_provider_id,
         allocations.c.resource_class_id,

@@ -16,7 +16,18 @@ from moorage import errors
 from moorage.columns import now
 from moorage.messages import HealConsumers, Healed
 from moorage.model import RecordedHold, SeenConsumer
-from placement_store import allocations, bulk, consumers, given_up, groups, providers, residues, shares, tombstones
+from placement_store import (
+    allocations,
+    bulk,
+    consumers,
+    given_up,
+    groups,
+    isolated_groups,
+    providers,
+    residues,
+    shares,
+    tombstones,
+)
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -106,7 +117,7 @@ def _held(
         before=holding,
         after=before + missing,
         named=frozenset({root.id}),
-        columns=_columns(hold, root.root_id, group_ids),
+        columns=_columns(hold, root.root_id, group_ids) | _isolated(hold, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
         # The record says what it was claimed with; what one unit may be was decided then.
         inherited=True,
@@ -192,6 +203,12 @@ def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> 
         "known_over_rpc": True,
         **group,
     }
+
+
+def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
+    """Return where its isolated groups are: as it is kept, for a reshape may have moved them since, or as recorded."""
+    kept = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
+    return {"isolated_groups": kept or isolated_groups.encoded(hold.isolated)}
 
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.messages import ConsumerWritten
 from moorage.model import ConsumerAllocations
-from placement_store import allocations, consumers, providers, tombstones
+from placement_store import allocations, consumers, isolated_groups, providers, tombstones
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -41,6 +41,8 @@ class Put:
     described_first: Mapping[str, Any] = field(default_factory=dict)
     #: Whether a consumer that holds nothing counts as none, and one that was deleted for good as a new one.
     over_http: bool = False
+    #: Isolated groups that are attached, or detached: those without a provider.
+    isolated: isolated_groups.Groups = field(default_factory=dict)
 
     @classmethod
     def over_rpc(cls, asked: ConsumerAllocations) -> "Put":
@@ -56,6 +58,7 @@ class Put:
                 "consumer_type": asked.consumer_type,
                 "known_over_rpc": True,
             },
+            isolated=asked.isolated,
         )
 
 
@@ -144,12 +147,17 @@ def _change(
 ) -> Change:
     after = allocations.numbered(asked.amounts, keys, names, connection)
     first = asked.described_first if holding is None else {}
+    isolated: dict[str, Any] = {}
+    if asked.isolated:
+        present = None if holding is None else holding.isolated_groups
+        isolated = {"isolated_groups": isolated_groups.with_changes(present, asked.isolated)}
+    unclaimed = UNCLAIMED if _leaves_its_host(holding, after, keys) else {}
     return Change(
         uuid=uuid,
         before=holding,
         after=after,
         named=frozenset(keys[provider_uuid].id for provider_uuid in asked.amounts),
-        columns={**asked.described, **first, **(UNCLAIMED if _leaves_its_host(holding, after, keys) else {})},
+        columns={**asked.described, **first, **isolated, **unclaimed},
     )
 
 

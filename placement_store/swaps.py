@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import Claimed, SwapClaim
-from placement_store import allocations, claims, given_up, moves, providers, residues, shares
+from placement_store import allocations, claims, given_up, isolated_groups, moves, providers, residues, shares
 from placement_store.allocations import Change
 from placement_store.consumers import UNCLAIMED, Holding, Pair
 from placement_store.names import ResourceClassNames
@@ -64,7 +64,13 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         before=holding,
         after=step.after,
         named=frozenset(keys[uuid].id for request in requests[:2] for uuid in request if uuid in keys),
-        columns={**UNCLAIMED, "claim_id": claim_id, "root_provider_id": root_id, "owner": holding.owner},
+        columns={
+            **UNCLAIMED,
+            "claim_id": claim_id,
+            "root_provider_id": root_id,
+            "owner": holding.owner,
+            "isolated_groups": _isolated(holding, message),
+        },
         claimed=True,
         # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
         unaccepted=holding.accepted_by is None and not message.guest_gone,
@@ -78,6 +84,13 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         residue_uuid=residue_uuid,
         extras=shares.described(connection, step.lost, names),
     )
+
+
+def _isolated(holding: Holding, message: SwapClaim) -> bytes | None:
+    """Return where the groups of a consumer are on the next host, if they are isolated."""
+    if holding.isolated_groups is None:
+        return None
+    return isolated_groups.encoded(isolated_groups.suffixed(message.claimed.mappings))
 
 
 def _next_host(

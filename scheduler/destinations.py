@@ -16,7 +16,7 @@ from moorage import errors, wire
 from moorage.database import Database
 from moorage.messages import MAX_SELECTIONS, SelectDestinations
 from moorage.requests import StoredRequests
-from placement_store import claims, groups, moves
+from placement_store import claims, groups, isolated_groups, moves
 from placement_store.claims import NewClaim
 from placement_store.names import ResourceClassNames
 from scheduler.answers import Answer, answer_of
@@ -185,6 +185,7 @@ class Destinations:
                 owner=message.owner,
                 consumer_generation=message.consumer_generations.get(instance_uuid),
                 group=spec.server_group,
+                isolated=isolated_groups.suffixed(choice.allocation_request.mappings) if plan.is_isolated else {},
             )
             for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]

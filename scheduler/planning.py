@@ -38,6 +38,8 @@ class Plan:
     alternates: list[list[Choice]]
     #: For each instance why it is this host, where the request wants that explained.
     explanations: list[Explanation] = field(default_factory=list)
+    #: Whether no two suffixed groups of the request may share a provider.
+    is_isolated: bool = False
 
     def node(self, choice: Choice) -> str:
         """Return the compute node of a chosen host."""
@@ -153,14 +155,15 @@ class Planner:
                 explanations.append(self._explained(task, considered, placed=count))
             if planned is not None:
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
+        is_isolated = request.resource_request.group_policy == "isolate"
         if not message.num_alternates or _is_forced(request):
-            return Plan(view, chosen, [[] for _ in chosen], explanations)
+            return Plan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
         offered = _without(entering, serving.barren | _rows_of(view, refusals.nodes))
         if planned is not None:
             # What was feasible before the last of these claims may not be so after it.
             ranking = self._rank(view, request, offered, seed)
         alternates = Alternates(view, ranking, serving, offered, message.num_alternates)
-        return Plan(view, chosen, [alternates.of(choice) for choice in chosen], explanations)
+        return Plan(view, chosen, [alternates.of(choice) for choice in chosen], explanations, is_isolated)
 
     def why_not(
         self, shortfall: Shortfall, message: SelectDestinations, refusals: Refusals, named: Collection[str] = ()

@@ -1,6 +1,6 @@
 """What there is, and who holds how much of it."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
@@ -41,12 +41,15 @@ class AllocationRequest(Value, frozen=True, kw_only=True):
 class ConsumerAllocations(Value, frozen=True, kw_only=True):
     """All that one consumer shall hold from now on; whatever it holds beside this is released."""
 
+    since: ClassVar = {"isolated": "1.6"}
     allocations: Allocations
     project_id: Name
     user_id: Name
     consumer_type: ConsumerType = "INSTANCE"
     #: The generation that the caller relies on; null means that there is no such consumer yet.
     consumer_generation: Generation | None
+    #: Suffixed groups that may share no provider, each with its own: attached by this write, or detached (with none).
+    isolated: dict[Suffix, tuple[Uuid, ...]] = {}
 
 
 class Consumer(Value, frozen=True, kw_only=True):

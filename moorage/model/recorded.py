@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from moorage.model.basis import Generation, Name, Uuid, Value
+from moorage.model.basis import Generation, Name, Suffix, Uuid, Value
 from moorage.model.held import ProviderAmounts
 from moorage.model.moves import ServerGroup
 
@@ -32,6 +32,8 @@ class RecordedHold(Value, frozen=True, kw_only=True):
     #: The instance that it belongs to; null for that instance itself.
     migration_of: Uuid | None = None
     group: ServerGroup | None = None
+    #: The providers of its suffixed groups, where they are isolated from each other.
+    isolated: dict[Suffix, tuple[Uuid, ...]] = {}
     #: Who can be asked whether the claim is wanted.
     owner: Name | None = None
 

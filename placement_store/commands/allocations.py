@@ -61,7 +61,9 @@ class _OfConsumer(Asking):
             LOG.warning("Consumer %s is placed by a claim: its owner relies on what it holds", uuid)
         wanted = ConsumerAllocations(
             allocations={provider: ProviderAmounts(resources=resources) for provider, resources in amounts.items()},
-            **described,
+            project_id=described["project_id"],
+            user_id=described["user_id"],
+            consumer_type=described["consumer_type"],
             consumer_generation=None if before is None else before.generation,
         )
         self.change(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))

@@ -57,6 +57,11 @@ def _components(asked: Deal) -> list[list[int]]:
         first, *others = unit.pairs
         for other in others:
             leader[find(other)] = find(first)
+    # The groups of one consumer keep each other away, whatever they hold.
+    isolated: dict[str, Pair] = {}
+    for unit in asked.units:
+        if unit.consumer in asked.isolated:
+            leader[find(unit.pairs[0])] = find(isolated.setdefault(unit.consumer, unit.pairs[0]))
     components: dict[Pair, list[int]] = {}
     for number, unit in enumerate(asked.units):
         components.setdefault(find(unit.pairs[0]), []).append(number)
@@ -156,8 +161,8 @@ class _Search:
             fitting.append((place != unit.source, shared, self._table.looseness(unit, place), place))
         if not fitting:
             self._note_dead_end(number, self._table.refusals(unit))
-        # What a consumer holds of two providers may be two isolated groups, which the store does not know: such amounts
-        # stay apart where there is room. Places that are as good as each other keep the order in which they are named.
+        # What a consumer holds of two providers may be two groups, which the store knows only where they are isolated:
+        # it stays apart where there is room. Places that are as good as each other keep the order of their names.
         for *_, place in sorted(fitting, key=itemgetter(0, 1, 2)):
             yield place
 
@@ -212,6 +217,7 @@ def _kinds(asked: Deal, units: Sequence[Unit]) -> list[list[str]]:
     """Return the places, those together that are the same to every unit but for what is taken of them."""
     choices = sorted({(unit.places, tuple(sorted(unit.amounts))) for unit in units})
     distinct = {unit.source for unit in units} | {provider for _, provider, _ in asked.held}
+    distinct |= {one for groups in asked.isolated.values() for providers in groups.values() for one in providers}
     kinds: dict[object, list[str]] = {}
     for place, pairs in _pairs_by_place(units).items():
         rooms = tuple((name, replace(asked.rooms[place, name], used=0)) for _, name in pairs)

@@ -6,9 +6,10 @@ Pure: providers and consumers go by their uuids, resource classes by their names
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from moorage import errors
+from placement_store.isolated_groups import Groups
 
 #: A provider and a resource class: what one inventory, and the room in it, goes by.
 Pair = tuple[str, str]
@@ -68,6 +69,8 @@ class Deal:
     held: Mapping[Held, int]
     #: What the providers are called, for whoever reads an error.
     names: Mapping[str, str]
+    #: By consumer, the providers of its isolated groups by suffix: what is of one comes to no provider of another.
+    isolated: Mapping[str, Groups] = field(default_factory=dict)
 
 
 class Table:
@@ -78,6 +81,14 @@ class Table:
         self._held = deal.held
         self._names = deal.names
         self._used = {pair: room.used for pair, room in deal.rooms.items()}
+        self._isolated = deal.isolated
+        #: By consumer and provider, how much of each isolated group is there: its provider itself, and units put there.
+        self._groups = {
+            (consumer, provider): Counter({suffix: 1})
+            for consumer, groups in deal.isolated.items()
+            for suffix, providers in groups.items()
+            for provider in providers
+        }
         self._sums = Counter(deal.held)
         for unit in deal.units:
             self._sums.subtract({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
@@ -94,6 +105,12 @@ class Table:
         for name, amount in unit.amounts.items():
             self._used[place, name] += sign * amount
             self._sums[unit.consumer, place, name] += sign * amount
+        for suffix in self._suffixes(unit):
+            self._groups.setdefault((unit.consumer, place), Counter())[suffix] += sign
+
+    def _suffixes(self, unit: Unit) -> set[str]:
+        groups = self._isolated.get(unit.consumer, {})
+        return {suffix for suffix, providers in groups.items() if unit.source in providers}
 
     def used(self, pair: Pair) -> int:
         """Return how much of a room is taken."""
@@ -104,7 +121,9 @@ class Table:
         return max(0, math.floor(self._rooms[pair].capacity - self._used[pair]))
 
     def holds(self, unit: Unit, place: str) -> bool:
-        """Tell whether a place already has something of a unit's consumer and classes."""
+        """Tell whether a place already has something of a unit's consumer and classes, or an isolated group of it."""
+        if (unit.consumer, place) in self._groups:
+            return True
         return any(self._sums[unit.consumer, place, name] for name in unit.amounts)
 
     def fits(self, unit: Unit, place: str) -> bool:
@@ -135,6 +154,8 @@ class Table:
 
     def _lack(self, unit: Unit, place: str, name: str) -> str | None:
         room, amount = self._rooms[place, name], unit.amounts[name]
+        if (other := self._isolated_from(unit, place)) is not None:
+            return f"{self._called(place)} serves group {other} of the same consumer, whose groups are isolated"
         if self._used[place, name] + amount > room.capacity:
             return f"{self._called(place)} has {self.free((place, name))} of {amount} {name} free"
         total = self._sums[unit.consumer, place, name] + amount
@@ -142,6 +163,13 @@ class Table:
         if total > max(room.max_unit, self._held.get((unit.consumer, place, name), 0)):
             return f"{self._called(place)} takes no {total} of {name}: its max_unit is {room.max_unit}"
         return None
+
+    def _isolated_from(self, unit: Unit, place: str) -> str | None:
+        """Return the isolated group that keeps a unit away from a place, if one does."""
+        if not self._isolated or not (own := self._suffixes(unit)):
+            return None
+        there = self._groups.get((unit.consumer, place), Counter[str]())
+        return next((suffix for suffix, count in sorted(there.items()) if count > 0 and suffix not in own), None)
 
     def _called(self, place: str) -> str:
         return self._names.get(place, place)

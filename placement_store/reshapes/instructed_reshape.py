@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Dealt, Inventory, ReshapePlan
-from placement_store import aggregates, consumers, new_providers, providers, traits
+from placement_store import aggregates, consumers, isolated_groups, new_providers, providers, traits
 from placement_store.allocations import Change
-from placement_store.consumers import Pair
+from placement_store.consumers import Holding, Pair
 from placement_store.names import ResourceClassNames, TraitNames
 from placement_store.new_providers import NewProvider
 from placement_store.races import Moved
@@ -60,7 +61,7 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, moves.new)
     pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in moves.inventories}
     wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in moves.inventories.items()})
-    reshape.write(connection, wanted, _changes(connection, moves, pairs), names)
+    reshape.write(connection, wanted, _changes(connection, moves, pairs, numbers), names)
     return moves.as_plan()
 
 
@@ -105,7 +106,9 @@ def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) ->
     return wanted
 
 
-def _changes(connection: Connection, moves: Moves, pairs: Mapping[tuple[str, str], Pair]) -> list[Change]:
+def _changes(
+    connection: Connection, moves: Moves, pairs: Mapping[tuple[str, str], Pair], numbers: Mapping[str, int]
+) -> list[Change]:
     """Return what becomes of the consumers that hold something elsewhere afterwards."""
     found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in moves.dealt})
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
@@ -114,9 +117,29 @@ def _changes(connection: Connection, moves: Moves, pairs: Mapping[tuple[str, str
             raise Moved
         _move(after[dealt.consumer_uuid], dealt, pairs)
     return [
-        Change(uuid=uuid, before=found[uuid], after={pair: amount for pair, amount in held.items() if amount})
+        Change(uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moves, numbers))
         for uuid, held in after.items()
     ]
+
+
+def _isolated(holding: Holding, after: Mapping[Pair, int], moves: Moves, numbers: Mapping[str, int]) -> dict[str, Any]:
+    """Return the column with the places of a consumer's isolated groups, if it has any."""
+    if holding.isolated_groups is None:
+        return {}
+    moved: dict[str, set[str]] = {}
+    for dealt in moves.dealt:
+        if dealt.consumer_uuid == holding.uuid:
+            moved.setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
+    left = {provider_id for provider_id, _ in after}
+    # What is of another tree, as of a sharing provider, is where it was.
+    elsewhere = {
+        uuid
+        for uuids in isolated_groups.decoded(holding.isolated_groups).values()
+        for uuid in uuids
+        if uuid not in numbers
+    }
+    held = {uuid for uuid, number in numbers.items() if number in left} | elsewhere
+    return {"isolated_groups": isolated_groups.after_a_reshape(holding.isolated_groups, moved, held)}
 
 
 def _move(held: Counter[Pair], dealt: Dealt, pairs: Mapping[tuple[str, str], Pair]) -> None:

@@ -77,7 +77,8 @@ def moves(tree: Tree, message: Instructed, new_uuid: Callable[[str], str]) -> Mo
     places = _places(tree, movements)
     held = Counter(tree.held)
     units = [*_callers_units(relatives, message.dealt, places, held), *_units(held, places)]
-    asked = Deal(units=units, rooms=_rooms(tree, inventories, units), held=tree.held, names=relatives.names)
+    rooms = _rooms(tree, inventories, units)
+    asked = Deal(units=units, rooms=rooms, held=tree.held, names=relatives.names, isolated=tree.isolated)
     found = deal(asked, max_steps=message.search_steps)
     return Moves(relatives.new, inventories, _dealt(units, found))
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, select
 
 from moorage import errors
-from placement_store import bulk, providers
+from placement_store import bulk, isolated_groups, providers
+from placement_store.isolated_groups import Groups
 from placement_store.names import ResourceClassNames
 from placement_store.providers import InventoryRow
 from placement_store.races import Moved
@@ -35,6 +36,8 @@ class Tree:
     providers: Mapping[str, TreeProvider]
     inventories: Mapping[Pair, InventoryRow]
     held: Mapping[Held, int]
+    #: By consumer, the providers of its isolated groups by suffix; of those that have some.
+    isolated: Mapping[str, Groups] = field(default_factory=dict)
 
     def uuid_of(self, reference: str) -> str | None:
         """Return the uuid of the provider that has this uuid, or else this name; nothing where there is none."""
@@ -62,13 +65,17 @@ def read(connection: Connection, root_id: int, classes: Collection[str], names: 
     uuids = {row.id: row.uuid for row in rows}
     found: dict[Pair, InventoryRow] = {}
     held: dict[Held, int] = {}
-    for provider_id, class_id, *amounts, consumer_uuid, amount in _held(connection, sorted(uuids), sorted(by_number)):
+    isolated: dict[str, Groups] = {}
+    rows_held = _held(connection, sorted(uuids), sorted(by_number))
+    for provider_id, class_id, *amounts, consumer_uuid, groups, amount in rows_held:
         pair = (uuids[provider_id], by_number[class_id])
         found[pair] = InventoryRow(*amounts)
         if consumer_uuid is not None:
             held[consumer_uuid, *pair] = amount
+            if groups is not None and consumer_uuid not in isolated:
+                isolated[consumer_uuid] = isolated_groups.decoded(groups)
     described = (TreeProvider(row.id, row.uuid, row.name, uuids.get(row.parent_provider_id)) for row in rows)
-    return Tree({one.uuid: one for one in described}, found, held)
+    return Tree({one.uuid: one for one in described}, found, held, isolated)
 
 
 def lock(
@@ -135,6 +142,7 @@ def _held(connection: Connection, ids: Sequence[int], class_ids: Sequence[int]) 
             inventories.c.resource_class_id,
             *(inventories.c[name] for name in InventoryRow._fields),
             consumers.c.uuid,
+            consumers.c.isolated_groups,
             allocations.c.used.label("amount"),
         )
         .select_from(

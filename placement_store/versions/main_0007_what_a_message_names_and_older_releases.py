@@ -4,6 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from moorage import schema_changes
+from moorage.columns import document_type
 
 revision = "main_0007"
 down_revision = "main_0006"
@@ -15,6 +16,7 @@ def upgrade() -> None:
         "hosts", sa.Column("description_number", sa.Integer(), server_default="0", nullable=False)
     )
     schema_changes.add_column("cells", sa.Column("alive_at", sa.Double(), server_default="0", nullable=False))
+    schema_changes.add_column("consumers", sa.Column("isolated_groups", document_type(), nullable=True))
     schema_changes.add_column("services", sa.Column("stopped_at", sa.Double(), nullable=True))
     _mark_disabled_hosts()
     # Everything in this revision expands the schema, so that the code of the revision before works on it.

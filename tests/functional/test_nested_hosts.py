@@ -2,11 +2,20 @@
 
 from typing import Any
 
+import pytest
+
 from harness.audit import judge
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import errors, ids
-from moorage.messages import BuildInstances, DeleteInstance, GetAllocations, ListResourceProviders, ShowInstance
-from moorage.model import Consumer, Flavor, Instance, RequestSpec, ResourceGroup, ResourceProvider
+from moorage.messages import (
+    BuildInstances,
+    DeleteInstance,
+    GetAllocations,
+    ListResourceProviders,
+    PlanReshape,
+    ShowInstance,
+)
+from moorage.model import Consumer, Flavor, Instance, MoveInstruction, RequestSpec, ResourceGroup, ResourceProvider
 
 GPUS = {"gpus": 2, "vgpus_per_gpu": 1, "nics": 1}
 
@@ -58,6 +67,14 @@ def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None
         for host in failing:
             assert found[f"{host}_gpu0"].used == found[f"{host}_gpu1"].used == {"VGPU": 0}
         assert judge(cloud.database, [uuid]).clean
+        # The host knows nothing of groups; the store keeps them on two GPUs all the same.
+        merge = MoveInstruction(
+            from_resource_provider="cell1-host-0003_gpu0",
+            moved_resources={"VGPU": 1},
+            to_resource_provider="cell1-host-0003_gpu1",
+        )
+        with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+            cloud.client("placement").call(PlanReshape(instructions=(merge,)))
         # Nobody else has two that work.
         assert built(cloud, order(cloud, BOTH_GPUS)[0]).state == "error"
 

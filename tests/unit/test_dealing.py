@@ -4,6 +4,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -158,6 +159,29 @@ def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
     assert time.monotonic() - begun < 2
 
 
+def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do() -> None:
+    units = [Unit("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    isolated = {"c": {"_1": ("gpu0",), "_2": ("gpu1",)}}
+    question = asked(units, rooms(narrow=2, wide=8), narrow="n", wide="w")
+    assert sorted(deal(replace(question, isolated=isolated), max_steps=STEPS)) == ["narrow", "wide"]
+
+    question = asked(units, rooms(narrow=0, wide=8), wide="w")
+    with pytest.raises(errors.ImpossibleDeal, match="w serves group _1 of the same consumer, whose groups"):
+        deal(replace(question, isolated=isolated), max_steps=STEPS)
+    # One that has stayed where it is counts too; and what is no isolated group's may join it.
+    with pytest.raises(errors.ImpossibleDeal, match="serves group _2"):
+        deal(replace(question, isolated={"c": {"_1": ("gpu0",), "_2": ("wide",)}}), max_steps=STEPS)
+    assert deal(replace(question, isolated={"c": {"_2": ("wide",)}}), max_steps=STEPS) == ["wide", "wide"]
+
+
+def test_isolated_groups_of_different_classes_are_dealt_together() -> None:
+    # Each alone would go to the first place: the second then has to go elsewhere, and it may be the first that can.
+    units = [Unit("c", "gpu0", {"VGPU": 1}, ("a", "b")), Unit("c", "gpu1", {"PGPU": 1}, ("a",))]
+    found = {("a", "VGPU"): Room(1), ("b", "VGPU"): Room(9), ("a", "PGPU"): Room(1)}
+    question = replace(asked(units, found), isolated={"c": {"_1": ("gpu0",), "_2": ("gpu1",)}})
+    assert deal(question, max_steps=STEPS) == ["b", "a"]
+
+
 # --- Against every way of doing it ------------------------------------------------------------------------------------
 
 CLASSES, PLACES = ("A", "B"), ("root", "p", "q", "r")
@@ -192,7 +216,32 @@ def questions(draw: st.DrawFn) -> Deal:
             max_size=1,
         )
     )
-    return asked(units, found, held)
+    groups = st.sampled_from([("root", "other"), ("root", "p"), ("other", "q"), ("root",)])
+    isolated = {
+        consumer: {f"_{number}": (provider,) for number, provider in enumerate(draw(groups))}
+        for consumer in sorted({unit.consumer for unit in units})
+        if draw(st.booleans())
+    }
+    return replace(asked(units, found, held), isolated=isolated)
+
+
+def are_apart(question: Deal, places: Sequence[str]) -> bool:
+    """Whether nothing of an isolated group comes to where another one of its consumer was, or comes."""
+    there = {
+        (consumer, provider, suffix)
+        for consumer, groups in question.isolated.items()
+        for suffix, providers in groups.items()
+        for provider in providers
+    }
+    come = {
+        (unit.consumer, place, suffix)
+        for unit, place in zip(question.units, places, strict=True)
+        for consumer, source, suffix in there
+        if (consumer, source) == (unit.consumer, unit.source)
+    }
+    return not any(
+        one[:2] == other[:2] and one[2] != other[2] for one in come for other in there | come
+    )
 
 
 def is_good(question: Deal, places: Sequence[str]) -> bool:
@@ -206,7 +255,7 @@ def is_good(question: Deal, places: Sequence[str]) -> bool:
             grown.add((place, name))
             sums[unit.consumer, unit.source, name] -= amount
             sums[unit.consumer, place, name] += amount
-    if any(used[pair] > question.rooms[pair].capacity for pair in grown):
+    if any(used[pair] > question.rooms[pair].capacity for pair in grown) or not are_apart(question, places):
         return False
     places_of_some = {(unit.consumer, place, name) for unit in question.units for place, name in unit.pairs}
     return not any(

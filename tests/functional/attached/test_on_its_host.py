@@ -11,7 +11,10 @@ from moorage.messages import (
     BuildInstances,
     DetachResource,
     GetAllocations,
+    ListResourceProviders,
+    PlanReshape,
 )
+from moorage.model import MoveInstruction
 from moorage.reach import Reach
 
 
@@ -85,7 +88,16 @@ def test_where_groups_are_to_be_alone_another_provider_is_taken(room: Room, port
 
     assert ports.attach(uuid, amount=100).state == "done"
 
-    assert len(ports.held(uuid)) == 2
+    assert len(cards := ports.held(uuid)) == 2
+    source, target = (uuid for uuid, name in ports.nics().items() if name in cards)
+    [card] = room.placement.call(ListResourceProviders(uuid=source))
+    all_of_it = MoveInstruction(
+        from_resource_provider=source,
+        moved_resources={BANDWIDTH: card.inventories[BANDWIDTH].total},
+        to_resource_provider=target,
+    )
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        room.placement.call(PlanReshape(instructions=(all_of_it,)))
     assert ports.attach(uuid, "_port2", amount=100).state == "failed"
     with pytest.raises(errors.InvalidState, match="was asked for when the instance was built"):
         give(room, DetachResource, uuid, suffix="built")

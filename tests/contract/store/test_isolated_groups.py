@@ -1,0 +1,208 @@
+"""Isolated request groups: a reshape brings no two of them onto one provider, whatever has become of the claim."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from move_builders import Moving
+from msgspec import structs
+from placement_builders import Amounts, Store, request
+from reshape_builders import Reshaping, child, dealt
+
+from moorage import errors, ids
+from moorage.messages import HealConsumers, PutAllocations
+from moorage.model import (
+    AllocationRequest,
+    ConsumerAllocations,
+    ProviderAmounts,
+    RecordedHold,
+    SeenConsumer,
+)
+from placement_store.heal_endpoint import HealEndpoint
+
+GPU = {"VGPU": 1}
+
+
+class Host:
+    """A host with two GPUs."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.node = store.provider(name, VCPU=8)
+        self.gpus = [store.provider(f"{name} gpu{number}", parent=self.node, VGPU=4) for number in range(2)]
+
+    @property
+    def amounts(self) -> Amounts:
+        return {self.node: {"VCPU": 1}, self.gpus[0]: GPU, self.gpus[1]: GPU}
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        return {f"_{number}": (gpu,) for number, gpu in enumerate(self.gpus, 1)}
+
+    @property
+    def request(self) -> AllocationRequest:
+        return structs.replace(request(self.amounts), mappings={"": (self.node,), **self.groups})
+
+
+@pytest.fixture
+def host(store: Store) -> Host:
+    return Host(store, "host")
+
+
+@pytest.fixture
+def other(store: Store) -> Host:
+    return Host(store, "other")
+
+
+@pytest.fixture
+def reshaping(store: Store) -> Reshaping:
+    return Reshaping(store)
+
+
+def merge(reshaping: Reshaping, host: Host) -> None:
+    """Move all VGPUs of a host to one of its GPUs."""
+    reshaping.move((host.gpus[0], {"VGPU": 4}, host.gpus[1]))
+
+
+def is_kept_apart(reshaping: Reshaping, host: Host) -> bool:
+    try:
+        merge(reshaping, host)
+    except errors.ImpossibleDeal as fault:
+        return "whose groups are isolated" in fault.reason
+    return False
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_groups_meet_after_a_reshape_only_if_they_are_not_isolated(
+    store: Store, host: Host, reshaping: Reshaping, isolated: bool
+) -> None:
+    uuid = ids.fresh()
+    store.claim(uuid, host.amounts, isolated=host.groups if isolated else {})
+
+    assert is_kept_apart(reshaping, host) is isolated
+    assert store.held(uuid) == (host.amounts if isolated else {host.node: {"VCPU": 1}, host.gpus[1]: {"VGPU": 2}})
+
+
+def test_groups_that_a_reshape_has_moved_are_kept_apart_by_the_next_one(
+    store: Store, host: Host, reshaping: Reshaping
+) -> None:
+    uuid = ids.fresh()
+    store.claim(uuid, host.amounts, isolated=host.groups)
+    reshaping.move((host.gpus[0], {"VGPU": 4}, "part"), providers=(child("part", host.gpus[0]),))
+
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move(("part", {"VGPU": 4}, host.gpus[1]))
+    # Where the first one was there is nothing of it any more.
+    reshaping.move((host.gpus[1], {"VGPU": 4}, host.gpus[0]))
+    assert host.gpus[1] not in store.held(uuid)
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.move(("part", {"VGPU": 4}, host.gpus[0]))
+
+
+def test_not_even_by_the_word_of_the_caller_two_isolated_groups_meet(
+    store: Store, host: Host, reshaping: Reshaping
+) -> None:
+    uuid = ids.fresh()
+    store.claim(uuid, host.amounts, isolated=host.groups)
+    word = dealt(uuid, host.gpus[0], host.gpus[1], VGPU=1)
+    with pytest.raises(errors.ImpossibleDeal, match="isolated"):
+        reshaping.plan((host.gpus[0], {"VGPU": 2}, host.gpus[1]), dealt=(word,))
+    # Left to itself it stays where it is.
+    reshaping.move((host.gpus[0], {"VGPU": 2}, host.gpus[1]))
+    assert store.held(uuid) == host.amounts
+
+
+def test_a_group_that_is_attached_is_isolated_from_the_others_until_it_is_detached(
+    store: Store, host: Host, reshaping: Reshaping
+) -> None:
+    uuid = ids.fresh()
+    alone = {host.node: {"VCPU": 1}, host.gpus[0]: GPU}
+    store.claim(uuid, alone, isolated={"_1": (host.gpus[0],)})
+
+    def put(amounts: Amounts, generation: int, **isolated: tuple[str, ...]) -> None:
+        wanted = ConsumerAllocations(
+            allocations={node: ProviderAmounts(resources=part) for node, part in amounts.items()},
+            project_id="project",
+            user_id="user",
+            consumer_generation=generation,
+            isolated=isolated,
+        )
+        store.endpoint.put_allocations(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
+
+    put(host.amounts, 1, _2=(host.gpus[1],))
+    assert is_kept_apart(reshaping, host)
+
+    put(alone, store.consumer(uuid).generation, _2=())
+    assert not is_kept_apart(reshaping, host)
+
+
+def moved(store: Store, moving: Moving, host: Host, other: Host) -> Host:
+    moving.begin(other.amounts, new={"isolated": other.groups})
+    moving.accept()
+    return other
+
+
+def confirmed(store: Store, moving: Moving, host: Host, other: Host) -> Host:
+    moved(store, moving, host, other)
+    moving.confirm()
+    return other
+
+
+def moving_away(store: Store, moving: Moving, host: Host, other: Host) -> Host:
+    moved(store, moving, host, other)
+    return host
+
+
+def reverted(store: Store, moving: Moving, host: Host, other: Host) -> Host:
+    moved(store, moving, host, other)
+    moving.revert(guest_gone=True)
+    return host
+
+
+@pytest.mark.parametrize("become", [moved, confirmed, moving_away, reverted])
+def test_groups_stay_isolated_in_the_course_of_a_move(
+    store: Store, host: Host, other: Host, reshaping: Reshaping, become: Callable[..., Host]
+) -> None:
+    moving = Moving(store, host.amounts).build(isolated=host.groups)
+    assert is_kept_apart(reshaping, become(store, moving, host, other))
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_groups_are_as_isolated_on_the_next_host_as_on_the_one_that_failed(
+    store: Store, host: Host, other: Host, reshaping: Reshaping, isolated: bool
+) -> None:
+    uuid = ids.fresh()
+    claim_id = store.claim(uuid, host.amounts, isolated=host.groups if isolated else {}).claim_id
+    message = store.swap_message(uuid, claim_id, host.amounts, other.amounts)
+    store.endpoint.swap_claim(structs.replace(message, claimed=other.request))
+
+    assert is_kept_apart(reshaping, other) is isolated
+
+
+@pytest.mark.parametrize("harm", ["lost", "shortened"])
+def test_a_heal_isolates_groups_as_they_are_on_record(
+    store: Store, host: Host, reshaping: Reshaping, harm: str
+) -> None:
+    uuid, attempt, claim_id = ids.fresh(), ids.fresh(), ids.fresh()
+    seen: dict[str, Any] = {}
+    if harm == "shortened":
+        claim_id = store.claim(uuid, {host.node: {"VCPU": 1}}, isolated=host.groups).claim_id
+        store.accept(uuid, claim_id, attempt)
+        seen = {"generation": store.consumer(uuid).generation, "claim_id": claim_id}
+    hold = RecordedHold(
+        consumer_uuid=uuid,
+        consumer_type="INSTANCE",
+        claim_id=claim_id,
+        root_provider_uuid=host.node,
+        accepted_by=attempt,
+        accepted_host="host",
+        allocations={node: ProviderAmounts(resources=part) for node, part in host.amounts.items()},
+        project_id="project",
+        user_id="user",
+        isolated=host.groups,
+    )
+    HealEndpoint(store.database, store.names).heal_consumers(
+        HealConsumers(request_id=ids.fresh(), seen={uuid: SeenConsumer(**seen)}, holds=(hold,))
+    )
+
+    assert store.held(uuid) == host.amounts
+    assert is_kept_apart(reshaping, host)
