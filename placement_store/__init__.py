@@ -10,7 +10,7 @@ endpoints              ``endpoint`` (claims, allocations), ``provider_endpoint``
                        ``endpoint_basis``. They are reached over the bus (``service``), in the process (``direct``)
                        or over HTTP (``http/``)
 deeds on consumers     ``puts``, ``claims``, ``swaps``, ``moves``, ``move_ends``, ``deletes``, ``heals``
-whose is what          ``given_up``, ``shares``, ``foreign``, ``residues``
+whose is what          ``given_up``, ``shares``, ``foreign``, ``residues``, ``isolated_groups``
 the write              ``allocations``, ``capacity`` (the judge), ``group_rules``
 rows                   ``consumers``, ``tombstones``, ``providers``, ``groups``, ``placed``, ``seqs``; ``schema``
 deeds on providers     ``new_providers``, ``trees``, ``inventories``, ``traits``, ``aggregates``, ``links``,

@@ -88,7 +88,8 @@ def test_where_groups_are_to_be_alone_another_provider_is_taken(room: Room, port
 
     assert ports.attach(uuid, amount=100).state == "done"
 
-    assert len(cards := ports.held(uuid)) == 2
+    cards = ports.held(uuid)
+    assert len(cards) == 2
     source, target = (uuid for uuid, name in ports.nics().items() if name in cards)
     [card] = room.placement.call(ListResourceProviders(uuid=source))
     all_of_it = MoveInstruction(
