@@ -16,6 +16,7 @@ from moorage.messages import (
     AcceptInCell,
     BuildFailedInCell,
     BuildFinished,
+    ReturnHosts,
 )
 from moorage.wire import Message
 
@@ -96,7 +97,8 @@ def test_a_running_guest_is_kept_when_its_host_refuses_guests_by_now(stage: Begi
     now.conf.set_override("refusing_hosts", [HOST], group="fake_driver")
     now.start()
     now.build(build)
-    wait_until(lambda: len(now.cell.said(BuildFinished)) == 2)
+    # Reported by the host that returns, by the build, or by both.
+    wait_until(lambda: len(now.cell.said(BuildFinished)) >= 2)
 
     assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
 
@@ -106,7 +108,8 @@ def test_a_running_guest_is_kept_when_the_first_gate_breaks(stage: Begin) -> Non
         broken = False
 
         def before_answer(self, message: Message[Any]) -> None:
-            if self.broken and isinstance(message, AcceptInCell):
+            # A host that has returned has reported the guest, and passes no gate with it any more.
+            if self.broken and isinstance(message, AcceptInCell | ReturnHosts):
                 raise errors.InvalidState(reason="the cell is not itself")
 
     cell = Cell()
@@ -120,7 +123,7 @@ def test_a_running_guest_is_kept_when_the_first_gate_breaks(stage: Begin) -> Non
     cell.broken = True
     now.start()
     now.build(build)
-    wait_until(lambda: len(cell.said(AcceptInCell)) == 2)
+    wait_until(lambda: len(cell.said(AcceptInCell)) >= 2)
     now.stop()
 
     assert [guest.attempt_id for guest in now.guests()] == [build.attempt_id]
