@@ -4,16 +4,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from move_stage import HOSTS, Stage, plan
+from operation_room import until_answered
 
 from harness.cloud import Cloud, wait_until
 from moorage import ids
 from moorage.messages import ShelveInstance, UnshelveInstance
+from moorage.wire import Mutation, R
 
 pytestmark = [
     pytest.mark.servers,
     # The bus library drops what has died, and leaves it to the garbage collector.
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
+
+
+class PatientStage(Stage):
+    """A stage whose orders are repeated while nobody answers them in time, as on a busy machine."""
+
+    def order(self, message: Mutation[R]) -> R:
+        return until_answered(lambda: super(PatientStage, self).order(message))
 
 
 def confirmed(stage: Stage, uuid: str) -> None:
@@ -43,7 +52,7 @@ def shelved_and_back(stage: Stage, uuid: str) -> None:
 
 def test_operations_on_many_servers_at_once_leave_each_on_one_host_alone(mariadb_url: str, rabbitmq_url: str) -> None:
     with Cloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
-        stage = Stage(cloud)
+        stage = PatientStage(cloud)
         uuids = [stage.build() for _ in range(8)]
         stories = [confirmed, reverted, migrated_alive, shelved_and_back] * 2
 
