@@ -35,16 +35,16 @@ def with_changes(document: bytes | None, changes: Groups) -> bytes | None:
 
 
 def after_a_reshape(
-    document: bytes, moved: Mapping[str, Collection[str]], held: Collection[str]
+    document: bytes, moved: Mapping[str, Collection[str]], emptied: Collection[str]
 ) -> bytes | None:
     """Return what is kept after amounts were moved.
 
     :param moved: by provider, those to which something of it was moved.
-    :param held: the providers of which the consumer still holds something.
+    :param emptied: the providers of the tree of which the consumer holds nothing any more.
     """
     return encoded(
         {
-            suffix: sorted({place for uuid in uuids for place in ({uuid} & set(held)) | set(moved.get(uuid, ()))})
+            suffix: sorted({place for uuid in uuids for place in ({uuid} - set(emptied)) | set(moved.get(uuid, ()))})
             for suffix, uuids in decoded(document).items()
         }
     )

@@ -266,7 +266,7 @@ class DeleteTrait(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ListProviderAllocations(ListInParts[ProviderAllocations], frozen=True, kw_only=True):
-    """Who holds what of one provider; in parts by the uuids of consumers."""
+    """List the consumers that hold anything of one provider, with their amounts; in parts by uuid."""
 
     topic = "placement"
     method = "list_provider_allocations"

@@ -131,15 +131,8 @@ def _isolated(holding: Holding, after: Mapping[Pair, int], moves: Moves, numbers
         if dealt.consumer_uuid == holding.uuid:
             moved.setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
     left = {provider_id for provider_id, _ in after}
-    # What is of another tree, as of a sharing provider, is where it was.
-    elsewhere = {
-        uuid
-        for uuids in isolated_groups.decoded(holding.isolated_groups).values()
-        for uuid in uuids
-        if uuid not in numbers
-    }
-    held = {uuid for uuid, number in numbers.items() if number in left} | elsewhere
-    return {"isolated_groups": isolated_groups.after_a_reshape(holding.isolated_groups, moved, held)}
+    emptied = {uuid for uuid, number in numbers.items() if number not in left}
+    return {"isolated_groups": isolated_groups.after_a_reshape(holding.isolated_groups, moved, emptied)}
 
 
 def _move(held: Counter[Pair], dealt: Dealt, pairs: Mapping[tuple[str, str], Pair]) -> None:

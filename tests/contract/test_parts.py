@@ -62,7 +62,7 @@ NEWCOMER = structs.replace(host(99_999), compute_node_uuid="ffffffff-ffff-ffff-f
 
 
 class FormerListHosts(Message[list[HostState]], frozen=True, kw_only=True):
-    """What a registry knows that was installed before lists came in parts."""
+    """List hosts as the former release does, before lists came in parts."""
 
     topic = "scheduler"
     method = "list_hosts"
