@@ -8,6 +8,7 @@ from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.groups import OccupiedRoot, bind
+from placement_store.schema import consumers
 
 REFUSED = errors.GroupRuleRefused
 
@@ -165,6 +166,21 @@ def test_a_member_that_falls_back_to_its_source_in_a_move_is_no_more_than_one_th
         groups.swap(member, hosts[0])
         assert groups.places()[member.uuid] == {hosts[0]}
         groups.confirm(member)
+
+
+@pytest.mark.parametrize("released_first", [True, False])
+def test_a_member_of_which_only_migrations_are_left_is_shown_on_a_host_that_one_of_them_is_on(
+    groups: Groups, hosts: list[str], released_first: bool
+) -> None:
+    group, instance = groups.group("anti-affinity", 2), ids.fresh()
+    migrations = [groups.claim(group, host).uuid for host in hosts[:2]]
+    for uuid in migrations:
+        is_released = (uuid == migrations[0]) is released_first
+        values = {"migration_of": instance, "root_provider_id": None} if is_released else {"migration_of": instance}
+        statement = consumers.update().where(consumers.c.uuid == uuid).values(**values)
+        groups.store.database.write(lambda connection, statement=statement: connection.execute(statement))
+
+    assert groups.shown(group).members == {instance: hosts[1 if released_first else 0]}
 
 
 @pytest.mark.parametrize("policy", ["anti-affinity", "affinity"])
