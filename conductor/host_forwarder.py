@@ -23,8 +23,13 @@ _LOADS_BATCH = 2_000
 _TICK = 0.1
 #: A report that is not answered soon is overtaken by the next one.
 _LONGEST_WAIT = 10.0
-#: How often a report that nobody has taken is sent again at once, to whichever scheduler gets it then. Arbitrary.
-_OTHERS_TRIED = 2
+#: How long each try of a report waits, in parts of the longest wait. A scheduler whose database is silent takes as many
+#: messages as the others and is slow to refuse them, so a report that is not answered is sent again at once, to
+#: whichever scheduler gets it then. Heartbeats take a moment to write and make hosts look dead if several tries in a
+#: row fail: they have many short ones. A load that was not told is told by the next round. Arbitrary.
+_DESCRIPTION_TRIES = (1 / 3, 1 / 3, 1.0)
+_HEARTBEAT_TRIES = (0.1,) * 6 + (0.2, 0.2, 0.5)
+_LOAD_TRIES = (1 / 3,)
 #: Seconds after which the loads of all hosts are told once more, whatever was told before. It mends what another
 #: conductor of the cell has told late, and what a host had that was deleted and described anew.
 _ALL_LOADS_EVERY = 300.0
@@ -89,7 +94,9 @@ class HostForwarder:
         alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
         while reports := self._hosts.forwarded.unacknowledged(BATCH):
             answer = self._report(
-                hosts=tuple(report for report, _number in reports), numbers=tuple(number for _report, number in reports)
+                _DESCRIPTION_TRIES,
+                hosts=tuple(report for report, _number in reports),
+                numbers=tuple(number for _report, number in reports),
             )
             self._hosts.forwarded.acknowledge(reports)
             # Of another conductor of the cell, or of records that the cell has lost: then it counts on from there.
@@ -98,7 +105,7 @@ class HostForwarder:
                 # It may be new to the schedulers, whatever this cell has told of it before.
                 self._told_loads.pop(report.service_host, None)
         for names in parts(alive, _ALIVE_BATCH):
-            self._ask_for(self._report(alive=tuple(names), alive_at=clock).unknown)
+            self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
         # Last: whatever is the matter with them, it shall not make hosts look dead.
         self._forward_loads()
@@ -114,7 +121,7 @@ class HostForwarder:
             if (load := loads.by_host.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
         }
         for part in parts(list(news), _LOADS_BATCH):
-            self._report(loads={host: news[host] for host in part}, loads_at=loads.at)
+            self._report(_LOAD_TRIES, loads={host: news[host] for host in part}, loads_at=loads.at)
             for host in part:
                 self._told_loads[host] = news[host]
                 if news[host] == _IDLE:
@@ -135,13 +142,17 @@ class HostForwarder:
             self._hosts.forwarded.ask_for(names)
             self._asked_at.update(dict.fromkeys(names, time.monotonic()))
 
-    def _report(self, **content: Any) -> HostsRegistered:
+    def _report(self, tries: Sequence[float], **content: Any) -> HostsRegistered:
+        """Send a report until a scheduler has taken it.
+
+        :param tries: for each try, the part of the longest wait after which it counts as unanswered.
+        :raises Unavailable: no try was answered.
+        """
         message = ReportHosts(request_id=ids.fresh(), cell_uuid=self._cell_uuid, **content)
-        # A scheduler whose database is silent takes messages as often as the others do, and is slow to refuse them.
-        # Several rounds in a row that fail by that would make the hosts look dead.
-        for _ in range(_OTHERS_TRIED):
+        *earlier, last = tries
+        for part in earlier:
             try:
-                return self._scheduler.call(message, timeout=self._timeout / 3)
+                return self._scheduler.call(message, timeout=self._timeout * part)
             except errors.Unavailable as fault:
                 LOG.info("A report of hosts is sent once more: %s", fault)
-        return self._scheduler.call(message, timeout=self._timeout)
+        return self._scheduler.call(message, timeout=self._timeout * last)

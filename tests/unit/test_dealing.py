@@ -239,9 +239,7 @@ def are_apart(question: Deal, places: Sequence[str]) -> bool:
         for consumer, source, suffix in there
         if (consumer, source) == (unit.consumer, unit.source)
     }
-    return not any(
-        one[:2] == other[:2] and one[2] != other[2] for one in come for other in there | come
-    )
+    return not any(one[:2] == other[:2] and one[2] != other[2] for one in come for other in there | come)
 
 
 def is_good(question: Deal, places: Sequence[str]) -> bool:

@@ -1,0 +1,83 @@
+"""How a cell's conductor has heartbeats taken where one of two schedulers does not reach its database."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from conductor.cell_loads import CellLoads, Loads
+from conductor.host_forwarder import HostForwarder
+from moorage import errors, options
+from moorage.messages import HostsRegistered, ReportHosts
+from moorage.model import HostLoad
+
+
+class Hosts:
+    """A cell of two hosts that are alive, and have been described."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Event()
+        self.forwarded = self
+
+    def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
+        return ["host-1", "host-2"], 100.0
+
+    def unacknowledged(self, limit: int) -> list[Any]:
+        return []
+
+
+class OneLoad(CellLoads):
+    """A host that has something to do."""
+
+    def __init__(self) -> None:
+        pass
+
+    def now(self) -> Loads:
+        return Loads({"host-1": HostLoad(io_ops=1)}, 100.0)
+
+    def names(self) -> list[str]:
+        return ["host-1", "host-2"]
+
+
+class SilentSchedulers:
+    """Schedulers none of which answers as many tries of a heartbeat or a load as it was told; the clock is theirs."""
+
+    def __init__(self, heartbeats: int = 0, loads: int = 0) -> None:
+        self._unanswered = {"alive": heartbeats, "loads": loads}
+        self.seconds = 0.0
+        self.taken: list[str] = []
+
+    def call(self, message: ReportHosts, timeout: float) -> HostsRegistered:
+        kind = "alive" if message.alive else "loads"
+        if self._unanswered[kind]:
+            self._unanswered[kind] -= 1
+            self.seconds += timeout
+            raise errors.StoreUnavailable(schema="main", reason="silent")
+        self.taken.append(kind)
+        return HostsRegistered(unknown=(), newer=())
+
+
+def forwarder(scheduler: SilentSchedulers) -> HostForwarder:
+    conf = options.new()
+    hosts: Any = Hosts()
+    client: Any = scheduler
+    return HostForwarder(conf, "00000000-0000-4000-8000-000000000001", hosts, OneLoad(), client, "conductor.cell1")
+
+
+def test_eight_heartbeats_in_a_row_that_meet_a_silent_scheduler_take_no_longer_than_ten_seconds() -> None:
+    schedulers = SilentSchedulers(heartbeats=8)
+    forwarder(schedulers).forward()
+    assert schedulers.taken == ["alive", "loads"]
+    assert schedulers.seconds <= 10.0
+
+
+def test_a_load_that_a_silent_scheduler_does_not_take_delays_the_next_heartbeat_by_one_try() -> None:
+    schedulers = SilentSchedulers(loads=2)
+    reports = forwarder(schedulers)
+    with pytest.raises(errors.StoreUnavailable):
+        reports.forward()
+    assert schedulers.seconds < 5.0
+    with pytest.raises(errors.StoreUnavailable):
+        reports.forward()
+    reports.forward()  # and is told by a later round
+    assert schedulers.taken == ["alive", "alive", "alive", "loads"]
