@@ -6,13 +6,15 @@ neither.
 """
 
 import collections
+import contextlib
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -30,31 +32,48 @@ BUSY_SERVERS_SHARE = 0.5
 _SERVERS = ("mariadbd", "mysqld", "beam.smp", "epmd", "erl_child_setup", "inet_gethost")
 
 
+#: Seconds that each thread has run, or has waited for a processor, by the numbers of its process and its own.
+Threads = Mapping[tuple[int, int], float]
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Seconds that threads have run, or have waited for a processor, until a moment; and the processes they are of."""
+    """The activity of all threads until a moment, those of servers apart, and of the test's main thread."""
 
     at: float
-    all_threads: float
+    threads: Threads
     main_thread: float
-    servers: float = 0.0
+    servers: Threads = field(default_factory=dict)
     processes: frozenset[int] = frozenset()
 
 
 def hangs(samples: Sequence[Sample]) -> bool:
     """Tell whether nothing went on meanwhile, or nothing but the background of a test that is blocked.
 
-    A process that has begun or ended is activity, and takes its account with it.
+    A process that has begun or ended is activity.
     """
     first, last = samples[0], samples[-1]
     if any(sample.processes != first.processes for sample in samples):
         return False
     seconds = last.at - first.at
-    if last.servers - first.servers > BUSY_SERVERS_SHARE * seconds:
+    if _active_seconds([sample.servers for sample in samples]) > BUSY_SERVERS_SHARE * seconds:
         return False
-    share = (last.all_threads - first.all_threads) / seconds
+    share = _active_seconds([sample.threads for sample in samples]) / seconds
     is_blocked = last.main_thread - first.main_thread < 0.001 * seconds
-    return 0 <= share < (IDLE_CLOUD_SHARE if is_blocked else IDLE_SHARE)
+    return share < (IDLE_CLOUD_SHARE if is_blocked else IDLE_SHARE)
+
+
+def _active_seconds(readings: Sequence[Threads]) -> float:
+    """Return the seconds of activity between the first reading and the last.
+
+    Added up thread by thread, from each reading to the next: a thread that has ended takes its account with it, and
+    what it did before must not be taken from what the others have done since.
+    """
+    return sum(
+        max(0.0, seconds - before.get(thread, 0.0))
+        for before, after in pairwise(readings)
+        for thread, seconds in after.items()
+    )
 
 
 class HungTests:
@@ -105,8 +124,8 @@ def _sample() -> Sample:
     servers = [process for process in processes if _is_server(process)]
     return Sample(
         at=time.monotonic(),
-        all_threads=sum(_active_seconds(process) for process in processes if process not in servers),
-        servers=sum(_active_seconds(process) for process in servers),
+        threads=_threads(process for process in processes if process not in servers),
+        servers=_threads(servers),
         main_thread=_schedule(Path(f"/proc/{me.pid}/task/{me.pid}")),
         processes=frozenset(process.pid for process in processes),
     )
@@ -119,11 +138,13 @@ def _is_server(process: psutil.Process) -> bool:
         return False
 
 
-def _active_seconds(process: psutil.Process) -> float:
-    try:
-        return sum(_schedule(thread) for thread in Path(f"/proc/{process.pid}/task").iterdir())
-    except (psutil.Error, OSError):
-        return 0.0
+def _threads(processes: Iterable[psutil.Process]) -> Threads:
+    found: dict[tuple[int, int], float] = {}
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                found[process.pid, int(thread.name)] = _schedule(thread)
+    return found
 
 
 def _schedule(thread: Path) -> float:

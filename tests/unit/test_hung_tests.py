@@ -15,22 +15,31 @@ pytest_plugins = ["pytester"]
         pytest.param(12.0, 0.0, True, id="the test is blocked beside an idle cloud"),
         pytest.param(12.0, 1.0, False, id="the test polls a cloud that works little"),
         pytest.param(40.0, 0.0, False, id="the test waits for threads that work"),
-        pytest.param(-3.0, 0.0, False, id="a thread has ended"),
     ],
 )
 def test_a_test_hangs_only_where_its_threads_neither_run_nor_wait_for_a_processor(
     all_threads: float, main_thread: float, expected: bool
 ) -> None:
-    first = Sample(at=100.0, all_threads=50.0, main_thread=5.0)
-    last = Sample(at=160.0, all_threads=50.0 + all_threads, main_thread=5.0 + main_thread)
+    first = Sample(at=100.0, threads={(1, 1): 50.0}, main_thread=5.0)
+    last = Sample(at=160.0, threads={(1, 1): 50.0 + all_threads}, main_thread=5.0 + main_thread)
 
     assert hangs([first, last]) is expected
 
 
+def test_what_a_thread_that_has_ended_did_before_is_not_taken_from_what_others_do() -> None:
+    samples = [
+        Sample(at=100.0, threads={(1, 2): 40.0}, main_thread=0.0),
+        Sample(at=130.0, threads={(1, 3): 20.0}, main_thread=0.0),
+        Sample(at=160.0, threads={(1, 3): 41.0}, main_thread=0.0),
+    ]
+
+    assert not hangs(samples)
+
+
 @pytest.mark.parametrize(("servers", "expected"), [(6.0, True), (50.0, False)])
 def test_a_test_that_waits_for_a_server_at_work_does_not_hang(servers: float, expected: bool) -> None:
-    first = Sample(at=100.0, all_threads=0.0, main_thread=0.0, servers=7.0)
-    last = Sample(at=160.0, all_threads=0.0, main_thread=0.0, servers=7.0 + servers)
+    first = Sample(at=100.0, threads={}, main_thread=0.0, servers={(2, 2): 7.0})
+    last = Sample(at=160.0, threads={}, main_thread=0.0, servers={(2, 2): 7.0 + servers})
 
     assert hangs([first, last]) is expected
 
@@ -38,7 +47,7 @@ def test_a_test_that_waits_for_a_server_at_work_does_not_hang(servers: float, ex
 def test_a_test_that_begins_and_ends_processes_does_not_hang() -> None:
     processes: list[frozenset[int]] = [frozenset({1}), frozenset({1, 2}), frozenset({1})]
     samples = [
-        Sample(at=30.0 * number, all_threads=0.0, main_thread=0.0, processes=of_them)
+        Sample(at=30.0 * number, threads={}, main_thread=0.0, processes=of_them)
         for number, of_them in enumerate(processes)
     ]
 
