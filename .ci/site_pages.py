@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from reno.config import Config
 from reno.loader import Loader
 
-from moorage.shell import Shell
+from moorage.cli.shell import Shell
 
 ROOT = Path(__file__).parents[1]
 _SECTIONS = {"features": "New", "upgrade": "When upgrading", "deprecations": "Going away"}

@@ -9,14 +9,14 @@ import logging
 import threading
 from collections.abc import Callable
 
-from compute import words
+from compute import cell_messages
 from compute.attempts import Attempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.lives import Lives
 from compute.workers import Workers
 from moorage import context, errors, failpoints
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     BuildFailedInCell,
     BuildOnHost,
@@ -78,7 +78,7 @@ class ComputeAgent:
         self.require(message)
         if message.node is not None and not self._driver.has_node(message.host, message.node):
             raise errors.HostNotFound(name=f"{message.host} with node {message.node}")
-        guest = words.guest(message)
+        guest = cell_messages.guest(message)
         attempt = self.attempts.take_up(guest)
         if attempt is None:
             LOG.info("The attempt is in hand already, or was destroyed")
@@ -125,7 +125,7 @@ class ComputeAgent:
         if attempt is None:
             return
         if runs:  # known at once, not when its turn has come: until then its guest would take no order
-            attempt.report = words.finished(guest)
+            attempt.report = cell_messages.finished(guest)
         self._submit(attempt, guest, lambda: self._settle(attempt, guest))
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
@@ -186,11 +186,11 @@ class ComputeAgent:
             return None
         # An earlier life of this agent may have begun it; then its guest is somebody's, and only the cell can end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
-        asked = words.guest_spec(message)
+        asked = cell_messages.guest_spec(message)
         try:
             if not begun:
                 self._driver.admit(guest.host, asked)
-            self._cell.until_answered(words.accept(guest), attempt.interrupt)
+            self._cell.until_answered(cell_messages.accept(guest), attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
             LOG.info("Nothing is started, the claim is not this attempt's: %s", refusal)
             self._end(attempt, guest)
@@ -212,7 +212,7 @@ class ComputeAgent:
             reason = f"the claim could not be accepted: {fault}"
             LOG.warning("The build of instance %s on host %s ends before it has begun: %s", *_named(guest), reason)
         else:
-            reason = words.unexpected(fault)
+            reason = cell_messages.unexpected(fault)
             LOG.error("The build of instance %s on host %s ends before it has begun", *_named(guest), exc_info=fault)
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason, fault)
@@ -232,9 +232,9 @@ class ComputeAgent:
             raise  # the host is dead: what has become of the guest is not known before it returns
         except Exception as fault:  # a driver's own fault is a failed build like any other
             LOG.exception("The spawn of instance %s on host %s has met an unexpected fault", *_named(guest))
-            report = self._failed(guest, words.unexpected(fault))
+            report = self._failed(guest, cell_messages.unexpected(fault))
         else:
-            report = words.finished(guest)
+            report = cell_messages.finished(guest)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
             raise Interrupted  # the driver is closed or about to be: the next life finds what is left
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
@@ -243,7 +243,7 @@ class ComputeAgent:
 
     def _failed(self, guest: Guest, reason: str, fault: Exception | None = None) -> BuildFailedInCell:
         is_final = isinstance(fault, errors.BuildImpossible)
-        return words.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
+        return cell_messages.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
 
     def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
         """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""
@@ -260,7 +260,9 @@ class ComputeAgent:
         """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
         self.destroy_guest(attempt, guest)
         try:
-            self._cell.once(words.gone(self._driver.agent, [words.ended(guest)], self.lives.of_hosts([guest.host])))
+            self._cell.once(
+                cell_messages.gone(self._driver.agent, [cell_messages.ended(guest)], self.lives.of_hosts([guest.host]))
+            )
         except errors.MoorageError as fault:
             LOG.info("The cell has not heard that nothing is left: %s", fault)
 

@@ -6,8 +6,8 @@ import threading
 import tenacity
 
 from moorage import errors
-from moorage.bus import Client
-from moorage.wire import Message, R
+from moorage.bus.bus import Client
+from moorage.messages.wire import Message, R
 
 LOG = logging.getLogger(__name__)
 

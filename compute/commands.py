@@ -4,8 +4,9 @@ import argparse
 
 from compute import reshape_file
 from compute.service import ComputeService
-from moorage import logs, service
-from moorage.commands import Configured
+from moorage import logs
+from moorage.cli.command import Configured
+from moorage.service import process
 
 
 class Compute(Configured):
@@ -42,7 +43,7 @@ class Compute(Configured):
             self.app.stdout.write(reshape_file.text_of(compute.wanted_reshapes()))
             return 0
         logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
-        service.run(compute)
+        process.run(compute)
         return 0
 
 

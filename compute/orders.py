@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
-from compute import words
+from compute import cell_messages
 from compute.agent import ComputeAgent, Order
 from compute.attempts import Attempt, Ended
 from compute.driver import Driver, GuestOrder
 from compute.workers import Workers
 from moorage import context, errors, failpoints
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import Done, RebuildOnHost, StartOnHost, StopOnHost
 
 LOG = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class GuestOrders:
             fault = refusal
         except Exception as unexpected:  # a driver's own fault is a failure like any other
             LOG.exception("The guest's %s has met an unexpected fault", taken.action)
-            fault = _failed(message, taken.action, words.unexpected(unexpected))
+            fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
         finally:
             self._agent.attempts.drop_order(attempt)
         with self._lock:

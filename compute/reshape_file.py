@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import yaml
 
 from compute.tree_changes import TreeChange
-from moorage.wire import encode
+from moorage.messages.wire import encode
 
 
 def text_of(changes: Sequence[TreeChange]) -> str:

@@ -8,15 +8,15 @@ import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
 
-from compute import words
+from compute import cell_messages
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver
 from compute.workers import Workers
 from moorage import context, errors, ids
 from moorage.messages import MAX_INSTANCES, ListEndedAttempts, ReturnHosts
+from moorage.messages.wire import Message, R
 from moorage.model import EndedAttempt
-from moorage.wire import Message, R
 
 LOG = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Returns:
             else:
                 held_up.add(attempt.host)
         for first in range(0, len(gone), MAX_INSTANCES):
-            self._ask(words.gone(self._driver.agent, gone[first : first + MAX_INSTANCES], lives))
+            self._ask(cell_messages.gone(self._driver.agent, gone[first : first + MAX_INSTANCES], lives))
         return [host for host in hosts if host not in held_up]
 
     def _destroy(self, ended: EndedAttempt) -> bool:

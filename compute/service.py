@@ -16,10 +16,10 @@ from compute.returns import Returns
 from compute.tracker import Tracker
 from compute.tree_changes import TreeChange
 from moorage import logs
-from moorage.bus import Bus
+from moorage.bus.bus import Bus
 from moorage.messages import LocateCell, reports_topic
 from moorage.model import Cell
-from moorage.service import Periodic, until_available
+from moorage.service.process import Periodic, until_available
 
 LOG = logging.getLogger(__name__)
 

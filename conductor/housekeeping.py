@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
-from conductor.acknowledging import Acknowledgements, settle
-from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
-from conductor.disowned import DisownedClaims
-from conductor.ended_records import EndedRecords
+from conductor.engine.acknowledgements import Acknowledgements, settle
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.retention import EndedRecords
+from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from moorage import context
-from moorage.database import Database
-from moorage.requests import StoredRequests
-from moorage.retention import Retention
-from moorage.service import Periodic
+from moorage.db.database import Database
+from moorage.service.process import Periodic
+from moorage.service.retention import Retention
+from moorage.service.stored_requests import StoredRequests
 
 #: Seconds between two rounds of forgetting: what is kept for hours may be kept ten minutes more. Arbitrary.
 _PRUNE_SECONDS = 600.0

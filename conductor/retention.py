@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
-from conductor import super_migrations
+from conductor.engine.steps import DELETE, DONE, FAILED
 from conductor.schema import cell_attempts, cell_migrations
-from conductor.steps import DELETE, DONE, FAILED
-from moorage.columns import as_uuid, now
-from moorage.database import Database
+from conductor.super.records import migrations as super_migrations
+from moorage.db.columns import as_uuid, now
+from moorage.db.database import Database
 
 LOG = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class EndedRecords:
     """The ended operations of one schema; several conductors may forget at once.
 
     The record of an instance itself stays longer, and with it the word that it was deleted
-    (:mod:`conductor.deleted_instances`).
+    (:mod:`conductor.super.deleted_instances`).
 
     :param scope: columns that narrow the table down, with their values: the cell.
     :param kept: seconds for which the record of an ended operation is kept.

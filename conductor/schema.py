@@ -4,9 +4,9 @@ from typing import Any
 
 from sqlalchemy import Boolean, Column, Double, Index, Integer, MetaData, Table, UniqueConstraint, false
 
-from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
-from moorage.requests import request_table
-from moorage.schemas import Schema
+from moorage.db.columns import document_type, id_type, name_type, request_id_type, uuid_type
+from moorage.db.schemas import Schema
+from moorage.service.stored_requests import request_table
 
 CONDUCTOR_METADATA = MetaData()
 CELL_METADATA = MetaData()
@@ -20,7 +20,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         metadata,
         *scope,
         Column("uuid", uuid_type(), primary_key=True),
-        # `build`, `delete`, `move` and so on; see `conductor.steps`.
+        # `build`, `delete`, `move` and so on; see `conductor.engine.steps`.
         Column("kind", name_type(), nullable=False),
         # The request that it all began with: on every log line.
         Column("request_id", request_id_type(), nullable=False),
@@ -291,5 +291,5 @@ cell_operations = operation_table("cell_operations", CELL_METADATA, _cell())
 cell_requests = request_table("cell_requests", CELL_METADATA)
 cell_disowned = disowned_table("cell_disowned", CELL_METADATA, _cell())
 
-CONDUCTOR = Schema(name="conductor", metadata=CONDUCTOR_METADATA, versions="conductor.versions")
-CELL = Schema(name="cell", metadata=CELL_METADATA, versions="conductor.cell_versions")
+CONDUCTOR = Schema(name="conductor", metadata=CONDUCTOR_METADATA, versions="conductor.migrations.conductor")
+CELL = Schema(name="cell", metadata=CELL_METADATA, versions="conductor.migrations.cell")

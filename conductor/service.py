@@ -4,18 +4,18 @@ import contextlib
 
 from oslo_config import cfg
 
-from conductor.acknowledging import Acknowledgements, Peer
-from conductor.cell_loads import CellLoads
-from conductor.cell_parts import CellParts
-from conductor.cells import Cells
-from conductor.declared_down import DeclaredDown
-from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
-from conductor.disowned import DisownedClaims
-from conductor.ended_records import CellEndedRecords, SuperEndedRecords
-from conductor.host_forwarder import HostForwarder
+from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.forwarder import HostForwarder
+from conductor.cell.hosts.loads import CellLoads
+from conductor.cell.parts import CellParts
+from conductor.engine.acknowledgements import Acknowledgements, Peer
+from conductor.engine.operation_list import OperationStates
+from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import Backoff
+from conductor.engine.worker import Worker
 from conductor.housekeeping import Housekeeping, forgetting
-from conductor.operation_states import OperationStates
-from conductor.operations import Operations
+from conductor.retention import CellEndedRecords, SuperEndedRecords
 from conductor.schema import (
     CELL,
     CONDUCTOR,
@@ -25,31 +25,31 @@ from conductor.schema import (
     conductor_operations,
     conductor_requests,
 )
-from conductor.steps import Backoff
-from conductor.super_asking import Asker
-from conductor.super_builds import SuperBuilds
-from conductor.super_claims import SuperClaims
-from conductor.super_deletes import SuperDeletes
-from conductor.super_inspection import SuperInspection
-from conductor.super_migration_view import SuperMigrationView
-from conductor.super_move_orders import SuperMoveOrders
-from conductor.super_moves import SuperMoves
-from conductor.super_orders import SuperOrders
-from conductor.super_relays import SuperRelays
-from conductor.super_targets import Targets
-from conductor.super_unshelves import SuperUnshelves
-from conductor.super_view import SuperView
-from conductor.worker import Worker
+from conductor.super.cell_clients import Cells
+from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
+from conductor.super.endpoints.builds import SuperOrders
+from conductor.super.endpoints.claims import SuperClaims
+from conductor.super.endpoints.forwarded import SuperRelays
+from conductor.super.endpoints.inspection import SuperInspection
+from conductor.super.endpoints.instances import SuperView
+from conductor.super.endpoints.migrations import SuperMigrationView
+from conductor.super.endpoints.moves import SuperMoveOrders
+from conductor.super.endpoints.targets import Targets
+from conductor.super.scheduling import Asker
+from conductor.super.steps.build import SuperBuilds
+from conductor.super.steps.delete import SuperDeletes
+from conductor.super.steps.move import SuperMoves
+from conductor.super.steps.unshelve import SuperUnshelves
 from moorage import logs
-from moorage.bus import Bus, BusServer
-from moorage.database import Database
+from moorage.bus.bus import Bus, BusServer
+from moorage.config.options import main_database
+from moorage.db.database import Database
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
-from moorage.options import main_database
-from moorage.presence import Presence
-from moorage.requests import StoredRequests
-from moorage.retention import Retention
-from moorage.service import until_available
+from moorage.service.heartbeat import Presence
+from moorage.service.process import until_available
+from moorage.service.retention import Retention
+from moorage.service.stored_requests import StoredRequests
 
 #: Threads for the reports of agents. Arbitrary: they wait for nothing but the database.
 _REPORT_THREADS = 4

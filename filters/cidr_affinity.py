@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from moorage import errors
-from moorage.hints import path_of
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+from moorage.plugin.hints import path_of
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

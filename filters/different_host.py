@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from moorage.hints import DIFFERENT_HOST, instances_named
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+from moorage.plugin.hints import DIFFERENT_HOST, instances_named
 
 
 class DifferentHostFilter(ConditionsFilter):

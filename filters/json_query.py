@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from moorage import errors
-from moorage.hints import path_of
 from moorage.model import DISK_GB, MEMORY_MB, VCPU, RequestSpec
 from moorage.plugin import Amount, Answer, ConditionsFilter, Host, HostView, any_of
+from moorage.plugin.hints import path_of
 
 _HINT = "query"
 #: Puts a part of a query to a host, or to all.

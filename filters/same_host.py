@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from moorage.hints import SAME_HOST, instances_named
 from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
+from moorage.plugin.hints import SAME_HOST, instances_named
 
 
 class SameHostFilter(ConditionsFilter):

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from moorage.audit import Finding, Sight
-from moorage.audit import judge as judge_sight
-from moorage.database import Database
+from moorage.cli.audit import Finding, Sight
+from moorage.cli.audit import judge as judge_sight
+from moorage.db.database import Database
 from moorage.ids import derived
 from moorage.model import Flavor, Instance
-from placement_store import audit
+from placement_store.upkeep import audit
 
 _FLAVOR = Flavor(vcpus=0, memory_mb=0)
 _COUNTED = frozenset({"over-committed", "leaked"})

@@ -15,12 +15,14 @@ from oslo_config import cfg
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR
 from conductor.service import CellConductor, SuperConductor
-from moorage import errors, ids, options, parts
-from moorage.bus import Bus, Client
-from moorage.database import Database
+from moorage import errors, ids
+from moorage.bus.bus import Bus, Client
+from moorage.cli import lists
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import ListHosts
 from moorage.model import HostState
-from moorage.service import Service
+from moorage.service.process import Service
 from placement_store import cells
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
@@ -131,7 +133,7 @@ class Cloud:
 
     def hosts(self) -> list[HostState]:
         """Return all hosts as the schedulers know them."""
-        return parts.hosts(self.client("scheduler"), ListHosts())
+        return lists.hosts(self.client("scheduler"), ListHosts())
 
     def wait_for_hosts(self, seconds: float = 120.0) -> None:
         """Wait until all planned hosts are known and up.

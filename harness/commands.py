@@ -15,10 +15,13 @@ from cliff.show import ShowOne
 from rich.console import Console
 from rich.progress import Progress
 
-from harness import bench, bench_candidates, bench_http, demo
+from harness import demo
+from harness.bench import candidates
+from harness.bench import http as bench_http
+from harness.bench import select as bench
 from harness.cloud import Cloud, Plan
 from moorage import errors
-from moorage.commands import Configured, shown
+from moorage.cli.command import Configured, shown
 
 
 def _count(least: int) -> Any:
@@ -225,8 +228,8 @@ class BenchCandidates(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row a shape."""
-        columns = [field.name for field in fields(bench_candidates.Figures)]
-        measured = bench_candidates.measure(arguments.repeat, arguments.candidates)
+        columns = [field.name for field in fields(candidates.Figures)]
+        measured = candidates.measure(arguments.repeat, arguments.candidates)
         return columns, [shown(asdict(figures).values()) for figures in measured]
 
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from harness.audit import Verdict, judge
 from harness.cloud import Cloud
-from moorage import ids, parts
+from moorage import ids
+from moorage.cli import lists
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 
@@ -34,5 +35,5 @@ def build_all(cloud: Cloud, instances: int, seconds: float = 120.0) -> Iterator[
 
 def audit(cloud: Cloud) -> Verdict:
     """Compare what the store holds with the instances that are active."""
-    instances = parts.instances(cloud.client("conductor"), ListInstances())
+    instances = lists.instances(cloud.client("conductor"), ListInstances())
     return judge(cloud.database, [instance.uuid for instance in instances if instance.state == "active"])

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.cloud import Settings, wait_until
-from moorage import errors, failpoints, options, parts
-from moorage.bus import Bus, Client
+from moorage import errors, failpoints
+from moorage.bus.bus import Bus, Client
+from moorage.cli import lists
+from moorage.config import options
 from moorage.messages import ListHosts
 
 LOG = logging.getLogger(__name__)
@@ -110,7 +112,7 @@ class ProcessCloud:
             nonlocal up
             self._check_running()
             with contextlib.suppress(errors.Unavailable):
-                up = sum(host.up for host in parts.hosts(self.client("scheduler", timeout=2.0), ListHosts()))
+                up = sum(host.up for host in lists.hosts(self.client("scheduler", timeout=2.0), ListHosts()))
             return up >= hosts
 
         wait_until(all_up, f"{hosts} hosts to be up", seconds, interval=0.1, progress=lambda: up)
@@ -131,7 +133,14 @@ class ProcessCloud:
             return process.wait()
 
     def _command(self, *words: str, config_file: Path | None = None) -> list[str]:
-        return [sys.executable, "-m", "moorage.shell", "--config-file", str(config_file or self.config_file), *words]
+        return [
+            sys.executable,
+            "-m",
+            "moorage.cli.shell",
+            "--config-file",
+            str(config_file or self.config_file),
+            *words,
+        ]
 
     def _write_config(self, name: str, settings: Settings) -> Path:
         groups = {

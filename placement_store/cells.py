@@ -5,9 +5,9 @@ from typing import Any
 from sqlalchemy import Connection, Row, exc, func, or_, select
 
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.model import Cell
-from placement_store import bulk
+from placement_store.db import bulk
 from placement_store.schema import allocations, cells, hosts, resource_providers
 
 #: No message arrives so many seconds late: a moment that is later by more was read before a clock was set back.

@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 from oslo_config import cfg
 
-from moorage import errors, failpoints, wire
-from moorage.bus import handlers
-from moorage.database import Database
-from moorage.wire import Message, R
-from placement_store.names import ResourceClassNames, sync
+from moorage import errors, failpoints
+from moorage.bus.bus import handlers
+from moorage.db.database import Database
+from moorage.messages import wire
+from moorage.messages.wire import Message, R
+from placement_store.db.names import ResourceClassNames, sync
 from placement_store.schema import MAIN
 from placement_store.service import endpoints
 

@@ -14,9 +14,9 @@ from sqlalchemy import (
     false,
 )
 
-from moorage.columns import document_type, id_type, name_type, uuid_type
-from moorage.requests import request_table
-from moorage.schemas import Schema
+from moorage.db.columns import document_type, id_type, name_type, uuid_type
+from moorage.db.schemas import Schema
+from moorage.service.stored_requests import request_table
 
 METADATA = MetaData()
 
@@ -311,4 +311,4 @@ reconciled = Table(
     Index("ix_reconciled_looked_at", "looked_at"),
 )
 
-MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.versions")
+MAIN = Schema(name="main", metadata=METADATA, versions="placement_store.migrations")

@@ -4,23 +4,23 @@ from contextlib import ExitStack
 
 from oslo_config import cfg
 
-from moorage.bus import Bus
-from moorage.database import Database
-from moorage.presence import Presence
-from moorage.retention import Retention
-from moorage.service import Periodic
-from placement_store.candidate_endpoint import CandidateEndpoint
-from placement_store.endpoint import PlacementEndpoint
-from placement_store.group_endpoint import GroupEndpoint
-from placement_store.heal_endpoint import HealEndpoint
-from placement_store.inspection import InspectionEndpoint
-from placement_store.name_endpoint import NameEndpoint
-from placement_store.names import ResourceClassNames, sync
-from placement_store.provider_endpoint import ProviderEndpoint
-from placement_store.pruning import Pruning
-from placement_store.reconciler import Reconciler
-from placement_store.reshape_endpoint import ReshapeEndpoint
+from moorage.bus.bus import Bus
+from moorage.db.database import Database
+from moorage.service.heartbeat import Presence
+from moorage.service.process import Periodic
+from moorage.service.retention import Retention
+from placement_store.db.names import ResourceClassNames, sync
+from placement_store.endpoints.allocations import PlacementEndpoint
+from placement_store.endpoints.candidates import CandidateEndpoint
+from placement_store.endpoints.heals import HealEndpoint
+from placement_store.endpoints.names import NameEndpoint
+from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.providers import ProviderEndpoint
+from placement_store.endpoints.reshapes import ReshapeEndpoint
+from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import MAIN
+from placement_store.upkeep.pruning import Pruning
+from placement_store.upkeep.reconciler import Reconciler
 
 __all__ = ["PlacementEndpoint", "PlacementRole", "PlacementService", "endpoints"]
 

@@ -17,17 +17,17 @@ from typing import Any
 from msgspec import structs
 from oslo_config import cfg
 
-from moorage import errors, wire
-from moorage.bus import serves
-from moorage.inspection import PluginUse, PolicyState, RefusedReload
-from moorage.messages import ShowPolicy
+from moorage import errors
+from moorage.bus.bus import serves
+from moorage.messages import ShowPolicy, wire
+from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
-from scheduler.faults import Faults, Ledger
-from scheduler.funnel import Funnel
-from scheduler.planning import Planner
-from scheduler.plugin_lists import enabled
-from scheduler.plugin_watch import PluginWatch
-from scheduler.plugins import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.planner import Planner
+from scheduler.decide.plugin_failures import Faults, Ledger
+from scheduler.plugins.lists import enabled
+from scheduler.plugins.loading import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
+from scheduler.plugins.watch import PluginWatch
 
 LOG = logging.getLogger(__name__)
 

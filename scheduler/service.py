@@ -8,9 +8,10 @@ from pathlib import Path
 from oslo_config import cfg
 from sqlalchemy import Connection, exc
 
-from moorage import errors, options
-from moorage.bus import Bus, serves
-from moorage.database import Database
+from moorage import errors
+from moorage.bus.bus import Bus, serves
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import (
     REPORTS_TOPIC,
     DeleteHost,
@@ -22,30 +23,31 @@ from moorage.messages import (
     SetHost,
 )
 from moorage.model import HostState, Selection
-from moorage.presence import Presence
-from moorage.requests import StoredRequests
-from moorage.service import Periodic, Service, until_available
-from placement_store import cells, feed, schema
-from placement_store.names import ResourceClassNames
-from placement_store.races import until_settled
+from moorage.service.heartbeat import Presence
+from moorage.service.process import Periodic, Service, until_available
+from moorage.service.stored_requests import StoredRequests
+from placement_store import cells, schema
+from placement_store.db import change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import until_settled
 from placement_store.service import PlacementRole
-from scheduler import host_deletion, hosts, reports
-from scheduler.aggregate_endpoint import AggregateEndpoint
-from scheduler.aggregate_reader import AggregateReader
-from scheduler.catching_up import ViewCatchUp
-from scheduler.comparison import ViewComparison
-from scheduler.deciding import Rules
-from scheduler.destinations import Destinations
-from scheduler.explaining import Explaining
-from scheduler.faults import Ledger
-from scheduler.follow import Follower
-from scheduler.narrowing import Narrowing
-from scheduler.picture import Picture
-from scheduler.plugin_watch import PluginWatch
-from scheduler.plugins import numeric_metadata
+from scheduler.decide.decision import Rules
+from scheduler.decide.destinations import Destinations
+from scheduler.decide.in_flight import UnderWay
+from scheduler.decide.plugin_failures import Ledger
+from scheduler.decide.request_filters import Narrowing
+from scheduler.endpoints.catch_up import ViewCatchUp
+from scheduler.endpoints.compare import ViewComparison
+from scheduler.endpoints.explain import Explaining
+from scheduler.plugins.loading import numeric_metadata
+from scheduler.plugins.watch import PluginWatch
 from scheduler.policy import Policies, Policy
-from scheduler.sweep import Sweep
-from scheduler.underway import UnderWay
+from scheduler.registry import deletion, hosts, reports
+from scheduler.registry.aggregates.endpoint import AggregateEndpoint
+from scheduler.registry.aggregates.reader import AggregateReader
+from scheduler.registry.sweep import Sweep
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 LOG = logging.getLogger(__name__)
 
@@ -130,7 +132,7 @@ class SchedulerEndpoint(HostReports):
 
     @serves(SetHost)
     def set_host(self, message: SetHost) -> HostState:
-        """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.hosts.set_host` for its errors."""
+        """Answer :class:`~moorage.messages.SetHost`; see :func:`scheduler.registry.hosts.set_host` for its errors."""
 
         def work(connection: Connection) -> HostState:
             return hosts.set_host(connection, message)
@@ -139,16 +141,16 @@ class SchedulerEndpoint(HostReports):
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:
-        """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.host_deletion.found` for its errors.
+        """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.registry.deletion.found` for its errors.
 
         :raises ClaimContention: others kept changing what the host has.
         """
         if message.dry_run:
-            self._database.read(lambda connection: host_deletion.found(connection, message))
+            self._database.read(lambda connection: deletion.found(connection, message))
             return Done()
 
         def work(connection: Connection) -> Done:
-            host_deletion.delete(connection, message, self._names)
+            deletion.delete(connection, message, self._names)
             return Done()
 
         return until_settled(lambda: self._requests.once(message, work).result)
@@ -283,7 +285,7 @@ class SchedulerService:
             ),
             Periodic(
                 "pruning of the feed",
-                lambda: database.write(lambda connection: feed.prune(connection, _FEED_KEPT_SECONDS)),
+                lambda: database.write(lambda connection: change_feed.prune(connection, _FEED_KEPT_SECONDS)),
                 _PRUNE_INTERVAL,
             ),
         ]

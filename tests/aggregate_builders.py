@@ -19,13 +19,13 @@ from moorage.messages import (
     SyncHostAggregates,
 )
 from moorage.model import HostAggregate, ResourceProvider, UnmirroredHost
-from moorage.requests import StoredRequests
-from placement_store import feed
+from moorage.service.stored_requests import StoredRequests
+from placement_store.db import change_feed
 from placement_store.schema import hosts as host_table
 from placement_store.schema import requests
-from scheduler import hosts
-from scheduler.aggregate_endpoint import AggregateEndpoint
-from scheduler.hosts import HostRow
+from scheduler.registry import hosts
+from scheduler.registry.aggregates.endpoint import AggregateEndpoint
+from scheduler.registry.hosts import HostRow
 
 #: What some plug-in reads as a number.
 NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})
@@ -108,13 +108,13 @@ def marks(rig: Rig) -> tuple[int, dict[str, int]]:
     """Where the feed is, and the ``seq`` of every host."""
     seqs = select(host_table.c.service_host, host_table.c.seq)
     found = rig.database.read(lambda connection: connection.execute(seqs).all())
-    return rig.database.read(feed.newest), {row.service_host: row.seq for row in found}
+    return rig.database.read(change_feed.newest), {row.service_host: row.seq for row in found}
 
 
 def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], set[str]]:
     """The compute nodes that the feed has named since, and the hosts whose ``seq`` has moved, which it names too."""
     newest, before = mark
-    _, provider_ids, host_ids, _ = rig.database.read(lambda connection: feed.changes_since(connection, newest))
+    _, provider_ids, host_ids, _ = rig.database.read(lambda connection: change_feed.changes_since(connection, newest))
     names = {row.id: row.service_host for row in host_rows(rig).values()}
     moved = {name for name, seq in marks(rig)[1].items() if seq != before.get(name)}
     assert {names[id_] for id_ in host_ids} == moved
@@ -122,7 +122,7 @@ def told_since(rig: Rig, mark: tuple[int, dict[str, int]]) -> tuple[set[str], se
 
 
 def _uuids(rig: Rig, ids: Collection[int]) -> set[str]:
-    from placement_store import providers
+    from placement_store.providers import rows as providers
 
     return set(rig.database.read(lambda connection: providers.uuids_of(connection, ids)).values())
 

@@ -7,8 +7,9 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from moorage import ids, options
-from moorage.bus import Bus, Client
+from moorage import ids
+from moorage.bus.bus import Bus, Client
+from moorage.config import options
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
 

@@ -9,7 +9,7 @@ from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider, check, parents_first, sharing_with
 from placement_store.candidates.tree import SHARES
-from placement_store.providers import InventoryRow
+from placement_store.providers.rows import InventoryRow
 
 ANY = 2**31 - 1
 SUFFIXES = ("", "_1", "_2", "_3")

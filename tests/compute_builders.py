@@ -11,12 +11,13 @@ from fake_providers import FakeProviders
 from oslo_config import cfg
 
 from compute.driver import Driver, GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from harness.cloud import wait_until as wait_until
-from moorage import context, errors, ids, options
-from moorage.bus import Bus, serves
+from moorage import context, errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.config import options
 from moorage.messages import (
     AcceptInCell,
     AttemptsGone,
@@ -41,6 +42,7 @@ from moorage.messages import (
     StopOnHost,
     reports_topic,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import (
     Cell,
     EndedAttempt,
@@ -52,7 +54,6 @@ from moorage.model import (
     ReshapePlan,
     ResourceProvider,
 )
-from moorage.wire import Message, R
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
 AGENT = "agent1"

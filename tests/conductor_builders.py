@@ -10,14 +10,14 @@ from fake_placement import CELL_1 as CELL_1
 from fake_placement import FakePlacement as FakePlacement
 from oslo_config import cfg
 
-from conductor.disowned import DisownedClaims
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import Backoff
 from conductor.schema import cell_disowned
 from conductor.service import CellConductor, SuperConductor
-from conductor.steps import Backoff
 from harness.cloud import wait_until as wait_until
 from moorage import context, errors, ids
-from moorage.bus import Bus, BusServer, serves
-from moorage.database import Database
+from moorage.bus.bus import Bus, BusServer, serves
+from moorage.db.database import Database
 from moorage.messages import (
     REPORTS_TOPIC,
     BuildInstances,
@@ -28,6 +28,7 @@ from moorage.messages import (
     SelectDestinations,
     ShowInstance,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import (
     AllocationRequest,
     Flavor,
@@ -38,7 +39,6 @@ from moorage.model import (
     RequestSpec,
     Selection,
 )
-from moorage.wire import Message, R
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)

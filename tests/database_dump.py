@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, select
 
 from conductor.schema import CELL_METADATA, CONDUCTOR_METADATA
-from moorage.database import Database
+from moorage.db.database import Database
 from placement_store.schema import METADATA
 
 #: Rows by table.

@@ -8,7 +8,7 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from moorage import inproc
+from moorage.bus import inproc
 
 #: What befalls a call, and how often of a thousand calls. The sender of any but a doubled one gets no answer.
 _MISHAPS = {
@@ -29,7 +29,7 @@ _LATEST = 250
 
 @dataclass
 class Disorder:
-    """Decides what befalls each call; to be observed by :func:`moorage.inproc.observed`.
+    """Decides what befalls each call; to be observed by :func:`moorage.bus.inproc.observed`.
 
     What befalls the n-th call of a method depends on the seed alone, and not on the order in which threads send.
     """

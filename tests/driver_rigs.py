@@ -8,7 +8,7 @@ from typing import Any
 from compute_builders import settings
 
 from compute.driver import Driver, GuestOrder, GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import ids
 
 Make = Callable[[], Driver]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fake_placement import CELL_1
 
 from moorage import errors, ids
-from moorage.bus import Bus, serves
+from moorage.bus.bus import Bus, serves
 from moorage.messages import (
     AcceptInCell,
     BuildFailedInCell,

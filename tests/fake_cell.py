@@ -9,8 +9,7 @@ import msgspec
 from fake_placement import CELL_1, FakePlacement
 
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.inspection import OperationState
+from moorage.bus.bus import serves
 from moorage.messages import (
     AttachResourceInCell,
     BuildInCell,
@@ -33,8 +32,9 @@ from moorage.messages import (
     ShowInCell,
     UnshelveInCell,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import AttachedResource, Attempt, Instance, Migration, Placement, RequestSpec, Selection
-from moorage.wire import Mutation
+from moorage.model.inspection import OperationState
 
 
 @dataclass

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.inspection import ClaimState
+from moorage.bus.bus import serves
 from moorage.messages import (
     AcceptClaim,
     AcknowledgeRequests,
@@ -26,8 +25,9 @@ from moorage.messages import (
     ReportService,
     SwapClaim,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Cell, Consumer, Move, ProviderAmounts, ResourceProvider
-from moorage.wire import Mutation
+from moorage.model.inspection import ClaimState
 
 CELL_1 = Cell(uuid=ids.derived("test", "cell1"), name="cell1")
 

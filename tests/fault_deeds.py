@@ -28,8 +28,8 @@ from moorage.messages import (
     ShelveInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image, Instance, Migration
-from moorage.wire import Mutation
 
 Deed = Callable[[Server], None]
 #: A kind of message that orders a move.

@@ -7,7 +7,6 @@ from fault_servers import Server, check
 
 from harness.cloud import wait_until
 from moorage import errors, ids
-from moorage.inspection import OperationState
 from moorage.messages import (
     AttachResource,
     DeleteAllocations,
@@ -21,6 +20,7 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
+from moorage.model.inspection import OperationState
 
 PORT, VCPUS = "_port", 1
 #: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.

@@ -20,8 +20,8 @@ from moorage.messages import (
     ShowInstance,
     ShowMigration,
 )
+from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Instance, Migration, RequestSpec
-from moorage.wire import Mutation, R
 from placement_store.schema import allocations, consumers, resource_providers
 
 #: Seconds that an order may take which meets a process that is away.

@@ -21,8 +21,8 @@ from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors, failpoints, ids
-from moorage.database import Database
-from moorage.wire import Message
+from moorage.db.database import Database
+from moorage.messages.wire import Message
 from placement_store import cells
 from placement_store.schema import MAIN
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PRELOADED = ["__main__", "moorage.shell", "conductor.commands", "compute.commands", "compute.fake"]
+_PRELOADED = ["__main__", "moorage.cli.shell", "conductor.commands.run", "compute.commands", "compute.fake.driver"]
 _PRELOADED += [
     "alembic.command",
-    "scheduler.commands",
+    "scheduler.commands.hosts",
     "placement_store.commands.claims",
     "filters.resources",
     "weighers.ram",
@@ -22,7 +22,7 @@ _PRELOADED += [
 
 def _become(words: Sequence[str], folder: Path, log: Path, environment: Mapping[str, str]) -> None:
     """Be a `moorage` command, in a process that has just been forked."""
-    from moorage.shell import main
+    from moorage.cli.shell import main
 
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):

@@ -8,14 +8,15 @@ from typing import Any
 from placement_builders import Store, request
 
 from moorage import ids
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import EndMove, GetServerGroup, MoveEnded, ServerGroupState
 from moorage.model import GroupPolicy, Move, ServerGroup
-from placement_store import groups, move_ends, moves
-from placement_store.claims import NewClaim
-from placement_store.group_endpoint import GroupEndpoint
-from placement_store.groups import Occupancy
+from placement_store.claims import begin_move, end_move
+from placement_store.claims.claim import NewClaim
+from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import hosts
+from placement_store.server_groups import rows as groups
+from placement_store.server_groups.rows import Occupancy
 
 ONE = {"VCPU": 1}
 
@@ -119,7 +120,7 @@ class Groups:
         if self.store.consumer(member.uuid).accepted_by is None:
             self.accept(member)
         new, move = self.moving(member, host)
-        begun = self.store.database.write(lambda c: moves.begin(c, new, move, self.store.names))
+        begun = self.store.database.write(lambda c: begin_move.begin(c, new, move, self.store.names))
         member.migration, member.source = move.migration_uuid, member.host
         member.claim_id, member.host = begun.claim_id, host
 
@@ -148,7 +149,7 @@ class Groups:
             claimed=request({member.host: ONE}),
             **more,
         )
-        ended = self.store.database.write(lambda connection: move_ends.end(connection, message, self.store.names))
+        ended = self.store.database.write(lambda connection: end_move.end(connection, message, self.store.names))
         if outcome == "revert":
             member.host = str(member.source)
         member.claim_id, member.migration, member.source = ended.claim_id, None, None

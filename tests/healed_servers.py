@@ -12,9 +12,10 @@ from sqlalchemy import Connection, select
 from harness import demo
 from harness.cloud import Plan, wait_until
 from moorage import ids
-from moorage.audit_command import Examination, examine, heal
-from moorage.healing import Healer
-from moorage.looking import Look
+from moorage.cli.audit_collector import Look
+from moorage.cli.audit_command import Examination, examine, heal
+from moorage.cli.clients import Reach
+from moorage.cli.healing import Healer
 from moorage.messages import (
     AttachResource,
     BuildInstances,
@@ -33,9 +34,8 @@ from moorage.messages import (
     ShowInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import ConsumerAllocations, Flavor, Instance, ProviderAmounts, RequestSpec, ServerGroup
-from moorage.reach import Reach
-from moorage.wire import Message, R
 from placement_store.schema import allocations, consumers
 
 PLAN = Plan(

@@ -14,8 +14,8 @@ import requests
 from placement_builders import Store
 
 from moorage import ids
-from moorage.database import Database
-from placement_store import names
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.http.versions import MAX
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
 
@@ -92,7 +92,7 @@ def served(url: str, log: Path, *more: str, config_file: Path | None = None) -> 
     MAIN.upgrade(database)
     names.sync(database)
     port = free_port()
-    command = [sys.executable, "-m", "moorage.shell"]
+    command = [sys.executable, "-m", "moorage.cli.shell"]
     command += ["--config-file", str(config_file)] if config_file else []
     command += ["placement-api", "--host", "127.0.0.1", "--port", str(port), "--database-url", url, *more]
     command += [] if config_file else ["--auth-strategy", "noauth2"]

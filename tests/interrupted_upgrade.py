@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from moorage.database import Database
-from moorage.schemas import Schema
+from moorage.db.database import Database
+from moorage.db.schemas import Schema
 
 _CHANGES = re.compile(r"\s*(CREATE|ALTER|DROP|RENAME|INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 

@@ -13,12 +13,12 @@ from message_samples import every_message
 from operation_cloud import TroublesomeCloud
 from operation_room import until_answered
 
-from compute.guest_file import GuestFile
+from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
-from moorage import inproc
-from moorage.bus import Client
+from moorage.bus import inproc
+from moorage.bus.bus import Client
 from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
-from moorage.wire import Message, Mutation, R
+from moorage.messages.wire import Message, Mutation, R
 
 MESSAGES = {(kind.topic, kind.method): kind for kind in every_message()}
 #: Sent again and again with other content: of each step, so many are kept; and one of each read.

@@ -33,8 +33,8 @@ from moorage.messages import (
     ShowOperation,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image, SeenConsumer
-from moorage.wire import Mutation
 
 Order = Callable[[str, str | None], Mutation[object]]
 

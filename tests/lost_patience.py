@@ -5,12 +5,12 @@ from collections.abc import Collection
 import msgspec
 from sqlalchemy import Connection, select
 
-from conductor.cell_attempts import BUILDING, text
-from conductor.cell_builds import TIMED_OUT
-from conductor.cell_payloads import Starting
+from conductor.cell.payloads import Starting
+from conductor.cell.records.attempts import BUILDING, text
+from conductor.cell.steps.start import TIMED_OUT
+from conductor.engine.steps import PENDING
 from conductor.schema import cell_attempts, cell_operations
-from conductor.steps import PENDING
-from moorage.database import Database
+from moorage.db.database import Database
 
 
 def run_out(database: Database, instance_uuid: str, hosts: Collection[str]) -> int:

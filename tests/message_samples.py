@@ -14,8 +14,8 @@ import msgspec
 from msgspec import inspect
 
 from moorage import ids, messages
+from moorage.messages.wire import Message, Mutation, encode
 from moorage.model import Value
-from moorage.wire import Message, Mutation, encode
 
 RECORDS = Path(__file__).parent / "recorded_messages"
 #: Every version that was released.

@@ -6,8 +6,8 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from harness.servers import MariaDBServer
-from moorage.database import Database
-from moorage.schemas import Schema
+from moorage.db.database import Database
+from moorage.db.schemas import Schema
 
 #: Files of SQLite that have the tables of schemas.
 _FILES: dict[tuple[str, ...], bytes] = {}

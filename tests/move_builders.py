@@ -9,8 +9,8 @@ from sqlalchemy import select
 from moorage import errors, ids
 from moorage.messages import Claimed, EndMove, MoveEnded
 from moorage.model import Move
-from placement_store import moves
-from placement_store.claims import NewClaim
+from placement_store.claims import begin_move
+from placement_store.claims.claim import NewClaim
 from placement_store.schema import consumers
 
 #: What instances hold of their hosts, and what is shown of a host that nobody holds anything of.
@@ -87,7 +87,9 @@ class Moving:
         """Begin the move; the first provider is the destination's unless ``root`` is."""
         rooted = {} if root is None else {"root": root}
         wanted, move = self.new(claimed, **rooted, **(new or {})), self.move(**more)
-        answer = self.store.database.write(lambda connection: moves.begin(connection, wanted, move, self.store.names))
+        answer = self.store.database.write(
+            lambda connection: begin_move.begin(connection, wanted, move, self.store.names)
+        )
         self.claimed, self.claim_id, self.generation = claimed, answer.claim_id, answer.consumer_generation
         return answer
 

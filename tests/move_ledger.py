@@ -10,7 +10,7 @@ from move_builders import Moving
 from placement_builders import Store
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ListResourceProviders
 from moorage.model import Allocations
 from placement_store.schema import MAIN, allocations, changes, consumers, inventories, requests, tombstones

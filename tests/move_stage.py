@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from compute.guest_file import GuestFile
+from compute.fake.guest_file import GuestFile
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import ids
 from moorage.messages import (
@@ -27,8 +27,8 @@ from moorage.messages import (
     ShowInstance,
     ShowMigration,
 )
+from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Guest, Instance, Migration, RequestSpec
-from moorage.wire import Mutation, R
 from placement_store.schema import allocations, consumers, resource_providers
 
 SMALL = Flavor(vcpus=2, memory_mb=4096, root_gb=20)

@@ -7,9 +7,8 @@ from fake_cell import FakeCell
 from fake_placement import FakePlacement
 
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import ClaimState
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     ConsumerWritten,
     EvacuateInstance,
@@ -23,8 +22,9 @@ from moorage.messages import (
     ResizeInstance,
     ShowMigration,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import Consumer, Flavor, Migration, ProviderAmounts, ResourceProvider
-from moorage.wire import Message, R
+from moorage.model.inspection import ClaimState
 
 LARGE = Flavor(vcpus=4, memory_mb=4096)
 

@@ -14,14 +14,14 @@ from operation_basis import KEEPING
 from oslo_config import cfg
 
 from compute.driver import GuestOrder, GuestSpec
-from compute.fake import FakeDriver
-from compute.fake_behaviour import Behaviour
-from compute.guest_file import Action
+from compute.fake.behaviour import Behaviour
+from compute.fake.driver import FakeDriver
+from compute.fake.guest_file import Action
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
 from harness.cloud import Cloud, Plan
 from moorage import context, errors, failpoints
-from moorage.service import Service
+from moorage.service.process import Service
 
 NEVER = 3600.0
 

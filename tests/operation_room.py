@@ -11,7 +11,7 @@ from sqlalchemy import or_, select
 
 from harness.cloud import wait_until
 from moorage import errors, ids
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import (
     BuildInstances,
     CreateResourceProvider,
@@ -29,6 +29,7 @@ from moorage.messages import (
     SetInventories,
     ShowInstance,
 )
+from moorage.messages.wire import Message, Mutation, R
 from moorage.model import (
     ConsumerAllocations,
     Flavor,
@@ -39,7 +40,6 @@ from moorage.model import (
     RequestSpec,
     ResourceGroup,
 )
-from moorage.wire import Message, Mutation, R
 from placement_store.schema import allocations, consumers, resource_classes, resource_providers
 
 SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)

@@ -8,8 +8,9 @@ from typing import Any
 import migrated
 import pytest
 
-from moorage import ids, options
-from moorage.shell import main
+from moorage import ids
+from moorage.cli.shell import main
+from moorage.config import options
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
 

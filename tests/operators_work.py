@@ -59,6 +59,7 @@ from moorage.messages import (
     SyncHostAggregates,
     UpdateResourceProvider,
 )
+from moorage.messages.wire import Message
 from moorage.model import (
     ConsumerAllocations,
     EndedAttempt,
@@ -68,7 +69,6 @@ from moorage.model import (
     ReshapedInventories,
     ServerGroup,
 )
-from moorage.wire import Message
 
 #: What operators ask for without naming anything.
 READS: tuple[Message[Any], ...] = (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, select
 
-from moorage.database import Database
+from moorage.db.database import Database
 
 #: Seconds: what MariaDB waits, and what a writer waits for a lock. Whole ones are what MariaDB knows.
 IDLE, LOCK_WAIT = 3.0, 1.0

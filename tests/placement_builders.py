@@ -8,8 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 
 from moorage import errors, ids
-from moorage.database import Database
-from moorage.inspection import ClaimState, StoreAudit
+from moorage.db.database import Database
 from moorage.messages import (
     AcceptClaim,
     Claimed,
@@ -26,15 +25,17 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import AllocationRequest, Consumer, ConsumerAllocations, Inventory, ProviderAmounts, ResourceProvider
-from moorage.requests import StoredRequests
-from placement_store import audit, claims
-from placement_store.claims import NewClaim
-from placement_store.endpoint import PlacementEndpoint
-from placement_store.inspection import InspectionEndpoint
-from placement_store.name_endpoint import NameEndpoint
-from placement_store.names import ResourceClassNames
-from placement_store.provider_endpoint import ProviderEndpoint
+from moorage.model.inspection import ClaimState, StoreAudit
+from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import claim as claims
+from placement_store.claims.claim import NewClaim
+from placement_store.db.names import ResourceClassNames
+from placement_store.endpoints.allocations import PlacementEndpoint
+from placement_store.endpoints.names import NameEndpoint
+from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.providers import ProviderEndpoint
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
+from placement_store.upkeep import audit
 
 Amounts = Mapping[str, Mapping[str, int]]
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from scheduler_builders import host_row, picture, spec
 
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import Flavor, Image, RequestSpec
 from moorage.plugin import Filter, Weigher
-from scheduler.plugins import load_filters, load_weighers
-from scheduler.view import Snapshot
+from scheduler.plugins.loading import load_filters, load_weighers
+from scheduler.view.snapshot import Snapshot
 
 
 def hosts(*described: Mapping[str, Any]) -> Snapshot:

@@ -15,11 +15,11 @@ from oslo_config import cfg
 from scheduler_builders import CELLS, host_row, picture, spec
 from scheduler_trees import providers_of_hosts
 
-from moorage import options
+from moorage.config import options
 from moorage.ids import derived
 from moorage.model import Destination, Flavor, Image, ServerGroup
-from placement_store.groups import OccupiedRoot
-from scheduler.view import Snapshot
+from placement_store.server_groups.rows import OccupiedRoot
+from scheduler.view.snapshot import Snapshot
 
 GROUP = derived("tests", "group", 1)
 INSTANCES = [derived("tests", "instance", number) for number in range(3)]

@@ -8,7 +8,6 @@ import pytest
 from operation_room import Room
 
 from moorage import context, errors, ids
-from moorage.inspection import OperationState
 from moorage.messages import (
     AttachResource,
     DeleteInstance,
@@ -19,6 +18,7 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
+from moorage.model.inspection import OperationState
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
 #: Of the fake driver: each NIC has room for one port, and for a small one beside it.

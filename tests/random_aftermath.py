@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from operation_cloud import TroublesomeCloud
 from operation_room import until_answered
 
-from compute.guest_file import GuestFile
+from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
-from moorage import audit, errors, ids
-from moorage.audit_command import examine
-from moorage.looking import Look
+from moorage import errors, ids
+from moorage.cli import audit
+from moorage.cli.audit_collector import Look
+from moorage.cli.audit_command import examine
+from moorage.cli.clients import Reach
 from moorage.messages import (
     AuditStore,
     DeleteInstance,
@@ -24,7 +26,6 @@ from moorage.messages import (
     SetHost,
 )
 from moorage.model import Flavor, HostState, Instance, Resources
-from moorage.reach import Reach
 
 _SECONDS = 240.0
 

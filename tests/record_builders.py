@@ -6,12 +6,12 @@ from pathlib import Path
 import migrated
 import pytest
 
-from conductor.cell_records import CellRecords, NewInstance
-from conductor.operations import Operations
+from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, NewOperation, Nothing, Operation
 from conductor.schema import CELL, CONDUCTOR
-from conductor.steps import BUILD, NewOperation, Nothing, Operation
 from moorage import ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import InstanceBuild
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
 

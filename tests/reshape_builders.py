@@ -18,7 +18,7 @@ from moorage.model import (
     ReshapedInventories,
     ReshapePlan,
 )
-from placement_store.reshape_endpoint import ReshapeEndpoint
+from placement_store.endpoints.reshapes import ReshapeEndpoint
 from placement_store.schema import METADATA, changes, requests
 
 #: From where, how much, to where.

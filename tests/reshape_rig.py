@@ -14,7 +14,7 @@ from placement_builders import Store
 from sqlalchemy import Connection, Row, create_engine, select
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from placement_store.schema import allocations, consumers, inventories
 
 #: What each process holds at most: the oldest goes when a new one comes.

@@ -15,10 +15,10 @@ from moorage.ids import derived
 from moorage.messages import SelectDestinations
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec
 from moorage.plugin import HostInventory
-from scheduler.funnel import Funnel
-from scheduler.hosts import HostRow
-from scheduler.picture import Picture, Provider
-from scheduler.plugins import Named, Weighted
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named, Weighted
+from scheduler.registry.hosts import HostRow
+from scheduler.view.host_cache import Picture, Provider
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.ram import RamWeigher

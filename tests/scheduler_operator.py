@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from scheduler_rig import Rig
 
-from moorage import ids, options
-from moorage.shell import main
+from moorage import ids
+from moorage.cli.shell import main
+from moorage.config import options
 from scheduler.service import SchedulerService
 
 

@@ -11,9 +11,8 @@ from placement_builders import Endpoint
 from scheduler_builders import CELLS, funnel
 from worded_requests import loaded
 
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.ids import derived
-from moorage.inspection import StoreAudit
 from moorage.messages import (
     DeleteAllocations,
     GetResourceProvider,
@@ -23,21 +22,22 @@ from moorage.messages import (
     SetInventories,
 )
 from moorage.model import ConsumerAllocations, HostReport, Inventory, ProviderAmounts, ProviderReport
-from moorage.requests import StoredRequests
+from moorage.model.inspection import StoreAudit
+from moorage.service.stored_requests import StoredRequests
 from placement_store import cells
-from placement_store.audit import report as audit_report
-from placement_store.names import ResourceClassNames
+from placement_store.db.names import ResourceClassNames
 from placement_store.schema import MAIN, requests
-from scheduler.aggregate_reader import AggregateReader
-from scheduler.destinations import Destinations
-from scheduler.explaining import Explaining
-from scheduler.faults import Ledger
-from scheduler.follow import Follower
-from scheduler.funnel import Funnel
-from scheduler.narrowing import Narrowing
-from scheduler.picture import Picture
-from scheduler.planning import Planner
+from placement_store.upkeep.audit import report as audit_report
+from scheduler.decide.destinations import Destinations
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.planner import Planner
+from scheduler.decide.plugin_failures import Ledger
+from scheduler.decide.request_filters import Narrowing
+from scheduler.endpoints.explain import Explaining
+from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 
 def node_uuid(number: int) -> str:

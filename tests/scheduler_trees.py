@@ -15,7 +15,7 @@ from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import HostInventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
-from scheduler.picture import Picture, Provider
+from scheduler.view.host_cache import Picture, Provider
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
 AGGREGATES = [derived("tests", "aggregate", number) for number in range(3)]

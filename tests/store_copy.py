@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from moorage.database import Database
+from moorage.db.database import Database
 
 Copy = bytes
 

@@ -45,7 +45,7 @@ from moorage.model import (
     ProviderReport,
     ReshapedInventories,
 )
-from placement_store.claims import NewClaim
+from placement_store.claims.claim import NewClaim
 
 # Few of each, so that messages meet.
 PROVIDERS = [ids.derived("provider", number) for number in range(6)]

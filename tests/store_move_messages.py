@@ -20,7 +20,7 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import AllocationRequest, Move
-from placement_store.claims import NewClaim
+from placement_store.claims.claim import NewClaim
 
 #: Who moves: nobody else claims for them, and they are seldom deleted.
 MOVERS = [ids.derived("mover", number) for number in range(4)]

@@ -5,11 +5,11 @@ from typing import Any
 
 from scheduler_builders import spec
 
-from moorage import options
+from moorage.config import options
 from moorage.ids import derived
 from moorage.model import Flavor, Image, RequestSpec, ResourceGroup
 from moorage.plugin import Aggregate, Cloud, RequestFilter
-from scheduler.plugins import Named, load_request_filters
+from scheduler.plugins.loading import Named, load_request_filters
 
 AGGREGATES = [derived("tests", "host-aggregate", number) for number in range(3)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from oslo_config import cfg
 
-from compute.fake_behaviour import chance
+from compute.fake.behaviour import chance
 from moorage import errors
 from moorage.model import Name
 

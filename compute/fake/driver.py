@@ -30,11 +30,11 @@ from urllib.parse import quote
 from oslo_config import cfg
 
 from compute.driver import Driver, GuestOrder, GuestSpec
-from compute.fake_attributes import FakeAttributes
-from compute.fake_behaviour import Behaviour, chosen, chosen_for_order
-from compute.fake_layout import FakeLayout
-from compute.fake_time import Timeline, Work
-from compute.guest_file import Action, GuestFile
+from compute.fake.attributes import FakeAttributes
+from compute.fake.behaviour import Behaviour, chosen, chosen_for_order
+from compute.fake.guest_file import Action, GuestFile
+from compute.fake.layout import FakeLayout
+from compute.fake.timing import Timeline, Work
 from compute.provider_tree import ProviderTree
 from moorage import errors, ids
 from moorage.model import VCPU, Guest, HostReport, Image

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from compute import guest_schema
 from compute.driver import GuestOrder
+from compute.fake import guest_schema
 from moorage import errors
 from moorage.model import Guest
 

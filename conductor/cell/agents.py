@@ -4,14 +4,14 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
-from conductor.bulkheads import Bulkheads, Silent, worker_share
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_hosts import CellHosts
-from conductor.steps import Backoff, Operation
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.engine.bulkheads import Bulkheads, Silent, worker_share
+from conductor.engine.steps import Backoff, Operation
 from moorage import context, errors
-from moorage.bus import Bus
+from moorage.bus.bus import Bus
 from moorage.messages import BuildOnHost, DestroyOnHost, RebuildOnHost, StartOnHost, StopOnHost
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 R = TypeVar("R")
 

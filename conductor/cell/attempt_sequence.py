@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from conductor import cell_migrations as migration_states
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_migrations import SELF_CONFIRMING, MigrationRecord, MigrationRecords
-from conductor.cell_payloads import Fate, GivingBack, Releasing, Swapping
-from conductor.cell_records import (
+from conductor.cell.payloads import Fate, GivingBack, Releasing, Swapping
+from conductor.cell.records import migrations as migration_states
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.cell.records.instances import (
     ACTIVE,
     BUILDING,
     ERROR,
@@ -20,8 +20,8 @@ from conductor.cell_records import (
     CellInstance,
     CellRecords,
 )
-from conductor.failed_builds import FailedBuilds
-from conductor.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
+from conductor.cell.records.migrations import SELF_CONFIRMING, MigrationRecord, MigrationRecords
+from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
 from moorage.model import RequestSpec, Selection
 
 LOG = logging.getLogger(__name__)

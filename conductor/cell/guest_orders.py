@@ -4,9 +4,9 @@ import logging
 
 from oslo_config import cfg
 
-from conductor.cell_agents import CellAgents, GuestOrder
-from conductor.cell_attempts import AttemptRecord
-from conductor.steps import Operation
+from conductor.cell.agents import CellAgents, GuestOrder
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.engine.steps import Operation
 from moorage import context, errors
 
 LOG = logging.getLogger(__name__)

@@ -6,16 +6,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import attached
-from conductor.cell_attempts import ACTIVE as STANDING
-from conductor.cell_attempts import HELD, AttemptRecord
-from conductor.cell_migrations import MigrationRecord, MigrationRecords
-from conductor.cell_payloads import Cleaning
-from conductor.cell_records import ACTIVE, DELETED, ERROR, MOVED, MOVING, SHELVED, CellInstance, CellRecords
-from conductor.operations import Operations, PendingOperation
-from conductor.steps import CLEAN, CONFIRM, MOVE, REVERT
-from moorage.bus import serves
-from moorage.database import Database
+from conductor.cell import attached_groups
+from conductor.cell.payloads import Cleaning
+from conductor.cell.records.attempts import ACTIVE as STANDING
+from conductor.cell.records.attempts import HELD, AttemptRecord
+from conductor.cell.records.instances import ACTIVE, DELETED, ERROR, MOVED, MOVING, SHELVED, CellInstance, CellRecords
+from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
+from conductor.engine.operations import Operations, PendingOperation
+from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
 
@@ -208,7 +208,7 @@ def _hold(
         project_id=instance.spec.project_id,
         user_id=instance.spec.user_id,
         group=instance.spec.server_group,
-        isolated=attached.isolated_groups(instance.spec, selection.allocation_request),
+        isolated=attached_groups.isolated_groups(instance.spec, selection.allocation_request),
         owner=_OWNER,
     )
     return [msgspec.structs.replace(hold, **other)]

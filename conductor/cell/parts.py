@@ -2,46 +2,46 @@
 
 from oslo_config import cfg
 
-from conductor.acknowledging import Peer
-from conductor.cell_agents import CellAgents
-from conductor.cell_builds import CellBuilds
-from conductor.cell_claims import CellClaims
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_courses import Courses
-from conductor.cell_deletes import CellDeletes
-from conductor.cell_fall_back import FallBack
-from conductor.cell_gates import CellGates
-from conductor.cell_give_back import GiveBack
-from conductor.cell_guests import CellGuests
-from conductor.cell_heals import CellHeals, HealOrders
-from conductor.cell_holds import CellHolds
-from conductor.cell_hosts import CellHosts
-from conductor.cell_inspection import CellInspection
-from conductor.cell_migrations import MigrationRecords
-from conductor.cell_move_ends import CellMoveEnds
-from conductor.cell_moves import CellMoves
-from conductor.cell_orders import CellOrders
-from conductor.cell_providers import CellProviders
-from conductor.cell_rebuilds import CellRebuilds, RebuildOrders
-from conductor.cell_records import CellRecords
-from conductor.cell_requests import CellRequests
-from conductor.cell_resource_orders import ResourceOrders
-from conductor.cell_resources import CellResources
-from conductor.cell_returns import CellReturns
-from conductor.cell_shelf_orders import ShelfOrders
-from conductor.cell_shelves import CellShelves
-from conductor.cell_stops import CellStops
-from conductor.declared_down import DeclaredDown
-from conductor.disowned import DisownedClaims
-from conductor.operation_states import OperationStates
-from conductor.operations import Operations
-from conductor.policy_writes import PolicyWrites
+from conductor.cell.agents import CellAgents
+from conductor.cell.attempt_sequence import Courses
+from conductor.cell.endpoints.builds import CellOrders
+from conductor.cell.endpoints.claims import CellClaims
+from conductor.cell.endpoints.gates import CellGates
+from conductor.cell.endpoints.inspection import CellInspection
+from conductor.cell.endpoints.moves import CellMoves
+from conductor.cell.endpoints.providers import CellProviders
+from conductor.cell.endpoints.resources import ResourceOrders
+from conductor.cell.endpoints.returns import CellReturns
+from conductor.cell.endpoints.shelving import ShelfOrders
+from conductor.cell.guest_orders import CellGuests
+from conductor.cell.holds import CellHolds
+from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.records.instances import CellRecords
+from conductor.cell.records.migrations import MigrationRecords
+from conductor.cell.requests import CellRequests
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.delete import CellDeletes
+from conductor.cell.steps.end_move import CellMoveEnds
+from conductor.cell.steps.fall_back import FallBack
+from conductor.cell.steps.heal import CellHeals, HealOrders
+from conductor.cell.steps.rebuild import CellRebuilds, RebuildOrders
+from conductor.cell.steps.resources import CellResources
+from conductor.cell.steps.return_to_source import GiveBack
+from conductor.cell.steps.shelve import CellShelves
+from conductor.cell.steps.start import CellBuilds
+from conductor.cell.steps.stop import CellStops
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operation_list import OperationStates
+from conductor.engine.operations import Operations
+from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import Step
+from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_operations
-from conductor.steps import Step
-from conductor.worker import Worker
-from moorage.bus import Bus, Client
-from moorage.database import Database
-from moorage.requests import StoredRequests
+from moorage.bus.bus import Bus, Client
+from moorage.db.database import Database
+from moorage.service.stored_requests import StoredRequests
 
 
 class CellParts:

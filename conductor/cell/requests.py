@@ -7,14 +7,14 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import order_numbers
-from conductor.steps import Operation
-from conductor.worker import Worker
+from conductor.cell.records import order_numbers
+from conductor.engine.steps import Operation
+from conductor.engine.worker import Worker
 from moorage import context, errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages.basis import NumberedOrder
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
+from moorage.messages.wire import Mutation
+from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 #: What an order does in its transaction; it puts the operations that it has begun or moved into the list.

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from conductor import attached
-from conductor.acknowledging import Peer
+from conductor.cell import attached_groups
+from conductor.engine.acknowledgements import Peer
 from moorage import errors
 from moorage.messages import ListAllocationCandidates, ListProviderTrees
 from moorage.model import (
@@ -56,14 +56,14 @@ class ReshapedAlternates:
         if not trees or not gone:
             return None
         moved = list(_moved(claimed, gone))
-        alone = attached.is_isolated(spec)
-        kept = attached.without_pairs(claimed, gone)
-        taken = attached.suffixed_providers(claimed) & kept.keys() if alone else set()
+        alone = attached_groups.is_isolated(spec)
+        kept = attached_groups.without_pairs(claimed, gone)
+        taken = attached_groups.suffixed_providers(claimed) & kept.keys() if alone else set()
         for way in self._ways(moved, selection.compute_node_uuid, alone):
             places = {number: way.mappings[f"_{number}"][0] for number in range(len(moved))}
             if not any(one.of_a_group and places[number] in taken for number, one in enumerate(moved)):
                 return AllocationRequest(
-                    allocations=attached.together(kept, way.allocations),
+                    allocations=attached_groups.together(kept, way.allocations),
                     mappings=_mappings(claimed, kept.keys(), moved, places),
                 )
         return None
@@ -83,12 +83,12 @@ class ReshapedAlternates:
             return ()
 
 
-def _moved(claimed: AllocationRequest, gone: set[attached.Pair]) -> Iterator[_Moved]:
+def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Iterator[_Moved]:
     """Yield what has moved: by provider where only suffixed groups are served there, else by class."""
     plain = set(claimed.mappings.get(UNSUFFIXED, ()))
     for uuid, part in sorted(claimed.allocations.items()):
         resources = {name: amount for name, amount in sorted(part.resources.items()) if (uuid, name) in gone}
-        if uuid in plain or uuid not in attached.suffixed_providers(claimed):
+        if uuid in plain or uuid not in attached_groups.suffixed_providers(claimed):
             yield from (_Moved(uuid, {name: amount}, of_a_group=False) for name, amount in resources.items())
         elif resources:
             yield _Moved(uuid, resources, of_a_group=True)

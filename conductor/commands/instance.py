@@ -9,11 +9,11 @@ import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from conductor.instance_timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
-from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait, instance_row
-from moorage import errors, ids, parts, request_words
-from moorage.amounts import amounts_of, in_words
-from moorage.commands import Configured, shown
+from conductor.commands.order import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait, instance_row
+from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
+from moorage import errors, ids
+from moorage.cli import lists, request_arguments
+from moorage.cli.command import Configured, shown
 from moorage.messages import (
     MAX_INSTANCES,
     BuildInstances,
@@ -26,6 +26,7 @@ from moorage.messages import (
     ShowInstance,
 )
 from moorage.model import Instance, ServerGroup
+from moorage.model.amounts import amounts_of, in_words
 
 
 class InstanceBuild(Ordering):
@@ -41,7 +42,7 @@ class InstanceBuild(Ordering):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        request_words.add_words(parser, size_required=True)
+        request_arguments.add_words(parser, size_required=True)
         parser.add_argument("--host", metavar="NAME", help="on this host and no other")
         add_request_id(parser)
         add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")
@@ -55,7 +56,7 @@ class InstanceBuild(Ordering):
         request_id = self.named(parsed_args)
         uuids = tuple(ids.derived(request_id, "instance", number) for number in range(count))
         spec = msgspec.structs.replace(
-            request_words.request_spec(parsed_args),
+            request_arguments.request_spec(parsed_args),
             server_group=self._group(parsed_args.server_group),
             force_hosts=() if parsed_args.host is None else (parsed_args.host,),
         )
@@ -80,7 +81,7 @@ class InstanceList(Configured, Lister):
         """Ask the super conductor."""
         message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted)
         return INSTANCE_COLUMNS, [
-            instance_row(instance) for instance in parts.instances(self.client("conductor"), message)
+            instance_row(instance) for instance in lists.instances(self.client("conductor"), message)
         ]
 
 

@@ -7,9 +7,10 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from conductor.instance_timeline import attempt_in_words, explained, moment
-from moorage import errors, parts
-from moorage.commands import Configured, shown
+from conductor.commands.timeline import attempt_in_words, explained, moment
+from moorage import errors
+from moorage.cli import lists
+from moorage.cli.command import Configured, shown
 from moorage.messages import ListClaims, ListMigrations, ShowMigration
 from moorage.model import Migration
 
@@ -29,7 +30,7 @@ class MigrationList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the super conductor."""
         message = ListMigrations(instance_uuid=parsed_args.instance, ended=parsed_args.all)
-        return MIGRATION_COLUMNS, [migration_row(one) for one in parts.migrations(self.client("conductor"), message)]
+        return MIGRATION_COLUMNS, [migration_row(one) for one in lists.migrations(self.client("conductor"), message)]
 
 
 class MigrationShow(Configured, ShowOne):

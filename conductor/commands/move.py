@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from conductor.migration_commands import MIGRATION_COLUMNS, migration_row
-from conductor.ordering import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait
-from moorage import errors, ids, request_words
+from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
+from conductor.commands.order import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait
+from moorage import errors, ids
+from moorage.cli import request_arguments
 from moorage.messages import (
     AbortMigration,
     ConfirmMigration,
@@ -25,8 +26,8 @@ from moorage.messages import (
     ShowMigration,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Flavor, Image, Migration
-from moorage.wire import Mutation
 
 Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 
@@ -129,7 +130,7 @@ class InstanceResize(_Moving):
         add("--root-gb", type=int, metavar="GIB", help="the root disk")
         add("--ephemeral-gb", type=int, metavar="GIB", help="the ephemeral disk")
         add("--swap-mb", type=int, metavar="MIB", help="the swap")
-        request_words.add_pairs(parser, "--extra-spec", "an extra spec of the flavor")
+        request_arguments.add_pairs(parser, "--extra-spec", "an extra spec of the flavor")
         unset = "an extra spec that the flavor has no longer; may be given more than once"
         add("--unset-extra-spec", action="append", default=[], metavar="KEY", help=unset)
         return parser

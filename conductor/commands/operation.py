@@ -7,10 +7,10 @@ from typing import Any
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import parts
-from moorage.commands import Configured, shown
-from moorage.inspection import OperationState
+from moorage.cli import lists
+from moorage.cli.command import Configured, shown
 from moorage.messages import ListOperations, ShowOperation
+from moorage.model.inspection import OperationState
 
 _COLUMNS = ("uuid", "kind", "subject", "step", "state", "tries", "owner", "age", "idle", "reason")
 
@@ -32,7 +32,7 @@ class OperationList(Configured, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask the super conductor."""
         message = ListOperations(ended=parsed_args.all, instance_uuid=parsed_args.instance)
-        return _COLUMNS, [_row(state) for state in parts.operations(self.client("conductor"), message)]
+        return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message)]
 
 
 class OperationShow(Configured, ShowOne):

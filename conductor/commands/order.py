@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 import msgspec
 from cliff.lister import Lister
 
-from conductor.waiting import wait_for
+from conductor.commands.waiting import wait_for
 from moorage import errors, ids
-from moorage.commands import Configured, shown
+from moorage.cli.command import Configured, shown
 from moorage.messages import ShowInstance
 from moorage.messages.basis import OrderAfter
 from moorage.messages.conductor import EndOfMigration
+from moorage.messages.wire import Mutation
 from moorage.model import Instance
-from moorage.wire import Mutation
 
 LOG = logging.getLogger(__name__)
 

@@ -4,12 +4,13 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from conductor.ordering import Ordering, add_request_id, add_wait_timeout
-from moorage import group_options, ids
-from moorage.commands import shown
-from moorage.inspection import OperationState
+from conductor.commands.order import Ordering, add_request_id, add_wait_timeout
+from moorage import ids
+from moorage.cli import group_options
+from moorage.cli.command import shown
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
-from moorage.wire import Mutation
+from moorage.messages.wire import Mutation
+from moorage.model.inspection import OperationState
 
 _COLUMNS = ("instance", "group", "operation", "state", "reason")
 

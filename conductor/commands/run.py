@@ -4,8 +4,9 @@ import argparse
 import socket
 
 from conductor.service import CellConductor, SuperConductor
-from moorage import logs, service
-from moorage.commands import Configured
+from moorage import logs
+from moorage.cli.command import Configured
+from moorage.service import process
 
 
 class Conductor(Configured):
@@ -28,5 +29,5 @@ class Conductor(Configured):
         """Serve until a signal comes."""
         cell, name = parsed_args.cell, parsed_args.name
         logs.setup(self.conf, f"conductor.{name}" if cell is None else f"conductor.{cell}.{name}")
-        service.run(SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell))
+        process.run(SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell))
         return 0

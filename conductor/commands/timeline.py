@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from moorage.inspection import ClaimState
 from moorage.model import Attempt, Explanation, Instance
+from moorage.model.inspection import ClaimState
 
 #: What is said of an instance that no claim places.
 NOTHING = "nothing"

@@ -5,9 +5,9 @@ import threading
 from typing import TypeVar
 
 from moorage import context, errors, ids
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
-from moorage.wire import Message, Mutation
+from moorage.messages.wire import Message, Mutation
 
 LOG = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Peer:
         self._acknowledgements = acknowledgements
 
     def call(self, message: Message[R]) -> R:
-        """Send a message and return its answer; see :meth:`moorage.bus.Client.call`."""
+        """Send a message and return its answer; see :meth:`moorage.bus.bus.Client.call`."""
         answer = self._client.call(message)
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)

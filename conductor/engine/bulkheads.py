@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from oslo_config import cfg
 
-from conductor.steps import Backoff
+from conductor.engine.steps import Backoff
 from moorage import errors
 
 LOG = logging.getLogger(__name__)

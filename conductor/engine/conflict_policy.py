@@ -1,6 +1,6 @@
 """What is done when others have written to a consumer between our reading of it and our writing."""
 
-from conductor.steps import Backoff
+from conductor.engine.steps import Backoff
 from moorage import errors
 
 FAIL = "fail"

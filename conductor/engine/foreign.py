@@ -1,7 +1,7 @@
 """What becomes of what others have put on an instance that gives up what it holds: as it is recorded and shown."""
 
-from moorage.amounts import amounts_of, in_words
 from moorage.model import Allocations
+from moorage.model.amounts import amounts_of, in_words
 
 
 def told(extras: Allocations, *, stay: bool) -> str | None:

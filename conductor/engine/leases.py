@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select, tuple_
 
-from conductor.steps import PENDING, Operation
+from conductor.engine.steps import PENDING, Operation
 from moorage import ids
-from moorage.columns import now
-from moorage.database import Database
+from moorage.db.columns import now
+from moorage.db.database import Database
 
 #: Seconds after which this conductor takes an operation of its own that it has not in hand: its order or its last step
 #: was committed and the connection lost before that was known. Longer than from a commit to the worker's queue.

@@ -5,9 +5,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, or_, select
 
-from conductor.steps import PENDING
-from moorage.columns import now
-from moorage.inspection import OperationState
+from conductor.engine.steps import PENDING
+from moorage.db.columns import now
+from moorage.model.inspection import OperationState
 
 #: The most that one answer holds that is no part; of more the newest. Arbitrary: less than a message takes.
 _MOST = 5000

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Table, select
 
-from conductor.leases import Leases, found
-from conductor.steps import (
+from conductor.engine.leases import Leases, found
+from conductor.engine.steps import (
     DONE,
     FAILED,
     PENDING,
@@ -23,8 +23,8 @@ from conductor.steps import (
     Superseded,
     Wait,
 )
-from moorage.columns import now
-from moorage.database import Database
+from moorage.db.columns import now
+from moorage.db.database import Database
 
 
 @dataclass(frozen=True, slots=True)

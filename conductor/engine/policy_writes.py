@@ -7,13 +7,13 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import conflict_policy
-from conductor.acknowledging import Peer
-from conductor.cell_payloads import Deleting, Ending, GivingBack, Relied
-from conductor.steps import MOVE, Next, Operation, Outcome, Record, Wait
+from conductor.cell.payloads import Deleting, Ending, GivingBack, Relied
+from conductor.engine import conflict_policy
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.steps import MOVE, Next, Operation, Outcome, Record, Wait
 from moorage import errors
 from moorage.messages import GetAllocations
-from moorage.wire import Mutation, R
+from moorage.messages.wire import Mutation, R
 
 P = TypeVar("P", Ending, GivingBack, Deleting, Relied)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from conductor import cell_records
+from conductor.cell.records import instances as cell_records
 from moorage import errors
 from moorage.model import MoveKind
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from moorage.columns import now
+from moorage.db.columns import now
 
 
 class DisownedClaims:

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from conductor import bulkheads
-from conductor.acknowledging import Acknowledgements
-from conductor.bulkheads import Bulkheads, Postponed
-from conductor.operations import Operations
-from conductor.steps import Again, Operation, Record, Step, Superseded
+from conductor.engine import bulkheads
+from conductor.engine.acknowledgements import Acknowledgements
+from conductor.engine.bulkheads import Bulkheads, Postponed
+from conductor.engine.operations import Operations
+from conductor.engine.steps import Again, Operation, Record, Step, Superseded
 from moorage import context, errors, failpoints
-from moorage.service import Periodic
+from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
-from conductor.bulkheads import Bulkheads, Silent, worker_share
-from conductor.steps import Backoff
+from conductor.engine.bulkheads import Bulkheads, Silent, worker_share
+from conductor.engine.steps import Backoff
 from moorage import errors
-from moorage.bus import Bus
+from moorage.bus.bus import Bus
 from moorage.messages import ListCells
+from moorage.messages.wire import Message
 from moorage.model import Cell
-from moorage.wire import Message
 
 LOG = logging.getLogger(__name__)
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
-from conductor import super_migrations
-from conductor.cells import Cells
+from conductor.engine.steps import PENDING
 from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
-from conductor.steps import PENDING
-from conductor.super_records import DELETED, DELETING
+from conductor.super.cell_clients import Cells
+from conductor.super.records import migrations as super_migrations
+from conductor.super.records.instances import DELETED, DELETING
 from moorage import errors
-from moorage.columns import now
-from moorage.database import Database
+from moorage.db.columns import now
+from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ShowInCell
 
 LOG = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from conductor.acknowledging import Peer
+from conductor.engine.acknowledgements import Peer
 from moorage import errors
 from moorage.messages import GetAllocations, GetResourceProvider
 from moorage.model import Destination, RequestSpec

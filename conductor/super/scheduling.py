@@ -14,9 +14,10 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import conflict_policy, super_records
-from conductor.acknowledging import Peer
-from conductor.steps import Again, Backoff, Next, Operation, Outcome, Record, Step
+from conductor.engine import conflict_policy
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.steps import Again, Backoff, Next, Operation, Outcome, Record, Step
+from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.messages import GetAllocations, SelectDestinations
 from moorage.model import Consumer, Generation, Move, RequestSpec, Selection, Value

@@ -7,7 +7,7 @@ from typing import Literal
 from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider
 from placement_store.candidates.tree import SHARES
-from placement_store.providers import InventoryRow
+from placement_store.providers.rows import InventoryRow
 
 _FLAVOR = ResourceGroup(resources={"VCPU": 4, "MEMORY_MB": 4096})
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice, product
 from statistics import median
 
-from harness.candidate_shapes import Shape, shapes
+from harness.bench.candidate_shapes import Shape, shapes
 from moorage.model import UNSUFFIXED
 from placement_store.candidates import HostTree, search
 

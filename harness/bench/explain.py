@@ -11,8 +11,9 @@ from statistics import median
 
 from msgspec import structs
 
-from moorage import errors, ids, options
-from moorage.database import Database
+from moorage import errors, ids
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import ReportHosts, ReportProviders, SelectDestinations
 from moorage.model import (
     DISK_GB,
@@ -24,21 +25,21 @@ from moorage.model import (
     ProviderReport,
     RequestSpec,
 )
-from moorage.requests import StoredRequests
+from moorage.service.stored_requests import StoredRequests
 from placement_store import cells
-from placement_store import reports as provider_reports
-from placement_store.names import ResourceClassNames
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import report as provider_reports
 from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
-from scheduler import reports
-from scheduler.destinations import Destinations
-from scheduler.follow import Follower
-from scheduler.funnel import Funnel
-from scheduler.picture import Picture
-from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.plugin_lists import enabled
-from scheduler.plugins import load_filters, load_weighers
-from scheduler.serving import Refusals
+from scheduler.decide.destinations import Destinations
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import Refusals
+from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.plugins.lists import enabled
+from scheduler.plugins.loading import load_filters, load_weighers
+from scheduler.registry import reports
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 #: As large as no host is.
 _TOO_LARGE = 2**30

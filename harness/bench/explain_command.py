@@ -7,8 +7,8 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from harness import bench_explain
-from moorage.commands import Configured, shown
+from harness.bench import explain
+from moorage.cli.command import Configured, shown
 
 
 def _number(text: str) -> int:
@@ -33,6 +33,6 @@ class BenchExplain(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
-        measured = bench_explain.measure(arguments.hosts, arguments.repeat)
-        columns = [field.name for field in fields(bench_explain.Figures)]
+        measured = explain.measure(arguments.hosts, arguments.repeat)
+        columns = [field.name for field in fields(explain.Figures)]
         return columns, [shown(asdict(figures).values()) for figures in measured]

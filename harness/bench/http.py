@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
-from placement_store import names, reports
-from placement_store.names import ResourceClassNames
+from placement_store.db import names
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import report
 from placement_store.schema import MAIN
 
 #: How many candidates are asked for.
@@ -95,7 +96,7 @@ def _fill(database_url: str, providers: int) -> list[str]:
             part = uuids[start : start + _REPORTED_AT_ONCE]
             described = tuple(ProviderReport(uuid=uuid, name=f"bench-{uuid}", inventories=held) for uuid in part)
             message = ReportProviders(request_id=ids.fresh(), providers=described)
-            database.write(lambda connection, message=message: reports.report(connection, message, known))  # type: ignore[misc]
+            database.write(lambda connection, message=message: report.report(connection, message, known))  # type: ignore[misc]
         return uuids
     finally:
         database.close()
@@ -108,7 +109,7 @@ def _served(database_url: str, workers: int) -> Iterator[int]:
         port: int = listening.getsockname()[1]
     words = ["placement-api", "--host", _HOST, "--port", str(port), "--auth-strategy", "noauth2"]
     words += ["--database-url", database_url, "--workers", str(workers)]
-    server = subprocess.Popen([sys.executable, "-m", "moorage.shell", *words], stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, "-m", "moorage.cli.shell", *words], stderr=subprocess.DEVNULL)
     try:
         _await(server, port)
         yield port

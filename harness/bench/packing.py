@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from harness.packing_workload import MIXES, Floats, Stream, stream
+from harness.bench.packing_workload import MIXES, Floats, Stream, stream
 
 #: Virtual CPUs and MiB of a host, and how many of eight hosts are such ones.
 _KINDS = ((64, 256 * 1024, 4), (64, 512 * 1024, 2), (32, 128 * 1024, 2))

@@ -7,8 +7,8 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from harness import bench_packing
-from moorage.commands import Configured, shown
+from harness.bench import packing
+from moorage.cli.command import Configured, shown
 
 
 def _count(text: str) -> int:
@@ -51,8 +51,8 @@ class BenchPacking(Configured, Lister):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Simulate, and return a row for each mix, load and formula."""
         loads = [percent / 100 for percent in arguments.load or (50.0, 75.0, 95.0)]
-        measured = bench_packing.measure(arguments.hosts, arguments.arrivals, loads, arguments.seeds)
-        columns = ["mix", "load_percent", "formula", *(field.name for field in fields(bench_packing.Outcome))]
+        measured = packing.measure(arguments.hosts, arguments.arrivals, loads, arguments.seeds)
+        columns = ["mix", "load_percent", "formula", *(field.name for field in fields(packing.Outcome))]
         rows = [asdict(figures) for figures in measured]
         return columns, [shown(_rounded(row[name]) for name in columns) for row in rows]
 

@@ -138,7 +138,7 @@ def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, time
     :raises BusUnavailable: it cannot be reached.
     """
     if url.transport == "inproc":
-        from moorage import inproc  # it stands on this module
+        from moorage.bus import inproc  # it stands on this module
 
         return inproc.takers(url, exchange, queue)
     if url.transport not in {"rabbit", "kombu"} or _has_tls(url):

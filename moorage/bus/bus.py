@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
-from moorage.broker import (
+from moorage.bus.broker import (
     CONNECTION_FAULTS,
     EXCHANGE,
     farewell,
@@ -34,11 +34,12 @@ from moorage.broker import (
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
-from moorage import context, errors, failpoints, logs, options
-from moorage.handlers import SECONDS_LEFT, Endpoint, handlers, plain_type, request_id_of, serves
-from moorage.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
-from moorage.rpc_server import ThreadedServer
-from moorage.wire import Message, R, decode, encode, prepare
+from moorage import context, errors, failpoints, logs
+from moorage.bus.handlers import SECONDS_LEFT, Endpoint, handlers, plain_type, request_id_of, serves
+from moorage.bus.rabbit import SERVER_PART, NotSentInTime, RabbitDriver
+from moorage.bus.rpc_server import ThreadedServer
+from moorage.config import options
+from moorage.messages.wire import Message, R, decode, encode, prepare
 
 __all__ = [
     "EXCHANGE",
@@ -59,7 +60,7 @@ _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
 #: How long a server that is told to stop waits for a broker that is away. Arbitrary: half of what a process has.
 _ANSWER_SECONDS = 5.0
-_HOUSEKEEPING = "moorage.bus"
+_HOUSEKEEPING = "moorage.bus.bus"
 
 # --- The serving side -----------------------------------------------------------------------------------------------
 

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging
 
 from moorage import context, errors, failpoints
-from moorage.wire import Message, Mutation, R, decode_strictly, encode
+from moorage.messages.wire import Message, Mutation, R, decode_strictly, encode
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging
@@ -24,7 +24,7 @@ from oslo_config import cfg
 from oslo_messaging._drivers import base
 from oslo_messaging._drivers import common as rpc_common
 
-from moorage.handlers import SECONDS_LEFT
+from moorage.bus.handlers import SECONDS_LEFT
 
 # How many messages wait for a server that has stopped before the oldest is dropped; RabbitMQ has no such bound, but
 # its memory is not ours. Arbitrary, and far more than any service leaves behind while it restarts.

@@ -15,7 +15,8 @@ from typing import Any
 import cachetools
 from oslo_config import cfg
 
-from moorage import broker, context  # first, because `broker` chooses the threading backend
+from moorage import context
+from moorage.bus import broker  # first, because `broker` chooses the threading backend
 
 # isort: split
 import oslo_messaging

@@ -5,13 +5,13 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from moorage import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 from oslo_messaging._drivers.base import PollStyleListenerAdapter
 from oslo_messaging.rpc.server import RPCServer
 
-from moorage.handlers import stamp
+from moorage.bus.handlers import stamp
 
 #: Seconds after which a message is taken though no thread is free. The thread that takes messages is also the one that
 #: tells the broker that this server lives, which a broker that hears nothing for a minute does not believe any more.

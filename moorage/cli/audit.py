@@ -7,10 +7,10 @@ what is found again some seconds later is (:func:`settled`).
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moorage import recorded_holds
-from moorage.amounts import amounts_of, in_words
-from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
+from moorage.cli import recorded_holds
 from moorage.model import HostState, Instance, InstanceHolds, RecordedHold
+from moorage.model.amounts import amounts_of, in_words
+from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
 #: Instances of these states hold nothing any more; one in error does as long as it has a guest that is wanted.

@@ -7,9 +7,11 @@ from typing import TypeVar
 from msgspec import structs
 from oslo_config import cfg
 
-from moorage import errors, parts
-from moorage.audit import Sight, unanswered, unexplained_residues
-from moorage.inspection import StoreAudit, StrangerGuest, ViewDrift
+from moorage import errors
+from moorage.cli import lists
+from moorage.cli.audit import Sight, unanswered, unexplained_residues
+from moorage.cli.clients import Reach
+from moorage.cli.services import up
 from moorage.messages import (
     AuditStore,
     CompareView,
@@ -21,8 +23,7 @@ from moorage.messages import (
     ListStrangersInCell,
 )
 from moorage.model import Cell, Instance, InstanceHolds
-from moorage.reach import Reach
-from moorage.services import up
+from moorage.model.inspection import StoreAudit, StrangerGuest, ViewDrift
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class Look:
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         recorded = self._recorded(store, cells)
-        hosts = self._ask("the hosts", lambda: parts.hosts(self._reach.topic("scheduler"), ListHosts()))
+        hosts = self._ask("the hosts", lambda: lists.hosts(self._reach.topic("scheduler"), ListHosts()))
         strangers = [stranger for cell in cells for stranger in self._strangers(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
@@ -114,7 +115,7 @@ class Look:
 
     def _instances(self, cells: dict[str, str]) -> list[Instance] | None:
         conductor = self._reach.topic("conductor")
-        instances = self._ask("the instances", lambda: parts.instances(conductor, ListInstances()))
+        instances = self._ask("the instances", lambda: lists.instances(conductor, ListInstances()))
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances
@@ -122,7 +123,7 @@ class Look:
     def _strangers(self, cell: Cell) -> list[StrangerGuest]:
         # The cell itself, since the super conductor's answer would not say which of the cells is missing in it.
         found = self._ask(
-            f"guests of {cell.name}", lambda: parts.strangers(self._reach.cell(cell), ListStrangersInCell())
+            f"guests of {cell.name}", lambda: lists.strangers(self._reach.cell(cell), ListStrangersInCell())
         )
         return found or []
 

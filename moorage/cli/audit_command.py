@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 from cliff.lister import Lister
 
-from moorage import audit, errors
-from moorage.audit import Finding, Sight
-from moorage.commands import Configured, positive, shown
-from moorage.healing import Healer
-from moorage.looking import Look
-from moorage.options import required
+from moorage import errors
+from moorage.cli import audit
+from moorage.cli.audit import Finding, Sight
+from moorage.cli.audit_collector import Look
+from moorage.cli.command import Configured, positive, shown
+from moorage.cli.healing import Healer
+from moorage.config.options import required
 
 LOG = logging.getLogger(__name__)
 

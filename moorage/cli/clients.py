@@ -13,9 +13,9 @@ from typing import TypeVar
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus import Bus, Client
+from moorage.bus.bus import Bus, Client
+from moorage.messages.wire import Message
 from moorage.model import Cell
-from moorage.wire import Message
 
 R = TypeVar("R")
 

@@ -9,12 +9,12 @@ from cliff.columns import FormattableColumn
 from cliff.command import Command
 from oslo_config import cfg
 
-from moorage import options
-from moorage.bus import Client
-from moorage.reach import Reach
+from moorage.bus.bus import Client
+from moorage.cli.clients import Reach
+from moorage.config import options
 
 if TYPE_CHECKING:
-    from moorage.shell import Shell
+    from moorage.cli.shell import Shell
 
 
 class Configured(Command):

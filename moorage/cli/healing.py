@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors, ids
-from moorage.audit import RESIDUE, Finding, Sight
-from moorage.inspection import Holder
-from moorage.looking import owning
+from moorage.cli.audit import RESIDUE, Finding, Sight
+from moorage.cli.audit_collector import owning
+from moorage.cli.clients import Reach
 from moorage.messages import (
     GetAllocations,
     HealConsumers,
@@ -19,7 +19,7 @@ from moorage.messages import (
     RecountInventories,
 )
 from moorage.model import Cell, InstanceHolds, SeenConsumer
-from moorage.reach import Reach
+from moorage.model.inspection import Holder
 
 LOG = logging.getLogger(__name__)
 

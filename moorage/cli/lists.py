@@ -6,7 +6,6 @@ from typing import Any, Protocol, TypeVar
 from msgspec import structs
 
 from moorage import errors
-from moorage.inspection import ClaimState, OperationState, StrangerGuest
 from moorage.messages import (
     MAX_INSTANCES,
     ListClaims,
@@ -23,8 +22,9 @@ from moorage.messages import (
     ListStrangersInCell,
     ServerGroupState,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import ConsumerHold, HostAggregate, HostState, Instance, Migration, ResourceProvider, Uuid
-from moorage.wire import Message, R
+from moorage.model.inspection import ClaimState, OperationState, StrangerGuest
 
 E = TypeVar("E")
 M = TypeVar("M", bound=Message[Any])

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from moorage.amounts import Amounts
 from moorage.model import RecordedHold
+from moorage.model.amounts import Amounts
 
 
 def shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:

@@ -3,7 +3,7 @@
 import argparse
 import getpass
 
-from moorage import group_options
+from moorage.cli import group_options
 from moorage.model import Flavor, Image, RequestSpec
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from moorage import errors, parts
-from moorage.commands import Configured, shown
-from moorage.inspection import ServiceState
+from moorage import errors
+from moorage.cli import lists
+from moorage.cli.command import Configured, shown
 from moorage.messages import ListCells, ListHosts, ListServices
 from moorage.model import HostState
+from moorage.model.inspection import ServiceState
 
 LOG = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class ServiceList(Configured, Lister):
         services = placement.call(ListServices())
         lines = reported(services, cells, silent_after)
         try:
-            hosts = parts.hosts(self.client("scheduler"), ListHosts())
+            hosts = lists.hosts(self.client("scheduler"), ListHosts())
             lines += agents(hosts, cells, silent_after)
         except errors.Unavailable as fault:
             LOG.warning("Agents are not listed: %s", fault)

@@ -14,7 +14,8 @@ from cliff.app import App
 from cliff.command import Command
 from cliff.commandmanager import CommandManager
 
-from moorage import failpoints, options
+from moorage import failpoints
+from moorage.config import options
 
 
 @functools.cache

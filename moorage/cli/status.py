@@ -11,16 +11,17 @@ from cliff.lister import Lister
 from oslo_config import cfg
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from moorage import errors, parts, services
-from moorage.broker import mask_url
-from moorage.commands import Configured, positive, shown
-from moorage.database import Database
-from moorage.inspection import PolicyState
+from moorage import errors
+from moorage.bus.broker import mask_url
+from moorage.cli import lists, services
+from moorage.cli.clients import Reach
+from moorage.cli.command import Configured, positive, shown
+from moorage.config.options import main_database, required
+from moorage.db.database import Database
+from moorage.db.schemas import Schema, known_schemas
 from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
-from moorage.options import main_database, required
-from moorage.reach import Reach
-from moorage.schemas import Schema, known_schemas
+from moorage.model.inspection import PolicyState
 
 #: Parts asked at the same time: those that are down shall not make the operator wait one after the other.
 _AT_ONCE = 8
@@ -126,7 +127,7 @@ class Status:
             return [*map(_service, known), *(line for name in schedulers for line in self._policy(name))]
 
         def agents() -> list[Line]:
-            hosts = parts.hosts(self._reach.topic("scheduler"), ListHosts())
+            hosts = lists.hosts(self._reach.topic("scheduler"), ListHosts())
             # What the operator has taken out of service may be silent.
             expected = [host for host in hosts if not host.disabled and not host.forced_down]
             return _agents(services.agents(expected, cells, silent_after))

@@ -8,14 +8,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from moorage import (
-    compute_options,
-    conductor_options,
-    errors,
-    placement_api_options,
-    scheduler_options,
-    unknown_options,
-)
+from moorage import errors
+from moorage.config import compute, conductor, placement_api, scheduler, unknown
 
 DEFAULT_FILE = Path("/etc/moorage/moorage.conf")
 #: How oslo.config names the file that a value is from, in words that are for its own developers.
@@ -127,12 +121,12 @@ GROUPS: Mapping[str, Sequence[cfg.Opt]] = {
     "database": _DATABASE,
     "rpc": _RPC,
     "service": _SERVICE,
-    "scheduler": scheduler_options.SCHEDULER,
+    "scheduler": scheduler.SCHEDULER,
     "placement": _PLACEMENT,
-    "conductor": conductor_options.CONDUCTOR,
-    "compute": compute_options.COMPUTE,
-    "fake_driver": compute_options.FAKE_DRIVER,
-    "placement_api": placement_api_options.PLACEMENT_API,
+    "conductor": conductor.CONDUCTOR,
+    "compute": compute.COMPUTE,
+    "fake_driver": compute.FAKE_DRIVER,
+    "placement_api": placement_api.PLACEMENT_API,
 }
 
 
@@ -143,7 +137,8 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 
 def set_library_defaults() -> None:
     """Have the sample configuration show our defaults of the libraries' options, and not their own."""
-    from moorage import bus, logs  # here, because the bus must choose its threading backend at its first import
+    from moorage import logs
+    from moorage.bus import bus  # here, because the bus must choose its threading backend at its first import
 
     logs.set_library_defaults()
     bus.set_library_defaults()
@@ -155,7 +150,8 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
     :raises ConfigurationError: a file cannot be read, has an option or section that nobody reads, or a value is not of
         its option's type.
     """
-    from moorage import bus, logs  # here, because the bus must choose its threading backend at its first import
+    from moorage import logs
+    from moorage.bus import bus  # here, because the bus must choose its threading backend at its first import
 
     conf = cfg.ConfigOpts()
     logs.register_options(conf)
@@ -164,7 +160,7 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
         conf.register_opts(options, group=group)
     try:
         conf([], project="moorage", default_config_files=[str(file) for file in files], default_config_dirs=[])
-        unknown_options.check(conf, files)
+        unknown.check(conf, files)
         for group, values in (settings or {}).items():
             for name, value in values.items():
                 conf.set_override(name, value, group=None if group == "DEFAULT" else group)

@@ -1,8 +1,8 @@
 """One database as a service uses it: short transactions, each repeated a bounded number of times when others collide.
 
 A unit of work is a function of a connection. It must be safe to run again, also after its own success: it either
-begins with its request's row (:mod:`moorage.requests`) or changes rows by a predicate that holds once. That is what
-lets a connection that is lost during COMMIT be answered by simply running the work again.
+begins with its request's row (:mod:`moorage.service.stored_requests`) or changes rows by a predicate that holds once.
+That is what lets a connection that is lost during COMMIT be answered by simply running the work again.
 """
 
 import logging
@@ -18,10 +18,12 @@ from oslo_config import cfg
 from sqlalchemy import Connection, exc
 from sqlalchemy.engine import URL, make_url
 
-from moorage import context, database_engine, database_faults, errors, failpoints, wire
-from moorage.bounded_lock import BoundedLock
-from moorage.database_engine import Limits
-from moorage.options import main_database
+from moorage import context, errors, failpoints
+from moorage.config.options import main_database
+from moorage.db import engine, faults
+from moorage.db.bounded_lock import BoundedLock
+from moorage.db.engine import Limits
+from moorage.messages import wire
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ class Database:
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
     :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
         a few times only where it is a row lock that does not come free.
-    :param limits: the fields of :class:`~moorage.database_engine.Limits`.
+    :param limits: the fields of :class:`~moorage.db.engine.Limits`.
     """
 
     def __init__(self, url: str, schema: str, *, tries: int = 20, **limits: Any) -> None:
@@ -57,7 +59,7 @@ class Database:
         self.tries = tries
         self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
         self._limits = Limits(**limits)
-        self.engine = database_engine.create(self.url, self._limits)
+        self.engine = engine.create(self.url, self._limits)
 
     @classmethod
     def configured(
@@ -143,14 +145,14 @@ class Database:
     def _repeated(self, transaction: Callable[[], T]) -> T:
         """Run the rings: collisions are repeated with milliseconds of back-off, a lost connection twice at most."""
         collisions = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(database_faults.is_collision),
+            retry=tenacity.retry_if_exception(faults.is_collision),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits(), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
         # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
         losses = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(database_faults.is_away),
+            retry=tenacity.retry_if_exception(faults.is_away),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _SlowRepeat(self._limits.connect), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=0.5),
             reraise=True,
@@ -173,16 +175,16 @@ class Database:
 
     def _meaning(self, fault: exc.DBAPIError) -> errors.MoorageError | None:
         """Return the error that callers know a fault by, if it has such a meaning."""
-        if database_faults.is_away(fault):
+        if faults.is_away(fault):
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
-            return errors.StoreUnavailable(schema=self.schema, reason=database_faults.plain_reason(fault))
-        if database_faults.is_refused(fault):
-            reason = f"{database_faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
+            return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
+        if faults.is_refused(fault):
+            reason = f"{faults.plain_reason(fault)} ({self.url.render_as_string(hide_password=True)})"
             return errors.StoreRefused(schema=self.schema, reason=reason)
-        if database_faults.is_too_long(fault):
+        if faults.is_too_long(fault):
             LOG.warning("A statement took too long for the database of %s: %s", self.schema, fault.statement)
             return errors.Overloaded(reason=f"a statement took too long for the database of {self.schema}")
-        if database_faults.is_collision(fault):
+        if faults.is_collision(fault):
             return errors.Overloaded(
                 reason=f"what was to be written to the database of {self.schema} went on colliding with others"
             )
@@ -242,5 +244,5 @@ class _LockWaits(tenacity.stop.stop_base):
 
     def __call__(self, state: tenacity.RetryCallState) -> bool:
         fault = state.outcome.exception() if state.outcome else None
-        self._waits += fault is not None and database_faults.is_lock_wait(fault)
+        self._waits += fault is not None and faults.is_lock_wait(fault)
         return self._waits >= _LOCK_WAITS

@@ -7,7 +7,7 @@ import sqlalchemy
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine import URL, ExceptionContext
 
-from moorage import database_faults
+from moorage.db import faults
 
 #: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
 #: made a table and joined: then rows are locked in any order, and others with them (ADR 91).
@@ -97,7 +97,7 @@ def _mysql(url: URL, limits: Limits) -> Engine:
     )
     event.listen(engine, "handle_error", _drop_what_is_away)
     if engine.dialect.driver == "pymysql":
-        from moorage import mysql_connection  # here, because with SQLite nobody needs the driver
+        from moorage.db import mysql_connection  # here, because with SQLite nobody needs the driver
 
         event.listen(engine, "do_connect", mysql_connection.connect)
     return engine
@@ -110,9 +110,9 @@ def _drop_what_is_away(context: ExceptionContext) -> None:
     cluster, goes on answering: behind one address, only a new connection reaches the one that has taken over.
     """
     fault = context.sqlalchemy_exception
-    if fault is not None and database_faults.is_away(fault):
+    if fault is not None and faults.is_away(fault):
         context.is_disconnect = True
-        if context.connection is None and context.engine is not None and database_faults.is_unreachable(fault):
+        if context.connection is None and context.engine is not None and faults.is_unreachable(fault):
             # No connection was made, so SQLAlchemy drops none. Those of the pool may be as dead, and cost more to try.
             context.engine.pool._invalidate(cast(Any, None))  # noqa: SLF001  # marks all that were made before now
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from moorage.schemas import compatibility_table
+from moorage.db.schemas import compatibility_table
 
 
 def columns(table: str) -> frozenset[str]:

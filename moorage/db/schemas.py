@@ -10,9 +10,10 @@ import tenacity
 from sqlalchemy import Column, Connection, MetaData, Table, inspect
 from stevedore import ExtensionManager
 
-from moorage import database_faults, errors
-from moorage.columns import name_type
-from moorage.database import Database
+from moorage import errors
+from moorage.db import faults
+from moorage.db.columns import name_type
+from moorage.db.database import Database
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -72,7 +73,7 @@ class Schema:
         if before == after:
             return before, after
         tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(database_faults.is_lock_wait),
+            retry=tenacity.retry_if_exception(faults.is_lock_wait),
             stop=tenacity.stop_after_delay(patience),
             wait=tenacity.wait_fixed(_PAUSE),
             before_sleep=self._tell,
@@ -182,7 +183,7 @@ class Schema:
         from alembic.config import Config
 
         config = Config()
-        config.set_main_option("script_location", _folder("moorage.migrations"))
+        config.set_main_option("script_location", _folder("moorage.db.migrations"))
         config.set_main_option("version_locations", _folder(self.versions))
         config.set_main_option("path_separator", "newline")
         return config

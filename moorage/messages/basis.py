@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Generic
 
 from msgspec import Meta
 
+from moorage.messages.wire import Message, Mutation, R
 from moorage.model import Count, Uuid, Value
-from moorage.wire import Message, Mutation, R
 
 #: The most instances that one request may name.
 MAX_INSTANCES = 1000
@@ -35,7 +35,7 @@ class Done(Value, frozen=True):
 
 
 class ListInParts(Message[R], Generic[R], frozen=True, kw_only=True):
-    """A list that may be longer than a message: see :mod:`moorage.parts`.
+    """A list that may be longer than a message: see :mod:`moorage.cli.lists`.
 
     Each part comes ``after`` the greatest key of the one before it. A part that is shorter than its limit is the last
     one. A server of a former release answers with the whole list.

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
 from moorage.messages.conductor import Ownership, StrangerKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     EndedAttempt,
     Guest,
@@ -22,7 +22,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.wire import Message, Mutation
+from moorage.model.inspection import OperationState, StrangerGuest
 
 #: Numbers of an agent's messages, from 1 on.
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]

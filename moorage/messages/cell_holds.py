@@ -5,8 +5,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED
+from moorage.messages.wire import Message, Mutation
 from moorage.model import InstanceHolds, SeenConsumer, Text, Uuid, Value
-from moorage.wire import Message, Mutation
 
 Uuids = Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]
 

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, Done, NumberedOrder
 from moorage.messages.conductor import OperationBegun
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,
     Image,
@@ -19,7 +20,6 @@ from moorage.model import (
     Text,
     Uuid,
 )
-from moorage.wire import Message, Mutation
 
 Selections = Annotated[tuple[Selection, ...], Meta(min_length=1, max_length=101)]
 

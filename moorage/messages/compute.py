@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from moorage.messages.basis import Done
+from moorage.messages.wire import Mutation
 from moorage.model import AllocationRequest, Count, Image, MoveKind, Name, RequestSpec, Resources, Uuid, Value
-from moorage.wire import Mutation
 
 
 class MovingGuest(Value, frozen=True, kw_only=True):

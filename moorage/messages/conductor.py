@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.inspection import OperationState, StrangerGuest
 from moorage.messages.basis import IN_PARTS, Done, InstanceUuids, ListInParts, OrderAfter
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Flavor,
     Image,
@@ -19,7 +19,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.wire import Message, Mutation
+from moorage.model.inspection import OperationState, StrangerGuest
 
 
 class BuildInstances(Mutation[list[Uuid]], frozen=True, kw_only=True):

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from moorage.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
 from moorage.messages.basis import MAX_INSTANCES, MAX_LISTED, Done, ListInParts
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -23,7 +23,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.wire import Message, Mutation
+from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceReport, ServiceState, StoreAudit
 
 
 class ListCells(Message[list[Cell]], frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from moorage.messages.basis import IN_PARTS, Done, ListInParts
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Aggregates,
     AllocationCandidates,
@@ -32,7 +33,6 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.wire import Message, Mutation
 
 #: The most allocation candidates that one answer has.
 MAX_CANDIDATES = 1000

@@ -4,8 +4,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from moorage.inspection import PolicyState, ViewDrift
 from moorage.messages.basis import IN_PARTS, MAX_INSTANCES, Done, InstanceUuids, ListInParts
+from moorage.messages.wire import Message, Mutation
 from moorage.model import (
     Explanation,
     Generation,
@@ -25,7 +25,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.wire import Message, Mutation
+from moorage.model.inspection import PolicyState, ViewDrift
 
 
 class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=True):

@@ -1,15 +1,22 @@
 """The values that cross folders and the wire: all frozen, all JSON-safe, each the same word everywhere."""
 
-from moorage.model.answers import Selection
-from moorage.model.asked import (
-    UNSUFFIXED,
-    Destination,
-    Flavor,
-    HostNames,
-    Image,
-    RequestSpec,
-    ResourceGroup,
-    ResourceRequest,
+from moorage.model.allocations import (
+    Aggregates,
+    AllocationCandidates,
+    AllocationRequest,
+    Allocations,
+    Consumer,
+    ConsumerAllocations,
+    ConsumerHold,
+    Inventories,
+    Inventory,
+    ProviderAllocations,
+    ProviderAmounts,
+    ProviderReport,
+    ProviderSummary,
+    ResourceProvider,
+    Traits,
+    Usage,
 )
 from moorage.model.basis import (
     DISK_GB,
@@ -39,24 +46,6 @@ from moorage.model.explanation import (
     WeigherScore,
     WhatIf,
 )
-from moorage.model.held import (
-    Aggregates,
-    AllocationCandidates,
-    AllocationRequest,
-    Allocations,
-    Consumer,
-    ConsumerAllocations,
-    ConsumerHold,
-    Inventories,
-    Inventory,
-    ProviderAllocations,
-    ProviderAmounts,
-    ProviderReport,
-    ProviderSummary,
-    ResourceProvider,
-    Traits,
-    Usage,
-)
 from moorage.model.hosts import (
     ZONE_KEY,
     AggregateHost,
@@ -79,6 +68,16 @@ from moorage.model.instances import (
 )
 from moorage.model.moves import GroupPolicy, Move, MoveKind, ServerGroup
 from moorage.model.recorded import InstanceHolds, RecordedHold, SeenConsumer
+from moorage.model.request_spec import (
+    UNSUFFIXED,
+    Destination,
+    Flavor,
+    HostNames,
+    Image,
+    RequestSpec,
+    ResourceGroup,
+    ResourceRequest,
+)
 from moorage.model.reshapes import (
     ChildProvider,
     Dealt,
@@ -87,6 +86,7 @@ from moorage.model.reshapes import (
     ReshapedInventories,
     ReshapePlan,
 )
+from moorage.model.selection import Selection
 
 __all__ = [
     "DISK_GB",

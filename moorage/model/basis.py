@@ -8,7 +8,7 @@ from msgspec import Meta
 
 #: A uuid in its canonical, lower-case form.
 Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
-#: Names a request for its whole life; see :mod:`moorage.requests`.
+#: Names a request for its whole life; see :mod:`moorage.service.stored_requests`.
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}\Z")]
 ResourceClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]

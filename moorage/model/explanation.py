@@ -3,7 +3,7 @@
 from typing import Literal
 
 from moorage.model.basis import Uuid, Value
-from moorage.model.in_one_line import Part, joined, of_many, shortened
+from moorage.model.summary import Part, joined, of_many, shortened
 
 #: How much a summary says at most, in characters.
 SUMMARY_LENGTH = 200

@@ -1,10 +1,10 @@
 """Instances, the attempts at building them, and their guests."""
 
-from moorage.model.answers import Selection
-from moorage.model.asked import Flavor, RequestSpec
 from moorage.model.basis import Name, Resources, Suffix, Uuid, Value
 from moorage.model.explanation import Explanation
 from moorage.model.moves import MoveKind
+from moorage.model.request_spec import Flavor, RequestSpec
+from moorage.model.selection import Selection
 
 
 class Attempt(Value, frozen=True, kw_only=True):

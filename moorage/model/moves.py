@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from moorage.model.allocations import AllocationRequest
 from moorage.model.basis import Uuid, Value
-from moorage.model.held import AllocationRequest
 
 MoveKind = Literal["cold-migration", "resize", "live-migration", "evacuation"]
 

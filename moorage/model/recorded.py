@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from moorage.model.allocations import ProviderAmounts
 from moorage.model.basis import Generation, Name, Suffix, Uuid, Value
-from moorage.model.held import ProviderAmounts
 from moorage.model.moves import ServerGroup
 
 

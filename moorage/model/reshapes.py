@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from moorage.model.allocations import Aggregates, Inventories, Traits
 from moorage.model.basis import Amount, Count, Generation, Name, NewName, ResourceClassName, Resources, Uuid, Value
-from moorage.model.held import Aggregates, Inventories, Traits
 
 
 class ReshapedInventories(Value, frozen=True, kw_only=True):

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
+from moorage.model.allocations import AllocationRequest
 from moorage.model.basis import Generation, Name, ResourceClassName, Resources, Uuid, Value
 from moorage.model.explanation import Explanation
-from moorage.model.held import AllocationRequest
 
 
 class Selection(Value, frozen=True, kw_only=True):

@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 import numpy as np
 from oslo_config import cfg
 
-from moorage.described import BadValue as BadValue
-from moorage.described import measured as measured
-from moorage.host import Host as Host
-from moorage.host import HostInventory as HostInventory
-from moorage.host_view import BoolArray as BoolArray
-from moorage.host_view import FloatArray as FloatArray
-from moorage.host_view import HostView as HostView
-from moorage.host_view import IntArray as IntArray
 from moorage.model import RequestSpec
-from moorage.request_filter import Aggregate as Aggregate
-from moorage.request_filter import Cloud as Cloud
-from moorage.request_filter import RequestFilter as RequestFilter
-from moorage.request_filter import RequestRefused as RequestRefused
+from moorage.plugin.attributes import BadValue as BadValue
+from moorage.plugin.attributes import measured as measured
+from moorage.plugin.host import Host as Host
+from moorage.plugin.host import HostInventory as HostInventory
+from moorage.plugin.host_view import BoolArray as BoolArray
+from moorage.plugin.host_view import FloatArray as FloatArray
+from moorage.plugin.host_view import HostView as HostView
+from moorage.plugin.host_view import IntArray as IntArray
+from moorage.plugin.request_filter import Aggregate as Aggregate
+from moorage.plugin.request_filter import Cloud as Cloud
+from moorage.plugin.request_filter import RequestFilter as RequestFilter
+from moorage.plugin.request_filter import RequestRefused as RequestRefused
 
 #: Yes or no: of one host, or of each of all hosts.
 Answer = bool | np.bool_ | BoolArray

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from moorage.described import attribute, is_one_of, number, smallest, values_under
+from moorage.plugin.attributes import attribute, is_one_of, number, smallest, values_under
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage.host import Host
+from moorage.plugin.host import Host
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]

@@ -7,10 +7,10 @@ from importlib import metadata
 from oslo_config import cfg
 
 from moorage import context, errors, ids, logs
-from moorage.bus import Bus
-from moorage.inspection import ServiceReport
+from moorage.bus.bus import Bus
 from moorage.messages import ReportService
-from moorage.service import Periodic
+from moorage.model.inspection import ServiceReport
+from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Presence:
     """Reports one service to the placement role every ``[service] report_interval`` seconds.
 
     :param bus: the main bus.
-    :param kind: see :class:`~moorage.inspection.ServiceReport`.
+    :param kind: see :class:`~moorage.model.inspection.ServiceReport`.
     :param name: its own name among its kind.
     """
 

@@ -9,10 +9,10 @@ import msgspec
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
 
 from moorage import errors, ids
-from moorage.columns import digest_type, document_type, name_type, now, request_id_type
-from moorage.database import Database
-from moorage.database_faults import is_lock_wait
-from moorage.wire import Mutation
+from moorage.db.columns import digest_type, document_type, name_type, now, request_id_type
+from moorage.db.database import Database
+from moorage.db.faults import is_lock_wait
+from moorage.messages.wire import Mutation
 
 R = TypeVar("R")
 

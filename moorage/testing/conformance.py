@@ -16,8 +16,8 @@ from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Filter, HostView, RequestFilter, RequestRefused, Weigher
 from moorage.testing.builders import cloud, settings_of
+from moorage.testing.describe import faultless, of_host, of_request
 from moorage.testing.samples import Sample, Words, samples
-from moorage.testing.told import faultless, of_host, of_request
 
 P = TypeVar("P", Filter, Weigher, RequestFilter)
 T = TypeVar("T")

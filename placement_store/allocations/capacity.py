@@ -10,10 +10,11 @@ from typing import Any
 from sqlalchemy import Connection, Update, and_, bindparam, case, func, or_, select
 
 from moorage import errors
-from placement_store import bulk, providers
-from placement_store.consumers import Pair
-from placement_store.names import ResourceClassNames
-from placement_store.providers import InventoryRow
+from placement_store.allocations.consumers import Pair
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import InventoryRow
 from placement_store.schema import allocations, inventories
 
 LOG = logging.getLogger(__name__)

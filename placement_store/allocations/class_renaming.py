@@ -5,18 +5,20 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from placement_store import bulk, consumers, feed, providers
-from placement_store.names import ResourceClassNames
-from placement_store.races import Moved
+from placement_store.allocations import consumers
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
 from placement_store.schema import allocations, inventories
 
 
 def rename(connection: Connection, old: str, new: str) -> None:
     """Give a custom resource class another custom name.
 
-    A number stands for one name for ever (:mod:`placement_store.names`), so the new name gets a number of its own, and
-    what there is and what is held of the class moves to it. The generations of providers do not move: only a word has
-    changed. Those of the consumers that hold something of it do, so that nobody writes by the number that was read.
+    A number stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets a number of its own,
+    and all inventories and allocations of the class change to it. The generations of providers stay: only a name has
+    changed. Those of the consumers that hold some of it change, so that nobody writes by the number that was read.
 
     :raises ResourceClassNotFound: there is no class of the old name.
     :raises AlreadyExists: there is one of the new name.
@@ -41,7 +43,7 @@ def rename(connection: Connection, old: str, new: str) -> None:
         ResourceClassNames.delete(connection, old)
     except errors.NameInUse as fault:
         raise Moved from fault
-    feed.record(connection, provider_ids=having)
+    change_feed.record(connection, provider_ids=having)
 
 
 def _having(connection: Connection, number: int) -> list[int]:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, bindparam, exc, select, tuple_
 
 from moorage import errors
-from moorage.columns import now
-from placement_store import bulk
-from placement_store.races import Moved
+from moorage.db.columns import now
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import allocations, consumers, tombstones
 
 #: Provider id and resource class id.
@@ -39,7 +39,7 @@ class Holding:
     consumer_group_id: int | None
     #: The instance that this migration moves.
     migration_of: str | None
-    #: See :mod:`placement_store.isolated_groups`.
+    #: See :mod:`placement_store.claims.isolated_groups`.
     isolated_groups: bytes | None
     rows: Mapping[Pair, HeldRow]
 

@@ -9,9 +9,10 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, func, select
 
-from placement_store import bulk, providers
-from placement_store.groups import MEMBER
+from placement_store.db import bulk
+from placement_store.providers import rows as providers
 from placement_store.schema import consumers, resource_providers
+from placement_store.server_groups.rows import MEMBER
 
 INSTANCE = "INSTANCE"
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, select
 
 from moorage.model import Consumer, ProviderAmounts
-from placement_store.consumers import not_found
-from placement_store.names import ResourceClassNames
+from placement_store.allocations.consumers import not_found
+from placement_store.db.names import ResourceClassNames
 from placement_store.schema import allocations, consumers, resource_providers
 
 _HOST, _HELD_OF = resource_providers.alias(), resource_providers.alias()

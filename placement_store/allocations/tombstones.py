@@ -7,9 +7,10 @@ from typing import Any
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors
-from placement_store import bulk, consumers
-from placement_store.consumers import UNCLAIMED, Holding
-from placement_store.races import Moved
+from placement_store.allocations import consumers
+from placement_store.allocations.consumers import UNCLAIMED, Holding
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones
 

@@ -14,13 +14,16 @@ from sqlalchemy import Connection, bindparam, select
 
 from moorage import errors
 from moorage.model import ProviderAmounts
-from placement_store import bulk, capacity, consumers, feed, group_rules, providers, tombstones
-from placement_store.capacity import Demand
-from placement_store.consumers import Holding, NewConsumer, Pair
-from placement_store.group_rules import Standing
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
+from placement_store.allocations import capacity, consumers, tombstones
+from placement_store.allocations.capacity import Demand
+from placement_store.allocations.consumers import Holding, NewConsumer, Pair
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 from placement_store.schema import allocations, resource_providers
+from placement_store.server_groups import rules
+from placement_store.server_groups.rules import Standing
 
 
 def numbered(
@@ -154,7 +157,7 @@ def write(
     capacity.take(connection, _demands(changes), names)
     ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
-    feed.record(connection, provider_ids=touched)
+    change_feed.record(connection, provider_ids=touched)
     # Last: whoever holds a group's row waits for nothing more, and so never for one who waits for that row.
     _verify_groups(connection, changes)
 
@@ -164,7 +167,7 @@ def _verify_groups(connection: Connection, changes: Sequence[Change]) -> None:
     described = [change for change in changes if not change.is_plain]
     before = [standing for change in described if (standing := change.stood) is not None]
     after = [standing for change in described if (standing := change.stands) is not None]
-    group_rules.verify(connection, before, after, {change.uuid for change in described})
+    rules.verify(connection, before, after, {change.uuid for change in described})
 
 
 def providers_touched(changes: Sequence[Change]) -> set[int]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
-from placement_store import bulk
 from placement_store.candidates.tree import SHARES
+from placement_store.db import bulk
 from placement_store.schema import provider_aggregates, provider_traits, resource_providers, traits
 
 # SELECT p.id, p.root_provider_id FROM traits t JOIN provider_traits l ON l.trait_id = t.id

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates.tree import HostTree, Provider
-from placement_store.providers import InventoryRow
+from placement_store.providers.rows import InventoryRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,17 @@ from moorage.model import (
     ProviderSummary,
     ResourceRequest,
 )
-from placement_store import bulk
 from placement_store.candidates.batch import Batch, Pools
 from placement_store.candidates.load import trees_of
 from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
 from placement_store.candidates.search import MAX_STEPS, search
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.singles import search_one_of_each_tree
 from placement_store.candidates.tree import HostTree, Provider
 from placement_store.candidates.validity import check
-from placement_store.names import ResourceClassNames
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
 from placement_store.schema import resource_providers
-from placement_store.search_budget import SearchBudget
 
 LOG = logging.getLogger(__name__)
 

@@ -4,11 +4,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import Connection, select
 
-from placement_store import aggregates, bulk, traits
 from placement_store.candidates.batch import Batch, Pools
 from placement_store.candidates.tree import HostTree, Provider, parents_first, sharing_with
-from placement_store.names import ResourceClassNames
-from placement_store.providers import inventories_of
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import aggregates, traits
+from placement_store.providers.rows import inventories_of
 from placement_store.schema import resource_providers
 
 _COLUMNS = resource_providers.c

@@ -9,8 +9,8 @@ from moorage.model import UNSUFFIXED
 from placement_store.candidates.choices import Asked, Choice
 from placement_store.candidates.eligibility import Kin, has_room, may_take_part, room, serves_group
 from placement_store.candidates.masks import Mask, mask_of
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import HostTree, Provider
-from placement_store.search_budget import SearchBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from placement_store.candidates.choices import Asked
 from placement_store.candidates.eligibility import Kin, is_right_root, serves_group
 from placement_store.candidates.masks import members
 from placement_store.candidates.puzzle import Puzzle, puzzle_of
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import State, choose, first_state, next_choice
 from placement_store.candidates.tree import HostTree
-from placement_store.search_budget import SearchBudget
 
 #: How many positions a search of one tree looks at without finding anything new before it gives up. Arbitrary.
 MAX_STEPS = 100_000

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from moorage.model import AllocationRequest, ResourceRequest
 from placement_store.candidates.search import MAX_STEPS, search
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import HostTree
-from placement_store.search_budget import SearchBudget
 
 
 def search_one_of_each_tree(

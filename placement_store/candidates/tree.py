@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_store.providers import InventoryRow
+from placement_store.providers.rows import InventoryRow
 
 #: A provider with this trait serves every tree that has a provider in one of its aggregates (Placement's word).
 SHARES = "MISC_SHARES_VIA_AGGREGATE"

@@ -1,8 +1,8 @@
 """Moves: an instance goes to a destination while a migration holds its source, until that is confirmed or reverted.
 
-How one ends is in :mod:`placement_store.move_ends`. Each step is one write of both consumers, netted, so that
-nothing of it can be seen halfway and what changes hands needs no room. See :mod:`placement_store.shares` for whose is
-what.
+How one ends is in :mod:`placement_store.claims.end_move`. Each step is one write of both consumers, netted, so that
+nothing of it can be seen halfway and what changes hands needs no room. See :mod:`placement_store.claims.move_split` for
+whose is what.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,14 +13,18 @@ from sqlalchemy import Connection, select
 from moorage import errors, ids
 from moorage.messages import Claimed
 from moorage.model import Move
-from placement_store import allocations, claims, consumers, given_up, providers, residues, shares, tombstones
-from placement_store.allocations import Change
-from placement_store.claims import NewClaim
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.races import Moved
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import claim as claims
+from placement_store.claims import move_split, released, residues
+from placement_store.claims.claim import NewClaim
+from placement_store.claims.move_split import Places
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
-from placement_store.shares import Places
 
 MIGRATION = "MIGRATION"
 
@@ -56,16 +60,16 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     group_ids = claims.bound(connection, [new])
     instance = movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
-    held = shares.amounts_of(move.held)
+    held = move_split.amounts_of(move.held)
     keys |= providers.keys_found(connection, held)
     root_id = keys[new.root_provider_uuid].root_id
     places = Places.of(keys, instance.root_provider_id, root_id, held, new.allocations)
-    parts = shares.before_a_move(connection, instance, held, places, names)
-    leaving = shares.within(parts.extras, left(places, given_up.on_host(connection, instance)))
+    parts = move_split.before_a_move(connection, instance, held, places, names)
+    leaving = move_split.within(parts.extras, left(places, released.on_host(connection, instance)))
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
-    mine, others = shares.divided(parts.kept_old, claimed, places.shared)
+    mine, others = move_split.divided(parts.kept_old, claimed, places.shared)
     changes = [
         Change(
             uuid=instance.uuid,
@@ -140,7 +144,7 @@ def _cannot_carry_over(
 ) -> errors.CannotCarryOver:
     amounts = [
         {"provider_uuid": uuid, "resource_class": name, "amount": amount}
-        for uuid, part in shares.described(connection, leaving, names).items()
+        for uuid, part in move_split.described(connection, leaving, names).items()
         for name, amount in part.resources.items()
     ]
     return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)

@@ -8,16 +8,21 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, or_, select
 
 from moorage import errors, ids
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import AcceptClaim, Claimed, EndMove, SwapClaim
 from moorage.model import ServerGroup
-from placement_store import allocations, bulk, consumers, groups, isolated_groups, providers, tombstones
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding
-from placement_store.names import ResourceClassNames
-from placement_store.races import Moved
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding
+from placement_store.allocations.write import Change
+from placement_store.claims import isolated_groups
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
+from placement_store.server_groups import rows as groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,12 @@ from sqlalchemy import Connection, select
 
 from moorage import errors
 from moorage.messages import DeleteAllocations, Released
-from placement_store import claims, consumers, foreign, residues, shares, tombstones
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import claim as claims
+from placement_store.claims import foreign, move_split, residues
+from placement_store.db.names import ResourceClassNames
 from placement_store.schema import consumers as consumer_table
 
 
@@ -95,7 +97,7 @@ def _release(
     return Released(
         residue_uuid=None if mine is None else mine.uuid,
         residue_uuids=tuple(sorted([*(residue.uuid for residue in new), *staying])),
-        extras=shares.described(connection, _all_of(extras), names),
+        extras=move_split.described(connection, _all_of(extras), names),
     )
 
 

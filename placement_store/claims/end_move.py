@@ -8,11 +8,14 @@ from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.messages import EndMove, MoveEnded
-from placement_store import allocations, claims, given_up, moves, providers, residues, shares
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.shares import Places
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import begin_move, move_split, released, residues
+from placement_store.claims import claim as claims
+from placement_store.claims.move_split import Places
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +49,16 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
         )
-    migration = moves.migration_of(connection, instance, message.migration_uuid)
+    migration = begin_move.migration_of(connection, instance, message.migration_uuid)
     if message.migration_generation not in (None, migration.generation):
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=migration.uuid, named=message.migration_generation, found=migration.generation
         )
     claims.require_given_up(migration if message.outcome == "confirm" else instance, message)
-    held, claimed = shares.amounts_of(message.held), shares.amounts_of(message.claimed)
+    held, claimed = move_split.amounts_of(message.held), move_split.amounts_of(message.claimed)
     keys = providers.keys_found(connection, {*held, *claimed})
     places = Places.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
-    parts = shares.of_a_move(connection, instance, migration, held, claimed, places, names)
+    parts = move_split.of_a_move(connection, instance, migration, held, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
     changes = [ending.instance, ending.migration]
@@ -70,7 +73,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         claim_id=ending.claim_id,
         consumer_generation=instance.generation + 1,
         residue_uuid=residue_uuid,
-        extras=shares.described(connection, ending.extras, names),
+        extras=move_split.described(connection, ending.extras, names),
     )
 
 
@@ -80,7 +83,7 @@ def _confirmed(
     instance: Holding,
     migration: Holding,
     _places: Places,
-    parts: shares.Parts,
+    parts: move_split.Parts,
 ) -> _Ending:
     """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue.
 
@@ -109,13 +112,13 @@ def _reverted(
     instance: Holding,
     migration: Holding,
     places: Places,
-    parts: shares.Parts,
+    parts: move_split.Parts,
 ) -> _Ending:
     """Give the instance all that the migration holds, and its claim; the destination's tree is given up."""
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
-    tree = set() if places.on_source else given_up.on_host(connection, instance)
-    left = shares.within(parts.extras, tree - places.pools)
+    tree = set() if places.on_source else released.on_host(connection, instance)
+    left = move_split.within(parts.extras, tree - places.pools)
     kept = parts.kept_old + (parts.extras if message.keep_extras else parts.extras - left)
     may_be_used = message.leave_residue and not message.guest_gone
     return _Ending(
@@ -123,7 +126,7 @@ def _reverted(
             uuid=instance.uuid,
             before=instance,
             after=kept + Counter(migration.amounts),
-            columns=moves.claim_among(moves.columns_of(connection, migration)),
+            columns=begin_move.claim_among(begin_move.columns_of(connection, migration)),
             # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
             unaccepted=instance.accepted_by is None and not message.guest_gone,
             inherited=True,

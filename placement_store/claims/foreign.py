@@ -8,12 +8,13 @@ from sqlalchemy import Connection
 
 from moorage import errors
 from moorage.model import AllocationRequest
-from placement_store import given_up, providers, residues, shares
-from placement_store.consumers import Holding, Pair
-from placement_store.given_up import Amounts
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
-from placement_store.shares import Places
+from placement_store.allocations.consumers import Holding, Pair
+from placement_store.claims import move_split, released, residues
+from placement_store.claims.move_split import Places
+from placement_store.claims.released import Amounts
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 
 
 def among(
@@ -39,7 +40,7 @@ def among(
         # What both sides use of a pool is counted once.
         held, claimed = requests[str(moved.claim_id)], requests[str(instance.claim_id)]
         places = Places.of(keys, moved.root_provider_id, instance.root_provider_id, held, claimed)
-        parts = shares.of_a_move(connection, instance, moved, held, claimed, places, names)
+        parts = move_split.of_a_move(connection, instance, moved, held, claimed, places, names)
         found |= {instance.uuid: parts.extras, moved.uuid: parts.left_extras}
     return found
 
@@ -47,7 +48,7 @@ def among(
 def _present(request: AllocationRequest, names: ResourceClassNames, connection: Connection) -> Amounts:
     """Return what was claimed, without classes that have been deleted since: nobody holds anything of them."""
     found: dict[str, dict[str, int]] = {}
-    for uuid, resources in shares.amounts_of(request).items():
+    for uuid, resources in move_split.amounts_of(request).items():
         for name, amount in resources.items():
             with suppress(errors.ResourceClassNotFound):
                 names.id_of(name, connection)
@@ -71,12 +72,12 @@ def _beyond(
     if not holding.known_over_rpc:
         # Nothing has been claimed for it, or it was deleted before: what it holds has been told apart already.
         return Counter(holding.amounts)
-    in_tree = given_up.on_host(connection, holding)
+    in_tree = released.on_host(connection, holding)
     own: Counter[Pair] = Counter()
     for claim_id, amounts in requests.items():
         if claim_id == holding.claim_id:
-            own |= given_up.located(connection, holding, amounts, keys, in_tree, names)
+            own |= released.located(connection, holding, amounts, keys, in_tree, names)
         else:
             elsewhere = {u: part for u, part in amounts.items() if u in keys and keys[u].id not in in_tree}
-            own |= given_up.located(connection, holding, elsewhere, keys, (), names)
+            own |= released.located(connection, holding, elsewhere, keys, (), names)
     return Counter(holding.amounts) - own

@@ -13,26 +13,21 @@ from typing import Any
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import HealConsumers, Healed
 from moorage.model import RecordedHold, SeenConsumer
-from placement_store import (
-    allocations,
-    bulk,
-    consumers,
-    given_up,
-    groups,
-    isolated_groups,
-    providers,
-    residues,
-    shares,
-    tombstones,
-)
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import isolated_groups, move_split, residues
+from placement_store.claims import released as given_up
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 from placement_store.schema import consumers as consumer_table
+from placement_store.server_groups import rows as groups
 
 
 def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
@@ -64,7 +59,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     released = _net_release(changes)
     return Healed(
         generations={change.uuid: _generation(change) for change in changes if not change.for_good},
-        released=shares.described(connection, released, names),
+        released=move_split.described(connection, released, names),
     )
 
 

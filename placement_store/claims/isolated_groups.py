@@ -34,9 +34,7 @@ def with_changes(document: bytes | None, changes: Groups) -> bytes | None:
     return encoded({suffix: uuids for suffix, uuids in {**decoded(document), **changes}.items() if uuids})
 
 
-def after_a_reshape(
-    document: bytes, moved: Mapping[str, Collection[str]], emptied: Collection[str]
-) -> bytes | None:
+def after_a_reshape(document: bytes, moved: Mapping[str, Collection[str]], emptied: Collection[str]) -> bytes | None:
     """Return what is kept after amounts were moved.
 
     :param moved: by provider, those to which something of it was moved.

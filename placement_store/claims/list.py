@@ -5,11 +5,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select
 
-from moorage.columns import now
-from moorage.inspection import ClaimState
+from moorage.db.columns import now
 from moorage.messages import ListClaims
-from placement_store import bulk
-from placement_store.residues import RESIDUE
+from moorage.model.inspection import ClaimState
+from placement_store.claims.residues import RESIDUE
+from placement_store.db import bulk
 from placement_store.schema import consumers, resource_providers
 
 _AGE = now() - func.coalesce(consumers.c.claimed_at, consumers.c.created_at)

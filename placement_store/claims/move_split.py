@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from moorage.model import AllocationRequest, Allocations, ProviderAmounts
-from placement_store import allocations, given_up, providers
-from placement_store.consumers import Holding, Pair
-from placement_store.given_up import Amounts
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import Holding, Pair
+from placement_store.claims import released
+from placement_store.claims.released import Amounts
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 
 
 def amounts_of(request: AllocationRequest) -> Amounts:
@@ -85,8 +87,8 @@ def before_a_move(
     connection: Connection, instance: Holding, held: Amounts, places: Places, names: ResourceClassNames
 ) -> Parts:
     """Take apart what an instance holds that is placed on the source."""
-    in_tree = given_up.on_host(connection, instance)
-    old = +given_up.located(connection, instance, held, places.keys, in_tree, names)
+    in_tree = released.on_host(connection, instance)
+    old = +released.located(connection, instance, held, places.keys, in_tree, names)
     extras = Counter(instance.amounts) - old
     return Parts(new=Counter(), kept_old=old, extras=extras, old=Counter(), left_extras=Counter())
 
@@ -105,7 +107,7 @@ def of_a_move(
     :param claimed: what the present destination, whose places these are, was claimed with.
     """
     keys, mine = places.keys, instance.amounts
-    new = +given_up.located(connection, instance, claimed, keys, given_up.on_host(connection, instance), names)
+    new = +released.located(connection, instance, claimed, keys, released.on_host(connection, instance), names)
     present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
     kept_old = Counter(
         {
@@ -114,8 +116,8 @@ def of_a_move(
             if pair[0] in places.shared
         }
     )
-    tree = given_up.on_host(connection, migration)
-    old = +given_up.located(connection, migration, held, keys, tree, names)
+    tree = released.on_host(connection, migration)
+    old = +released.located(connection, migration, held, keys, tree, names)
     old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.shared})
     return Parts(
         new=new,

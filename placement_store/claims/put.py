@@ -10,11 +10,14 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.messages import ConsumerWritten
 from moorage.model import ConsumerAllocations
-from placement_store import allocations, consumers, isolated_groups, providers, tombstones
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import isolated_groups
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 
 
 class AnyGeneration(Enum):

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, select
 
-from placement_store.consumers import Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
+from placement_store.allocations.consumers import Holding, Pair
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers.rows import ProviderKey
 from placement_store.schema import resource_providers
 
 #: By provider uuid and class name.

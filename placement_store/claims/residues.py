@@ -12,11 +12,13 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from moorage import errors
-from placement_store import allocations, consumers, given_up, tombstones
-from placement_store.allocations import Change
-from placement_store.consumers import Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.races import Moved
+from placement_store.allocations import consumers, tombstones
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import released
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones as tombstone_table
 
@@ -34,7 +36,7 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
     """
     if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
         return None
-    tree = given_up.on_host(connection, holding)
+    tree = released.on_host(connection, holding)
     leaving = {
         pair: amount - kept.get(pair, 0)
         for pair, amount in holding.amounts.items()
@@ -58,7 +60,7 @@ def write(
 
     No other consumer may be created by it.
 
-    :param how: see :func:`placement_store.allocations.write`, also for what is raised.
+    :param how: see :func:`placement_store.allocations.write.write`, also for what is raised.
     """
     if residue is None:
         allocations.write(connection, changes, names, **how)
@@ -70,7 +72,7 @@ def write(
 def write_all(connection: Connection, changes: Sequence[Change], names: ResourceClassNames, **how: Any) -> None:
     """Write changes of which those that create a consumer leave a residue.
 
-    :param how: see :func:`placement_store.allocations.write`, also for what is raised.
+    :param how: see :func:`placement_store.allocations.write.write`, also for what is raised.
     """
     try:
         allocations.write(connection, changes, names, **how)
@@ -99,7 +101,7 @@ def becoming(connection: Connection, migration: Holding, staying: Mapping[Pair, 
     """
     if migration.claim_id is None or migration.accepted_by is None:
         return None
-    tree = given_up.on_host(connection, migration)
+    tree = released.on_host(connection, migration)
     guests = Counter(migration.amounts) - Counter(staying)
     kept = {pair: amount for pair, amount in guests.items() if pair[0] in tree}
     if not kept or tombstones.buried(connection, [migration.accepted_by]):

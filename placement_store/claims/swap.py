@@ -8,12 +8,16 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import Claimed, SwapClaim
-from placement_store import allocations, claims, given_up, isolated_groups, moves, providers, residues, shares
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED, Holding, Pair
-from placement_store.names import ResourceClassNames
-from placement_store.providers import ProviderKey
-from placement_store.shares import Places
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import begin_move, isolated_groups, move_split, residues
+from placement_store.claims import claim as claims
+from placement_store.claims import released as given_up
+from placement_store.claims.move_split import Places
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,8 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     """Release what a claim holds on its host and claim the next one: both, or neither.
 
     The host is left whole, unless it is the next one too, and so is any other provider that is released and not
-    claimed; on one that is both, what others have put there stays. See :mod:`placement_store.given_up`, and for
-    moves :mod:`placement_store.shares`.
+    claimed; on one that is both, what others have put there stays. See :mod:`placement_store.claims.released`, and for
+    moves :mod:`placement_store.claims.move_split`.
     Where the guest may still run, what leaves the host goes to a residue instead, if that is asked for.
 
     :raises ClaimReleased: the claim no longer stands.
@@ -53,7 +57,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     keys = providers.keys_of(connection, {message.root_provider_uuid, *message.claimed.allocations})
     # What was claimed of may be gone, emptied by a reshape.
     keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
-    claimed = allocations.numbered(shares.amounts_of(message.claimed), keys, names, connection)
+    claimed = allocations.numbered(move_split.amounts_of(message.claimed), keys, names, connection)
     root_id = keys[message.root_provider_uuid].root_id
     in_a_move = message.migration_uuid is not None or message.held is not None
     step = (_next_destination if in_a_move else _next_host)(connection, holding, message, keys, claimed, names)
@@ -82,7 +86,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         claim_id=claim_id,
         consumer_generation=holding.generation + 1,
         residue_uuid=residue_uuid,
-        extras=shares.described(connection, step.lost, names),
+        extras=move_split.described(connection, step.lost, names),
     )
 
 
@@ -102,9 +106,9 @@ def _next_host(
     names: ResourceClassNames,
 ) -> _Step:
     """Return what a swap makes of a consumer that is not being moved."""
-    released = shares.amounts_of(message.released)
+    released = move_split.amounts_of(message.released)
     in_tree = given_up.on_host(connection, holding)
-    left = {keys[uuid].id for uuid in released if uuid in keys} - shares.providers_in(claimed)
+    left = {keys[uuid].id for uuid in released if uuid in keys} - move_split.providers_in(claimed)
     if keys[message.root_provider_uuid].root_id != holding.root_provider_id:
         left |= in_tree
     located = given_up.located(connection, holding, released, keys, in_tree, names)
@@ -131,22 +135,22 @@ def _next_destination(
     """
     if message.migration_uuid is None or message.held is None:
         raise errors.InvalidRequest(path="$.held", reason="`migration_uuid` and `held` go together")
-    migration = moves.migration_of(connection, instance, message.migration_uuid)
-    held, released = shares.amounts_of(message.held), shares.amounts_of(message.released)
+    migration = begin_move.migration_of(connection, instance, message.migration_uuid)
+    held, released = move_split.amounts_of(message.held), move_split.amounts_of(message.released)
     root_id = keys[message.root_provider_uuid].root_id
     before = Places.of(keys, migration.root_provider_id, instance.root_provider_id, held, released)
-    after = Places.of(keys, migration.root_provider_id, root_id, held, shares.amounts_of(message.claimed))
-    parts = shares.of_a_move(connection, instance, migration, held, released, before, names)
+    after = Places.of(keys, migration.root_provider_id, root_id, held, move_split.amounts_of(message.claimed))
+    parts = move_split.of_a_move(connection, instance, migration, held, released, before, names)
     on_host = given_up.on_host(connection, instance)
     # The host that is given up is left whole, unless it is the source, to which the instance may come back.
     given_up_whole = set() if before.on_source or root_id == instance.root_provider_id else on_host
-    lost = shares.within(parts.extras, given_up_whole - after.used - after.pools)
+    lost = move_split.within(parts.extras, given_up_whole - after.used - after.pools)
     extras = parts.extras - lost
-    left = moves.left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
-    leaving = shares.within(extras, left)
+    left = begin_move.left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
+    leaving = move_split.within(extras, left)
     in_source = given_up.on_host(connection, migration) if after.on_source else set()
-    returning = shares.within(parts.left_extras, after.used | in_source)
-    mine, others = shares.divided(parts.kept_old + parts.old, claimed, after.shared)
+    returning = move_split.within(parts.left_extras, after.used | in_source)
+    mine, others = move_split.divided(parts.kept_old + parts.old, claimed, after.shared)
     return _Step(
         after=mine + (extras - leaving) + returning,
         kept=parts.kept_old + extras,

@@ -10,7 +10,7 @@ from cliff.command import Command
 from cliff.lister import Lister
 
 from moorage import errors, ids
-from moorage.commands import ShownValue, shown
+from moorage.cli.command import ShownValue, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from placement_store.commands import typed

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from moorage import errors
-from moorage.commands import Configured
-from moorage.options import main_database
-from moorage.wire import Mutation, R
+from moorage.cli.command import Configured
+from moorage.config.options import main_database
+from moorage.messages.wire import Mutation, R
 
 if TYPE_CHECKING:
-    from moorage.shell import Shell
-    from placement_store.direct import Placement
+    from moorage.cli.shell import Shell
+    from placement_store.in_process import Placement
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Asking(Configured):
         if self._database_url is None:
             return self.client("placement")
         # The whole store, which is not needed to ask a service.
-        from placement_store.direct import Direct
+        from placement_store.in_process import Direct
 
         url = main_database(self.conf) if self._database_url == CONFIGURED else self._database_url
         direct = Direct(self.conf, url)

@@ -6,8 +6,8 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from moorage import group_options
-from moorage.commands import ShownValue
+from moorage.cli import group_options
+from moorage.cli.command import ShownValue
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
 from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
 from placement_store.commands.asking import Asking

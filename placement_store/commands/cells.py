@@ -14,20 +14,20 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from moorage import errors, ids
-from moorage.bus import mask_url
-from moorage.commands import Configured, shown
-from moorage.database import Database
+from moorage.bus.bus import mask_url
+from moorage.cli.clients import Reach
+from moorage.cli.command import Configured, shown
+from moorage.config.options import main_database
+from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Cell
-from moorage.options import main_database
-from moorage.reach import Reach
 from placement_store import cells
+from placement_store.commands.db_upgrade import cell_place, upgrade
 from placement_store.schema import MAIN
-from placement_store.upgrade import cell_place, upgrade
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for a cell's conductor, which only looks something up; for its bus, see :mod:`moorage.bus`.
+#: Seconds to wait for a cell's conductor, which only looks something up; for its bus, see :mod:`moorage.bus.bus`.
 _PATIENCE = 3.0
 #: Cells asked at the same time.
 _AT_ONCE = 16

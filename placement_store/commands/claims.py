@@ -7,10 +7,12 @@ from typing import Any
 from cliff.command import Command
 from cliff.lister import Lister
 
-from moorage import logs, parts, service
-from moorage.commands import Configured, shown
-from moorage.inspection import ClaimState
+from moorage import logs
+from moorage.cli import lists
+from moorage.cli.command import Configured, shown
 from moorage.messages import ListClaims, ListReconciled
+from moorage.model.inspection import ClaimState
+from moorage.service import process
 from placement_store.service import PlacementService
 
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
@@ -30,7 +32,7 @@ class Placement(Configured, Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Run the service."""
         logs.setup(self.conf, f"placement.{parsed_args.name}")
-        service.run(PlacementService(self.conf, parsed_args.name))
+        process.run(PlacementService(self.conf, parsed_args.name))
 
 
 class ClaimList(Configured, Lister):
@@ -57,7 +59,7 @@ class ClaimList(Configured, Lister):
             older_than=parsed_args.older_than,
             residues=parsed_args.residues,
         )
-        return _COLUMNS, [_row(claim) for claim in parts.claims(self.client("placement"), message)]
+        return _COLUMNS, [_row(claim) for claim in lists.claims(self.client("placement"), message)]
 
 
 class ClaimReconciled(Configured, Lister):

@@ -10,13 +10,14 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.bus import mask_url
-from moorage.commands import Configured, positive
-from moorage.database import Database
-from moorage.options import main_database
-from moorage.schemas import known_schemas
-from placement_store import cells, restoring
+from moorage.bus.bus import mask_url
+from moorage.cli.command import Configured, positive
+from moorage.config.options import main_database
+from moorage.db.database import Database
+from moorage.db.schemas import known_schemas
+from placement_store import cells
 from placement_store.schema import MAIN
+from placement_store.upkeep import restore
 
 LOG = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ class DbUpgrade(Configured, Lister):
 def _begin_history(place: Place) -> None:
     database = Database(place.url, MAIN.name, pool_size=1, statement_limit=None)
     try:
-        database.write(restoring.begin_history)
+        database.write(restore.begin_history)
     finally:
         database.close()
     LOG.warning("The main schema begins a new history: heal it with `moorage audit --heal`")

@@ -11,8 +11,9 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import errors, ids, parts
-from moorage.commands import shown
+from moorage import errors, ids
+from moorage.cli import lists
+from moorage.cli.command import shown
 from moorage.messages import (
     DeleteInventories,
     DeleteInventory,
@@ -98,7 +99,7 @@ class InventorySet(Asking, Lister):
         if aggregate is None:
             raise errors.InvalidRequest(path="--aggregate", reason=f"{named!r} is no uuid of an aggregate")
         asked = ListResourceProviders(matching=ResourceGroup(member_of=((aggregate,),)))
-        members = parts.providers(self.placement, asked)
+        members = lists.providers(self.placement, asked)
         if not members:
             raise errors.NotFound(kind="aggregate", name=aggregate)
         return [provider.uuid for provider in members]

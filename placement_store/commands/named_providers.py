@@ -12,7 +12,7 @@ from moorage.model import ResourceGroup, ResourceProvider
 from placement_store.commands.asking import Asking
 
 if TYPE_CHECKING:
-    from placement_store.direct import Placement
+    from placement_store.in_process import Placement
 
 
 def as_uuid(named: str) -> str | None:

@@ -11,7 +11,7 @@ from gunicorn.app.base import BaseApplication
 from oslo_config import cfg
 
 from moorage import errors, logs
-from moorage.commands import Configured
+from moorage.cli.command import Configured
 from placement_store.http import wsgi
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 from msgspec import UNSET, UnsetType
 
-from moorage import errors, group_options, ids, parts
-from moorage.commands import ShownLines, ShownValue, shown
+from moorage import errors, ids
+from moorage.cli import group_options, lists
+from moorage.cli.command import ShownLines, ShownValue, shown
 from moorage.messages import (
     CreateResourceProvider,
     DeleteResourceProvider,
@@ -88,7 +89,7 @@ class ProviderList(Asking, Lister):
         message = ListResourceProviders(
             name=parsed_args.name, uuid=parsed_args.uuid, matching=None if asked == ResourceGroup() else asked
         )
-        return COLUMNS, [row(provider) for provider in parts.providers(self.placement, message)]
+        return COLUMNS, [row(provider) for provider in lists.providers(self.placement, message)]
 
 
 class ProviderShow(OfProvider, ShowOne):
@@ -108,7 +109,7 @@ class ProviderShow(OfProvider, ShowOne):
         provider = find(self.placement, parsed_args.provider)
         if not parsed_args.allocations:
             return COLUMNS, row(provider)
-        held = parts.provider_allocations(self.placement, ListProviderAllocations(uuid=provider.uuid))
+        held = lists.provider_allocations(self.placement, ListProviderAllocations(uuid=provider.uuid))
         lines = [
             f"{consumer} {name}={amount}" for consumer, part in held.items() for name, amount in part.resources.items()
         ]

@@ -10,7 +10,7 @@ from cliff.lister import Lister
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from moorage.commands import shown
+from moorage.cli.command import shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from placement_store.commands import reshape_file, reshape_fleet
 from placement_store.commands.asking import Asking

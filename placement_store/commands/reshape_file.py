@@ -10,14 +10,15 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from moorage import errors, wire
+from moorage import errors
+from moorage.messages import wire
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions
 from moorage.model import Value
 from placement_store.commands.lined_yaml import LinedDocument, Step
 
 T = TypeVar("T")
 
-#: A step of a path as msgspec and :mod:`moorage.wire` write it; of a key they may say no more than that it is one.
+#: A step of a path as msgspec and :mod:`moorage.messages.wire` write it; of a key no more than that it is one.
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<position>\d+)\]|\['(?P<key>[^']*)'\]|(?P<some_key>\[\.\.\.\])")
 
 

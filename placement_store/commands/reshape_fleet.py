@@ -12,7 +12,7 @@ from placement_store.commands.named_providers import find_if_there
 from placement_store.commands.reshape_file import Entry, HostReshape
 
 if TYPE_CHECKING:
-    from placement_store.direct import Placement
+    from placement_store.in_process import Placement
 
 #: What may become of an entry.
 PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (

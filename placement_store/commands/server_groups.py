@@ -7,8 +7,9 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids, parts
-from moorage.commands import ShownLines, shown
+from moorage import ids
+from moorage.cli import lists
+from moorage.cli.command import ShownLines, shown
 from moorage.messages import (
     CreateServerGroup,
     DeleteServerGroup,
@@ -85,7 +86,7 @@ class ServerGroupList(Asking, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """Return a row a group, with how many members it has."""
-        states = parts.server_groups(self.placement, ListServerGroups(project_id=parsed_args.project))
+        states = lists.server_groups(self.placement, ListServerGroups(project_id=parsed_args.project))
         return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
 
 

@@ -8,7 +8,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from moorage import errors, ids
-from moorage.commands import shown
+from moorage.cli.command import shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
 from placement_store.commands import typed
 from placement_store.commands.asking import Asking

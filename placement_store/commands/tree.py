@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.commands import ShownLines
+from moorage.cli.command import ShownLines
 from moorage.messages import ListProviderTrees
 from moorage.model import ResourceProvider
 from placement_store.commands.asking import Asking

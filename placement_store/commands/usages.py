@@ -5,7 +5,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from moorage.commands import shown
+from moorage.cli.command import shown
 from moorage.messages import ListUsages
 from placement_store.commands.asking import Asking
 from placement_store.commands.named_providers import OfProvider, find

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Insert, Select, Table, bindparam, select
 
-from moorage.columns import now
+from moorage.db.columns import now
 
 T = TypeVar("T")
 

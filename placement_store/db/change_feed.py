@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from moorage.columns import now
-from placement_store import bulk
+from moorage.db.columns import now
+from placement_store.db import bulk
 from placement_store.schema import changes
 
 #: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the

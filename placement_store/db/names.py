@@ -14,9 +14,9 @@ import os_traits
 from sqlalchemy import ColumnElement, Connection, Table, exc, func, select
 
 from moorage import errors
-from moorage.database import Database
-from placement_store import bulk
-from placement_store.races import Moved, until_settled
+from moorage.db.database import Database
+from placement_store.db import bulk
+from placement_store.db.retries import Moved, until_settled
 from placement_store.schema import inventories, provider_traits, resource_classes, traits
 
 #: What the names begin with that operators and drivers may create; the same in both libraries.

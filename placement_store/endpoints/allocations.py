@@ -5,7 +5,7 @@ import logging
 from msgspec import structs
 from sqlalchemy import Connection
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     AcceptClaim,
     Claimed,
@@ -24,8 +24,15 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import Cell, Consumer
-from placement_store import cells, claims, consumer_list, declared_down, deletes, move_ends, puts, swaps
-from placement_store.endpoint_basis import StoreEndpoint
+from placement_store import cells
+from placement_store.allocations import read as consumer_list
+from placement_store.claims import claim as claims
+from placement_store.claims import delete as deletes
+from placement_store.claims import end_move
+from placement_store.claims import put as puts
+from placement_store.claims import swap as swaps
+from placement_store.endpoints.base import StoreEndpoint
+from placement_store.upkeep import forced_down
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +63,7 @@ class PlacementEndpoint(StoreEndpoint):
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
         """Return those of some hosts that their operator has declared down, or deleted."""
         return self._read(
-            lambda connection: declared_down.among(
+            lambda connection: forced_down.among(
                 connection, message.cell_uuid, message.service_hosts, or_disabled=bool(message.or_disabled)
             )
         )
@@ -73,25 +80,25 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(PutAllocations)
     def put_allocations(self, message: PutAllocations) -> ConsumerWritten:
-        """Replace all allocations of one consumer; see :func:`placement_store.puts.put`."""
+        """Replace all allocations of one consumer; see :func:`placement_store.claims.put.put`."""
         uuid = message.consumer_uuid
         return self._once(message, lambda connection: puts.put(connection, {uuid: message.wanted}, self._names)[uuid])
 
     @serves(PostAllocations)
     def post_allocations(self, message: PostAllocations) -> dict[str, ConsumerWritten]:
-        """Replace all allocations of several consumers at once; see :func:`placement_store.puts.put`."""
+        """Replace all allocations of several consumers at once; see :func:`placement_store.claims.put.put`."""
         return self._once(message, lambda connection: puts.put(connection, message.consumers, self._names))
 
     @serves(DeleteAllocations)
     def delete_allocations(self, message: DeleteAllocations) -> Released:
-        """Release all that a consumer holds; see :func:`placement_store.deletes.delete`."""
+        """Release all that a consumer holds; see :func:`placement_store.claims.delete.delete`."""
         released = self._once(message, lambda connection: deletes.delete(connection, message, self._names))
         LOG.info("Consumer %s has released all it held%s", message.consumer_uuid, _but(released.residue_uuid))
         return released
 
     @serves(SwapClaim)
     def swap_claim(self, message: SwapClaim) -> Claimed:
-        """Move a claim to the next host; see :func:`placement_store.swaps.swap`."""
+        """Move a claim to the next host; see :func:`placement_store.claims.swap.swap`."""
         claimed = self._once(message, lambda connection: swaps.swap(connection, message, self._names))
         LOG.info(
             "The claim of consumer %s is now on %s%s",
@@ -103,8 +110,8 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(EndMove)
     def end_move(self, message: EndMove) -> MoveEnded:
-        """Confirm or revert a move; see :func:`placement_store.move_ends.end`."""
-        ended = self._once(message, lambda connection: move_ends.end(connection, message, self._names))
+        """Confirm or revert a move; see :func:`placement_store.claims.end_move.end`."""
+        ended = self._once(message, lambda connection: end_move.end(connection, message, self._names))
         done = "confirmed" if message.outcome == "confirm" else "reverted"
         LOG.info(
             "Migration %s of consumer %s is %s%s",
@@ -117,7 +124,7 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:
-        """Take a claim for an attempt's host; see :func:`placement_store.claims.accept`.
+        """Take a claim for an attempt's host; see :func:`placement_store.claims.claim.accept`.
 
         It can be repeated as it is, and its answer is not stored: a stored yes would outlive the claim.
         """

@@ -5,11 +5,11 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from moorage.database import Database
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
-from placement_store.names import ResourceClassNames
-from placement_store.races import until_settled
+from moorage.db.database import Database
+from moorage.messages.wire import Mutation
+from moorage.service.stored_requests import StoredRequests
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import until_settled
 from placement_store.schema import requests
 
 R = TypeVar("R")

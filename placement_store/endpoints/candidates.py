@@ -1,11 +1,11 @@
 """The method of topic `placement` that says in which ways a request can be served."""
 
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import ListAllocationCandidates
 from moorage.model import AllocationCandidates
 from placement_store.candidates import listing
-from placement_store.names import ResourceClassNames
+from placement_store.db.names import ResourceClassNames
 
 
 class CandidateEndpoint:

@@ -2,10 +2,11 @@
 
 import logging
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import HealConsumers, Healed, Recounted, RecountInventories
-from placement_store import heals, recounts
-from placement_store.endpoint_basis import StoreEndpoint
+from placement_store.claims import heal as heals
+from placement_store.endpoints.base import StoreEndpoint
+from placement_store.upkeep import recount
 
 LOG = logging.getLogger(__name__)
 
@@ -15,15 +16,15 @@ class HealEndpoint(StoreEndpoint):
 
     @serves(HealConsumers)
     def heal_consumers(self, message: HealConsumers) -> Healed:
-        """Set what consumers hold to what is on record; see :func:`placement_store.heals.heal`."""
+        """Set what consumers hold to what is on record; see :func:`placement_store.claims.heal.heal`."""
         healed = self._once(message, lambda connection: heals.heal(connection, message, self._names))
         LOG.warning("Healed: consumers %s", ", ".join(sorted(message.seen)))
         return healed
 
     @serves(RecountInventories)
     def recount_inventories(self, message: RecountInventories) -> Recounted:
-        """Count anew what is used of providers; see :func:`placement_store.recounts.recount`."""
-        counted = self._once(message, lambda connection: recounts.recount(connection, message.provider_uuids))
+        """Count anew what is used of providers; see :func:`placement_store.upkeep.recount.recount`."""
+        counted = self._once(message, lambda connection: recount.recount(connection, message.provider_uuids))
         LOG.warning(
             "Recounted: %d inventories corrected, %d allocations without a consumer removed",
             counted.inventories,

@@ -2,8 +2,8 @@
 
 from sqlalchemy import Connection
 
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     DeleteResourceClass,
     DeleteTrait,
@@ -14,8 +14,8 @@ from moorage.messages import (
     ListResourceClasses,
     ListTraits,
 )
-from placement_store.endpoint_basis import StoreEndpoint
-from placement_store.names import Names, ResourceClassNames, TraitNames
+from placement_store.db.names import Names, ResourceClassNames, TraitNames
+from placement_store.endpoints.base import StoreEndpoint
 
 
 class NameEndpoint(StoreEndpoint):

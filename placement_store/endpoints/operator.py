@@ -4,9 +4,8 @@ import logging
 
 from sqlalchemy import Connection
 
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import ClaimState, ReconcilerAction, ServiceState, StoreAudit
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     AcknowledgeRequests,
     AuditStore,
@@ -16,10 +15,12 @@ from moorage.messages import (
     ListServices,
     ReportService,
 )
-from moorage.requests import StoredRequests
-from placement_store import audit, claim_list, reconciled, service_list
-from placement_store.races import until_settled
+from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceState, StoreAudit
+from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import list as claim_list
+from placement_store.db.retries import until_settled
 from placement_store.schema import requests
+from placement_store.upkeep import audit, reconciler_log, services
 
 LOG = logging.getLogger(__name__)
 
@@ -48,19 +49,19 @@ class InspectionEndpoint:
     @serves(ListReconciled)
     def list_reconciled(self, _message: ListReconciled) -> list[ReconcilerAction]:
         """Return what the reconciler found, the newest first."""
-        return self._database.read(reconciled.actions)
+        return self._database.read(reconciler_log.actions)
 
     @serves(ListServices)
     def list_services(self, _message: ListServices) -> list[ServiceState]:
         """Return the services that have reported, by kind and name."""
-        return self._database.read(service_list.services_heard)
+        return self._database.read(services.services_heard)
 
     @serves(ReportService)
     def report_service(self, message: ReportService) -> Done:
         """Note that a service is running."""
 
         def work(connection: Connection) -> Done:
-            service_list.report(connection, message.service, stopped=message.stopped)
+            services.report(connection, message.service, stopped=message.stopped)
             return Done()
 
         return until_settled(lambda: self._database.write(work))

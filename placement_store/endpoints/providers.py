@@ -5,8 +5,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     CreateResourceProvider,
     DeleteInventories,
@@ -26,12 +26,16 @@ from moorage.messages import (
     SetTraits,
     UpdateResourceProvider,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import ProviderAllocations, ResourceProvider, Usage
-from moorage.wire import Mutation
-from placement_store import aggregates, feed, inventories, new_providers, provider_list, reports, traits, trees, usages
-from placement_store.endpoint_basis import StoreEndpoint
-from placement_store.names import ResourceClassNames, TraitNames
-from placement_store.new_providers import NewProvider
+from placement_store.db import change_feed
+from placement_store.db.names import ResourceClassNames, TraitNames
+from placement_store.endpoints.base import StoreEndpoint
+from placement_store.providers import aggregates, inventories, report, traits, usages
+from placement_store.providers import create as new_providers
+from placement_store.providers import read as provider_list
+from placement_store.providers import tree as trees
+from placement_store.providers.create import NewProvider
 
 
 class ProviderEndpoint(StoreEndpoint):
@@ -68,18 +72,18 @@ class ProviderEndpoint(StoreEndpoint):
 
         def work(connection: Connection) -> None:
             created = new_providers.create(connection, [new])
-            feed.record(connection, provider_ids=created.values())
+            change_feed.record(connection, provider_ids=created.values())
 
         return self._provider_after(message, message.uuid, work)
 
     @serves(UpdateResourceProvider)
     def update_resource_provider(self, message: UpdateResourceProvider) -> ResourceProvider:
-        """Give a provider another name or another parent; see :func:`placement_store.trees.update`."""
+        """Give a provider another name or another parent; see :func:`placement_store.providers.tree.update`."""
         return self._provider_after(message, message.uuid, lambda connection: trees.update(connection, message))
 
     @serves(DeleteResourceProvider)
     def delete_resource_provider(self, message: DeleteResourceProvider) -> Done:
-        """Delete a provider; see :func:`placement_store.trees.delete`."""
+        """Delete a provider; see :func:`placement_store.providers.tree.delete`."""
 
         def work(connection: Connection) -> Done:
             trees.delete(connection, message.uuid)
@@ -97,23 +101,23 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(ListResourceProviders)
     def list_resource_providers(self, message: ListResourceProviders) -> list[ResourceProvider]:
-        """Return providers by name; see :func:`placement_store.provider_list.list_providers`."""
+        """Return providers by name; see :func:`placement_store.providers.read.list_providers`."""
         return self._read(lambda connection: provider_list.list_providers(connection, message, self._names))
 
     @serves(ListProviderTrees)
     def list_provider_trees(self, message: ListProviderTrees) -> list[ResourceProvider]:
-        """Return whole trees; see :func:`placement_store.provider_list.list_trees`."""
+        """Return whole trees; see :func:`placement_store.providers.read.list_trees`."""
         return self._read(lambda connection: provider_list.list_trees(connection, message.uuids, self._names))
 
     @serves(ReportProviders)
     def report_providers(self, message: ReportProviders) -> ProvidersReported:
-        """Make providers what their hosts say they are; see :func:`placement_store.reports.report`.
+        """Make providers what their hosts say they are; see :func:`placement_store.providers.report.report`.
 
         Custom resource classes and traits come to be by being reported: the hosts' drivers know what there is.
         """
 
         def work(connection: Connection) -> ProvidersReported:
-            return ProvidersReported(generations=reports.report(connection, message, self._names))
+            return ProvidersReported(generations=report.report(connection, message, self._names))
 
         self._names.ensure({name for one in message.providers for name in one.inventories})
         self._traits.ensure({name for one in message.providers for name in one.traits or ()})
@@ -123,40 +127,40 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(SetInventories)
     def set_inventories(self, message: SetInventories) -> ResourceProvider:
-        """Replace all inventories of a provider; see :func:`placement_store.inventories.set_inventories`."""
+        """Replace all inventories of a provider; see :func:`placement_store.providers.inventories.set_inventories`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.set_inventories(connection, message, self._names)
         )
 
     @serves(SetInventory)
     def set_inventory(self, message: SetInventory) -> ResourceProvider:
-        """Set the inventory of one class; see :func:`placement_store.inventories.set_inventory`."""
+        """Set the inventory of one class; see :func:`placement_store.providers.inventories.set_inventory`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.set_inventory(connection, message, self._names)
         )
 
     @serves(DeleteInventory)
     def delete_inventory(self, message: DeleteInventory) -> ResourceProvider:
-        """Take away the inventory of one class; see :func:`placement_store.inventories.delete_inventory`."""
+        """Take away the inventory of one class; see :func:`placement_store.providers.inventories.delete_inventory`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.delete_inventory(connection, message, self._names)
         )
 
     @serves(DeleteInventories)
     def delete_inventories(self, message: DeleteInventories) -> ResourceProvider:
-        """Take away all inventories; see :func:`placement_store.inventories.delete_inventories`."""
+        """Take away all inventories; see :func:`placement_store.providers.inventories.delete_inventories`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.delete_inventories(connection, message, self._names)
         )
 
     @serves(SetTraits)
     def set_traits(self, message: SetTraits) -> ResourceProvider:
-        """Replace all traits of a provider; see :func:`placement_store.traits.set_traits`."""
+        """Replace all traits of a provider; see :func:`placement_store.providers.traits.set_traits`."""
         return self._provider_after(message, message.uuid, lambda connection: traits.set_traits(connection, message))
 
     @serves(SetAggregates)
     def set_aggregates(self, message: SetAggregates) -> ResourceProvider:
-        """Replace all aggregates of a provider; see :func:`placement_store.aggregates.set_aggregates`."""
+        """Replace all aggregates of a provider; see :func:`placement_store.providers.aggregates.set_aggregates`."""
         return self._provider_after(
             message, message.uuid, lambda connection: aggregates.set_aggregates(connection, message)
         )
@@ -173,5 +177,5 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(ListUsages)
     def list_usages(self, message: ListUsages) -> list[Usage]:
-        """Return what the consumers of a project hold; see :func:`placement_store.usages.of_project`."""
+        """Return what the consumers of a project hold; see :func:`placement_store.providers.usages.of_project`."""
         return self._read(lambda connection: usages.of_project(connection, message, self._names))

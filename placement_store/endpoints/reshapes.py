@@ -4,10 +4,10 @@ import logging
 
 from sqlalchemy import Connection
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import Done, PlanReshape, Reshape, ReshapeByInstructions
 from moorage.model import ReshapePlan
-from placement_store.endpoint_basis import StoreEndpoint
+from placement_store.endpoints.base import StoreEndpoint
 from placement_store.reshapes import instructed_reshape, reshape
 
 LOG = logging.getLogger(__name__)

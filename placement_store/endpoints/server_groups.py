@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     CreateServerGroup,
     DeleteServerGroup,
@@ -13,8 +13,8 @@ from moorage.messages import (
     ListServerGroups,
     ServerGroupState,
 )
-from placement_store import groups
-from placement_store.endpoint_basis import StoreEndpoint
+from placement_store.endpoints.base import StoreEndpoint
+from placement_store.server_groups import rows as groups
 
 LOG = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import falcon
 from oslo_config import cfg
 from oslo_middleware import cors, http_proxy_to_wsgi
 
-from moorage.database import Database
+from moorage.db.database import Database
 from placement_store.http import identity, versions
 from placement_store.http.errors import ErrorDocuments
 from placement_store.http.operations import DEADLINE, Noun
@@ -34,7 +34,7 @@ from placement_store.http.refusals import Refused
 from placement_store.http.routes import NOUNS
 from placement_store.http.settings import Settings
 from placement_store.http.store import Store
-from placement_store.providers import provider_not_found
+from placement_store.providers.rows import provider_not_found
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

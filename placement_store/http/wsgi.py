@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
-from moorage import errors, logs, options
-from moorage.bounded_lock import BoundedLock
-from moorage.database import Database
-from placement_store import names
+from moorage import errors, logs
+from moorage.config import options
+from moorage.db.bounded_lock import BoundedLock
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.http.application import application as application_of
 from placement_store.schema import MAIN
 

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
+from moorage.db import schema_changes
 
 revision = "main_0003"
 down_revision = "main_0002"

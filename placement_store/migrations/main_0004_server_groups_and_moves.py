@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-from moorage import schema_changes
-from moorage.columns import id_type, name_type, uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import id_type, name_type, uuid_type
 
 revision = "main_0004"
 down_revision = "main_0003"

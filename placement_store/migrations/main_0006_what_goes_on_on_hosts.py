@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
-from moorage.columns import document_type
+from moorage.db import schema_changes
+from moorage.db.columns import document_type
 
 revision = "main_0006"
 down_revision = "main_0005"

@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
-from moorage import schema_changes
-from moorage.columns import document_type
+from moorage.db import schema_changes
+from moorage.db.columns import document_type
 
 revision = "main_0007"
 down_revision = "main_0006"

@@ -5,8 +5,10 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, exc, select
 
 from moorage.messages import SetAggregates
-from placement_store import bulk, feed, host_aggregate_links, links, providers
-from placement_store.races import Moved
+from placement_store.db import bulk, change_feed
+from placement_store.db.retries import Moved
+from placement_store.providers import host_aggregate_links, links
+from placement_store.providers import rows as providers
 from placement_store.schema import aggregates, provider_aggregates
 
 _LINK, _UUID = provider_aggregates.c.aggregate_id, aggregates.c.uuid
@@ -44,7 +46,7 @@ def set_aggregates(connection: Connection, message: SetAggregates) -> None:
     id_ = providers.lock_at(connection, message.uuid, message.generation)
     replace(connection, {id_: message.aggregates})
     providers.move_rows(connection, [id_], generation=1)
-    feed.record(connection, provider_ids=[id_])
+    change_feed.record(connection, provider_ids=[id_])
 
 
 def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:

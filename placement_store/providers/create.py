@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors
-from placement_store import bulk, disabled_hosts, host_aggregate_links, providers
-from placement_store.providers import ProviderKey
-from placement_store.races import Moved
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
+from placement_store.providers import disabled_hosts, host_aggregate_links
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import ProviderKey
 from placement_store.schema import resource_providers
 
 

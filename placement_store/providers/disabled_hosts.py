@@ -11,9 +11,10 @@ from typing import Any
 import os_traits
 from sqlalchemy import Connection, select
 
-from placement_store import bulk, feed, providers
-from placement_store.names import TraitNames
-from placement_store.races import Moved
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import TraitNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
 from placement_store.schema import hosts, provider_traits, resource_providers
 
 TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
@@ -80,7 +81,7 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
     _add(connection, disabled - marked, number)
     changed = surplus | (disabled - marked)
     providers.move_rows(connection, changed, generation=1)
-    feed.record(connection, provider_ids=changed)
+    change_feed.record(connection, provider_ids=changed)
 
 
 def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:

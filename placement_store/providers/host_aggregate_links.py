@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, select
 
-from placement_store import bulk
+from placement_store.db import bulk
 from placement_store.schema import (
     aggregates,
     host_aggregate_hosts,

@@ -10,9 +10,10 @@ from sqlalchemy import Connection
 from moorage import errors
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
-from placement_store import bulk, feed, providers
-from placement_store.names import FIRST_CUSTOM_ID, ResourceClassNames
-from placement_store.providers import InventoryRow
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import FIRST_CUSTOM_ID, ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import InventoryRow
 from placement_store.schema import inventories
 
 LOG = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def _write(
     present = providers.inventories_of(connection, [id_]).get(id_, {})
     replace(connection, {id_: make({number: row.described for number, row in present.items()})}, names)
     providers.move_rows(connection, [id_], generation=1)
-    feed.record(connection, provider_ids=[id_])
+    change_feed.record(connection, provider_ids=[id_])
 
 
 def _not_found(uuid: str, resource_class: str) -> errors.InventoryNotFound:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, Select, select
 
-from placement_store import bulk
+from placement_store.db import bulk
 
 
 def held(

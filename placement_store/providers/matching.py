@@ -6,7 +6,7 @@ from sqlalchemy import ColumnElement, Connection, exists, select
 
 from moorage import errors
 from moorage.model import ResourceGroup
-from placement_store.names import ResourceClassNames, TraitNames
+from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.schema import aggregates, inventories, provider_aggregates, provider_traits, resource_providers
 
 
@@ -40,7 +40,7 @@ def _refuse_contradictions(group: ResourceGroup) -> None:
 
 
 def _room(connection: Connection, group: ResourceGroup) -> Iterator[ColumnElement[bool]]:
-    """Yield a condition for each amount, in the words of the guard of claims (:mod:`placement_store.capacity`)."""
+    """Yield a condition for each amount, as claims check it (:mod:`~placement_store.allocations.capacity`)."""
     table = inventories.c
     numbers = ResourceClassNames.require(connection, group.resources)
     for name, amount in group.resources.items():

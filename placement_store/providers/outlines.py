@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, select
 
 from moorage.model import ResourceGroup
-from placement_store import matching
-from placement_store.providers import provider_not_found
+from placement_store.providers import matching
+from placement_store.providers.rows import provider_not_found
 from placement_store.schema import resource_providers
 
 
@@ -58,7 +58,7 @@ def listed(
 ) -> Sequence[Outline]:
     """Return the providers in the order of their creation: all, or those for which everything that is said is true.
 
-    ``group`` asks of each provider for itself; see :func:`placement_store.matching.conditions`.
+    ``group`` asks of each provider for itself; see :func:`placement_store.providers.matching.conditions`.
 
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.

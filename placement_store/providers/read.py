@@ -7,8 +7,10 @@ from sqlalchemy import Connection, Select, select
 
 from moorage.messages import ListResourceProviders
 from moorage.model import ResourceProvider
-from placement_store import aggregates, bulk, matching, providers, traits
-from placement_store.names import ResourceClassNames
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import aggregates, matching, traits
+from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
 

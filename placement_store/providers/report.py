@@ -8,23 +8,16 @@ from sqlalchemy import Connection, select
 from moorage import errors
 from moorage.messages import ReportProviders
 from moorage.model import ProviderReport
-from placement_store import (
-    aggregates,
-    bulk,
-    disabled_hosts,
-    feed,
-    host_aggregate_links,
-    inventories,
-    new_providers,
-    providers,
-    traits,
-    trees,
-)
-from placement_store.inventories import Wanted
-from placement_store.names import ResourceClassNames
-from placement_store.new_providers import NewProvider
-from placement_store.providers import LockedRow
-from placement_store.races import Moved
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import aggregates, disabled_hosts, host_aggregate_links, inventories, traits
+from placement_store.providers import create as new_providers
+from placement_store.providers import rows as providers
+from placement_store.providers import tree as trees
+from placement_store.providers.create import NewProvider
+from placement_store.providers.inventories import Wanted
+from placement_store.providers.rows import LockedRow
 from placement_store.schema import resource_providers
 
 #: What an agent's report leaves in place on the root of a disabled host.
@@ -71,7 +64,7 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     filled_ids = _fill(connection, [*changed, *filter(_has_anything, new)], wanted, ids, names)
     providers.move_rows(connection, renamed_ids - filled_ids, generation=0)
     providers.move_rows(connection, filled_ids, generation=1)
-    feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
+    change_feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
     # What was left alone answers with the generation at which it was found to be as reported: somebody may have changed
     # it since, and the reporter, told the newer one, would take that for its own word.
     filled = {one.uuid for one in changed}

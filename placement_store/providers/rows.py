@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Select, bindparam, or_, select, tuple_
 
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.model import Inventory
-from placement_store import bulk
-from placement_store.races import Moved
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import inventories, resource_providers
 
 

@@ -5,8 +5,10 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection
 
 from moorage.messages import SetTraits
-from placement_store import feed, links, providers
-from placement_store.names import TraitNames
+from placement_store.db import change_feed
+from placement_store.db.names import TraitNames
+from placement_store.providers import links
+from placement_store.providers import rows as providers
 from placement_store.schema import provider_traits, traits
 
 _LINK, _NAME = provider_traits.c.trait_id, traits.c.name
@@ -48,4 +50,4 @@ def set_traits(connection: Connection, message: SetTraits) -> None:
     if set(of(connection, [id_]).get(id_, ())) != set(message.traits):
         replace(connection, {id_: message.traits})
         providers.move_rows(connection, [id_], generation=1)
-        feed.record(connection, provider_ids=[id_])
+        change_feed.record(connection, provider_ids=[id_])

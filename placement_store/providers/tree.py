@@ -1,7 +1,7 @@
 """The shape of provider trees: providers renamed, moved under another parent with all below them, and deleted.
 
 Who changes the shape of a tree locks its root's row first, so that there is one at a time; see also
-:func:`placement_store.new_providers.create`.
+:func:`placement_store.providers.create.create`.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,9 +11,10 @@ from sqlalchemy import Connection, exc, select
 
 from moorage import errors
 from moorage.messages import UpdateResourceProvider
-from placement_store import bulk, feed, providers
-from placement_store.providers import LockedRow, ProviderKey
-from placement_store.races import Moved
+from placement_store.db import bulk, change_feed
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import LockedRow, ProviderKey
 from placement_store.schema import (
     allocations,
     consumers,
@@ -46,7 +47,7 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     if message.name is not None:
         changed |= rename(connection, {id_: message.name})
     providers.move_rows(connection, changed, generation=0)
-    feed.record(connection, provider_ids=changed)
+    change_feed.record(connection, provider_ids=changed)
 
 
 def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
@@ -140,7 +141,7 @@ def delete(connection: Connection, uuid: str) -> None:
     """
     id_ = providers.lock_at(connection, uuid, None)
     remove(connection, {id_: uuid})
-    feed.record(connection, provider_ids=[id_])
+    change_feed.record(connection, provider_ids=[id_])
 
 
 def remove(connection: Connection, uuids: Mapping[int, str]) -> None:

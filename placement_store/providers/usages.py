@@ -7,8 +7,8 @@ from sqlalchemy import ColumnElement, Connection, and_, func, null, select, true
 
 from moorage.messages import ListProviderAllocations, ListUsages
 from moorage.model import ConsumerHold, ProviderAllocations, Usage
-from placement_store import providers
-from placement_store.names import ResourceClassNames
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, resource_providers
 
 #: What a consumer from before types were known is shown as (Placement's word).

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import takewhile
 from operator import itemgetter
 
+from placement_store.candidates.search_budget import SECONDS, SearchBudget
 from placement_store.reshapes.dealing import Deal, Pair, Table, Unit, impossible
-from placement_store.search_budget import SECONDS, SearchBudget
 
 _NARROW = "allow more steps, or say for some of the consumers where their amounts go"
 

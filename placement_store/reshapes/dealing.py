@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors
-from placement_store.isolated_groups import Groups
+from placement_store.claims.isolated_groups import Groups
 
 #: A provider and a resource class: what one inventory, and the room in it, goes by.
 Pair = tuple[str, str]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from moorage import errors
 from moorage.model import ChildProvider, InventoryFields
-from placement_store.providers import provider_not_found
+from placement_store.providers.rows import provider_not_found
 from placement_store.reshapes.dealing import Pair
 from placement_store.reshapes.reshape_tree import Tree
 

@@ -10,12 +10,16 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Dealt, Inventory, ReshapePlan
-from placement_store import aggregates, consumers, isolated_groups, new_providers, providers, traits
-from placement_store.allocations import Change
-from placement_store.consumers import Holding, Pair
-from placement_store.names import ResourceClassNames, TraitNames
-from placement_store.new_providers import NewProvider
-from placement_store.races import Moved
+from placement_store.allocations import consumers
+from placement_store.allocations.consumers import Holding, Pair
+from placement_store.allocations.write import Change
+from placement_store.claims import isolated_groups
+from placement_store.db.names import ResourceClassNames, TraitNames
+from placement_store.db.retries import Moved
+from placement_store.providers import aggregates, traits
+from placement_store.providers import create as new_providers
+from placement_store.providers import rows as providers
+from placement_store.providers.create import NewProvider
 from placement_store.reshapes import move_instructions, reshape, reshape_tree
 from placement_store.reshapes.described_children import NewChild
 from placement_store.reshapes.move_instructions import Moves

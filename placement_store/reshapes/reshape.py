@@ -6,12 +6,16 @@ from sqlalchemy import Connection
 
 from moorage.messages import Reshape
 from moorage.model import Inventory, ReshapedInventories
-from placement_store import allocations, feed, inventories, providers, puts
-from placement_store.allocations import Change
-from placement_store.inventories import Wanted
-from placement_store.names import ResourceClassNames
-from placement_store.puts import Put
-from placement_store.races import Moved
+from placement_store.allocations import write as allocations
+from placement_store.allocations.write import Change
+from placement_store.claims import put as puts
+from placement_store.claims.put import Put
+from placement_store.db import change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import inventories
+from placement_store.providers import rows as providers
+from placement_store.providers.inventories import Wanted
 
 
 def reshape(connection: Connection, message: Reshape, names: ResourceClassNames) -> None:
@@ -74,7 +78,7 @@ def write(
     inventories.replace(connection, _interim(connection, wanted, changes), names)
     allocations.write(connection, changes, names)
     inventories.replace(connection, wanted, names)
-    feed.record(connection, provider_ids=others)
+    change_feed.record(connection, provider_ids=others)
 
 
 def _interim(

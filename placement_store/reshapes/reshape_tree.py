@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, and_, select
 
 from moorage import errors
-from placement_store import bulk, isolated_groups, providers
-from placement_store.isolated_groups import Groups
-from placement_store.names import ResourceClassNames
-from placement_store.providers import InventoryRow
-from placement_store.races import Moved
+from placement_store.claims import isolated_groups
+from placement_store.claims.isolated_groups import Groups
+from placement_store.db import bulk
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
+from placement_store.providers.rows import InventoryRow
 from placement_store.reshapes.dealing import Held, Pair
 from placement_store.schema import allocations, consumers, inventories, resource_providers
 

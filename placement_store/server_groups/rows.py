@@ -2,7 +2,7 @@
 
 A member is an instance. It is on the root provider where it is placed, and where a migration of it is: where that is
 the same one, the two are one member. A residue, which holds a host for a guest that nobody wants there any more, has no
-group. Whether a member may come to a root is decided in :mod:`placement_store.group_rules`.
+group. Whether a member may come to a root is decided in :mod:`placement_store.server_groups.rules`.
 """
 
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, Select, exc, func, select
 from moorage import errors
 from moorage.messages import CreateServerGroup, ListServerGroups, ServerGroupState
 from moorage.model import ServerGroup
-from placement_store import bulk
+from placement_store.db import bulk
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
 
 #: The instance that a row of `consumers` stands for.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, select, true
 
 from moorage import errors
-from placement_store.groups import MEMBER, placed
-from placement_store.providers import uuids_of
+from placement_store.providers.rows import uuids_of
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
+from placement_store.server_groups.rows import MEMBER, placed
 
 _HARD = ("affinity", "anti-affinity")
 

@@ -6,9 +6,9 @@ from typing import Any
 import os_resource_classes
 from sqlalchemy import Connection, Row, and_, func, or_, select
 
-from moorage.inspection import Holder, InventoryFinding, StoreAudit
 from moorage.messages import AuditStore
-from placement_store import bulk
+from moorage.model.inspection import Holder, InventoryFinding, StoreAudit
+from placement_store.db import bulk
 from placement_store.schema import (
     allocations,
     consumer_groups,

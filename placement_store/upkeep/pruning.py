@@ -4,12 +4,12 @@ import logging
 
 from sqlalchemy import Connection, select
 
-from moorage.columns import now
-from moorage.database import Database
-from moorage.requests import StoredRequests
-from moorage.retention import Retention
-from placement_store import reconciled, service_list
+from moorage.db.columns import now
+from moorage.db.database import Database
+from moorage.service.retention import Retention
+from moorage.service.stored_requests import StoredRequests
 from placement_store.schema import consumers, requests, tombstones
+from placement_store.upkeep import reconciler_log, services
 
 LOG = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ class Pruning:
         buried = 0
         while part := self._database.write(self._unbury):
             buried += part
-        self._database.write(lambda connection: service_list.prune(connection, _SILENT_SERVICES_KEPT))
-        self._database.write(lambda connection: reconciled.prune(connection, keep.unacknowledged))
+        self._database.write(lambda connection: services.prune(connection, _SILENT_SERVICES_KEPT))
+        self._database.write(lambda connection: reconciler_log.prune(connection, keep.unacknowledged))
         if answers or buried:
             LOG.info("Forgot %d stored answers and %d tombstones", answers, buried)
 

@@ -12,15 +12,16 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from moorage import context, errors, ids, logs
-from moorage.bus import Bus
-from moorage.database import Database
+from moorage.bus.bus import Bus
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, OwnsClaim, Released
-from moorage.requests import StoredRequests
-from placement_store import deletes, reconciled
-from placement_store.names import ResourceClassNames
-from placement_store.races import until_settled
-from placement_store.reconciled import KEPT, RELEASED, UNKNOWN, Doubtful
+from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import delete as deletes
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import until_settled
 from placement_store.schema import requests
+from placement_store.upkeep import reconciler_log
+from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubtful
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Reconciler:
         :raises StoreUnavailable: the database cannot be reached.
         """
         with context.bound(service=self._log_name):
-            self._database.write(reconciled.forget_settled)
+            self._database.write(reconciler_log.forget_settled)
             unanswered = 0
             for claim in self._due():
                 if self._ended.is_set() or unanswered == _PATIENCE:
@@ -65,7 +66,9 @@ class Reconciler:
                     unanswered = 0 if self._look_at(claim, request_id) else unanswered + 1
 
     def _due(self) -> list[Doubtful]:
-        find = partial(reconciled.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE)
+        find = partial(
+            reconciler_log.doubtful, older_than=self._older_than, not_since=self._not_since, at_most=_AT_ONCE
+        )
         return list(self._database.read(find))
 
     def _look_at(self, claim: Doubtful, request_id: str) -> bool:
@@ -93,7 +96,7 @@ class Reconciler:
 
         def work(connection: Connection) -> Released:
             released = deletes.delete(connection, message, self._names)
-            reconciled.record(connection, claim, RELEASED, "its owner does not want it")
+            reconciler_log.record(connection, claim, RELEASED, "its owner does not want it")
             return released
 
         try:
@@ -112,7 +115,7 @@ class Reconciler:
 
     def _note(self, claim: Doubtful, outcome: str, reason: str) -> None:
         def work(connection: Connection) -> bool:
-            return reconciled.record(connection, claim, outcome, reason)
+            return reconciler_log.record(connection, claim, outcome, reason)
 
         # The same finding, round after round, is told once.
         level = logging.DEBUG

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, exc, func, or_, select
 
-from moorage.columns import now
-from moorage.inspection import ReconcilerAction
-from placement_store import bulk
-from placement_store.races import Moved
+from moorage.db.columns import now
+from moorage.model.inspection import ReconcilerAction
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import consumers, reconciled
 
 #: What becomes of a claim that has been asked after.

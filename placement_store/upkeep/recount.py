@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection, func, select
 
 from moorage.messages import Recounted
-from placement_store import bulk, feed, providers
+from placement_store.db import bulk, change_feed
+from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, inventories
 
 
@@ -24,7 +25,7 @@ def recount(connection: Connection, provider_uuids: Collection[str]) -> Recounte
     for chunk in bulk.chunks(orphans):
         connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))
     changed = _count(connection, ids)
-    feed.record(connection, provider_ids=ids)
+    change_feed.record(connection, provider_ids=ids)
     return Recounted(inventories=changed, orphans=len(orphans))
 
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from placement_store import feed
+from placement_store.db import change_feed
 from placement_store.schema import consumers, host_aggregates, hosts, resource_providers
 
 #: More than the number of changes that can have been lost.
@@ -24,4 +24,4 @@ def begin_history(connection: Connection) -> None:
     """
     for table, names in _NUMBERS:
         connection.execute(table.update().values({name: table.c[name] + _LEAP for name in names}))
-    feed.begin_history(connection, _LEAP)
+    change_feed.begin_history(connection, _LEAP)

@@ -4,10 +4,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, exc, select
 
-from moorage.columns import now
-from moorage.inspection import ServiceReport, ServiceState
-from placement_store import bulk
-from placement_store.races import Moved
+from moorage.db.columns import now
+from moorage.model.inspection import ServiceReport, ServiceState
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import services
 
 

@@ -8,8 +8,9 @@ import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import ids, parts
-from moorage.commands import ShownLines, shown
+from moorage import ids
+from moorage.cli import lists
+from moorage.cli.command import ShownLines, shown
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -22,7 +23,7 @@ from moorage.messages import (
 )
 from moorage.model import ZONE_KEY, HostAggregate, Text
 from placement_store.commands import typed
-from scheduler.commands import WithCells
+from scheduler.commands.hosts import WithCells
 
 Shown = tuple[tuple[str, ...], tuple[Any, ...]]
 
@@ -198,7 +199,7 @@ class AggregateList(_Aggregates, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row an aggregate."""
-        aggregates = parts.host_aggregates(self.client("scheduler"), ListHostAggregates(service_host=parsed_args.host))
+        aggregates = lists.host_aggregates(self.client("scheduler"), ListHostAggregates(service_host=parsed_args.host))
         return _COLUMNS, [(*_described(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
 
 

@@ -11,11 +11,11 @@ import msgspec
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.commands import Configured, ShownLines, ShownValue, positive
-from moorage.inspection import PluginUse, PolicyState
+from moorage.cli.clients import Reach
+from moorage.cli.command import Configured, ShownLines, ShownValue, positive
+from moorage.cli.services import up
 from moorage.messages import ListServices, ShowPolicy
-from moorage.reach import Reach
-from moorage.services import up
+from moorage.model.inspection import PluginUse, PolicyState
 
 LOG = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from typing import Any, get_args
 import msgspec
 from cliff.show import ShowOne
 
-from moorage import errors, parts, request_words
-from moorage.commands import Configured, ShownValue, positive
+from moorage import errors
+from moorage.cli import lists, request_arguments
+from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import (
     MAX_INSTANCES,
     ExplainRequest,
@@ -21,10 +22,10 @@ from moorage.messages import (
     ListMigrations,
     ShowInstance,
 )
+from moorage.messages.wire import decode_strictly
 from moorage.model import Destination, Explanation, Instance, MoveKind, RequestSpec
-from moorage.wire import decode_strictly
-from scheduler import explain_words
-from scheduler.explained import fields
+from scheduler.commands import explain_arguments
+from scheduler.commands.explain_format import fields
 
 _IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 #: Exit statuses: there is a host; there is none; it cannot be asked like that; it could not be found out.
@@ -49,7 +50,7 @@ class Explain(Configured, ShowOne):
         what.add_argument("--spec", metavar="FILE", help="a request spec as JSON; - reads standard input")
         what.add_argument("--instance", metavar="UUID", help="the request of this instance, as it stands by now")
         what.add_argument("--request-id", metavar="ID", help="what this request has ordered: a build or a move")
-        request_words.add_words(parser, size_required=False)
+        request_arguments.add_words(parser, size_required=False)
         parser.add_argument(
             "--host", action="append", default=[], metavar="NAME", help="why not this one? May be given several times"
         )
@@ -96,7 +97,7 @@ class Explain(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Ask, or look up, and return what is to be said field by field."""
         about: dict[str, Any] = {}
-        explain_words.check(parsed_args)
+        explain_arguments.check(parsed_args)
         explanation = self._explanation(parsed_args, about)
         self._status = A_HOST if explanation.chosen is not None else NO_HOST
         told = {name: ShownValue(value) for name, value in about.items()} | fields(explanation, self._cells())
@@ -119,7 +120,7 @@ class Explain(Configured, ShowOne):
         group = None
         if given.server_group is not None:
             group = self.client("placement").call(GetServerGroup(uuid=given.server_group)).group
-        return msgspec.structs.replace(request_words.request_spec(given), server_group=group)
+        return msgspec.structs.replace(request_arguments.request_spec(given), server_group=group)
 
     def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
         if not 1 <= given.count <= MAX_INSTANCES:
@@ -156,13 +157,13 @@ class Explain(Configured, ShowOne):
 
     def _of_request_id(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
         conductor, request_id = self.client("conductor"), given.request_id
-        instances = parts.instances(conductor, ListInstances(request_id=request_id, deleted=True))
+        instances = lists.instances(conductor, ListInstances(request_id=request_id, deleted=True))
         if instances:
             # All of one request are placed, or refused, in one decision.
             refused = [instance for instance in instances if instance.explanation is not None]
             about["instances"] = len(instances)
             return self._of_instance(given, (refused or instances)[0].uuid, about)
-        for migration in parts.migrations(conductor, ListMigrations(request_id=request_id, ended=True)):
+        for migration in lists.migrations(conductor, ListMigrations(request_id=request_id, ended=True)):
             about |= {"migration": migration.uuid, "state": migration.state}
             if migration.explanation is None or _asks_anew(given):
                 given.moving = given.moving or migration.kind
@@ -181,13 +182,13 @@ class Explain(Configured, ShowOne):
 
 def _asks_anew(given: argparse.Namespace) -> bool:
     """Tell whether something was typed that what is on record has no answer to."""
-    return bool(given.now or given.host or given.what_if or explain_words.has_size(given))
+    return bool(given.now or given.host or given.what_if or explain_arguments.has_size(given))
 
 
 def _as_it_would_be_asked(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
     """Return what an instance asks for: in another size, if one was typed, and within its cell where it stays there."""
-    if explain_words.has_size(given):
-        spec = msgspec.structs.replace(spec, flavor=request_words.request_spec(given).flavor)
+    if explain_arguments.has_size(given):
+        spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
     if given.moving is None and instance.state not in ("shelved", "unshelving"):
         return spec
     within = Destination(cell=instance.cell_uuid)

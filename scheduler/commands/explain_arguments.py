@@ -2,7 +2,8 @@
 
 import argparse
 
-from moorage import errors, group_options, request_words
+from moorage import errors
+from moorage.cli import group_options, request_arguments
 
 #: What makes up a size; it counts instead of an instance's own.
 _SIZE = frozenset({"vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "extra_spec"})
@@ -43,7 +44,7 @@ def has_size(given: argparse.Namespace) -> bool:
 def _typed(given: argparse.Namespace) -> frozenset[str]:
     """Return the words of a request that are not as they are where nothing is typed."""
     parser = argparse.ArgumentParser(add_help=False)
-    request_words.add_words(parser, size_required=False)
+    request_arguments.add_words(parser, size_required=False)
     usual = vars(parser.parse_args([]))
     typed = frozenset(word for word in usual if getattr(given, word) != usual[word])
     return typed | {_GROUPS} if group_options.groups(given) else typed

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.commands import ShownLines, ShownValue
+from moorage.cli.command import ShownLines, ShownValue
 from moorage.model import Explanation, FilterCount, RankedHost, WhatIf
 
 

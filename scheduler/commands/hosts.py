@@ -10,11 +10,13 @@ from cliff.command import Command
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from moorage import errors, ids, logs, parts, service
-from moorage.commands import Configured, ShownValue, positive
+from moorage import errors, ids, logs
+from moorage.cli import lists
+from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
-from scheduler import view_waiting
+from moorage.service import process
+from scheduler.commands import wait
 from scheduler.service import SchedulerService
 
 LOG = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class Scheduler(Configured, Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serve until a signal comes."""
         logs.setup(self.conf, f"scheduler.{parsed_args.name}")
-        service.run(SchedulerService(self.conf, parsed_args.name))
+        process.run(SchedulerService(self.conf, parsed_args.name))
         return 0
 
 
@@ -78,7 +80,7 @@ class HostList(WithCells, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Return a row a host."""
         names = {uuid: name for name, uuid in self.cells().items()}
-        hosts = parts.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
+        hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
         return _COLUMNS, [_row(host, names) for host in hosts]
 
 
@@ -161,7 +163,7 @@ class HostSet(WithCells, ShowOne):
             )
         )
         if disabled and parsed_args.wait:
-            self._behind = view_waiting.behind(self.conf, self.reach(parsed_args.timeout), parsed_args.timeout)
+            self._behind = wait.behind(self.conf, self.reach(parsed_args.timeout), parsed_args.timeout)
         return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from oslo_config import cfg
 
 from moorage import errors
+from moorage.cli.clients import Reach
+from moorage.cli.services import up
 from moorage.messages import CatchUpView, ListServices
-from moorage.reach import Reach
-from moorage.services import up
 
 #: Of the time that a scheduler has for its answer, it waits this part for decisions that are under way.
 _PATIENCE = 0.7

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from moorage.model import AllocationRequest
 from moorage.plugin import BoolArray
-from scheduler.ranking import Ranking
-from scheduler.serving import Serving
-from scheduler.view import Snapshot
+from scheduler.decide.host_candidates import Serving
+from scheduler.decide.ranking import Ranking
+from scheduler.view.snapshot import Snapshot
 
 #: How many more hosts are looked at each time those before them could not serve the request.
 _WIDEN = 4

@@ -6,19 +6,19 @@ What cannot be placed is said only after the view has caught up with the store a
 from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
 from placement_store import candidates, cells
-from placement_store.names import ResourceClassNames, TraitNames
-from scheduler import circumstances
-from scheduler.circumstances import Circumstances
-from scheduler.follow import Follower
-from scheduler.narrowing import Asking, Narrowing, Refusal
-from scheduler.picture import Picture
-from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.serving import Refusals
-from scheduler.view import Snapshot
+from placement_store.db.names import ResourceClassNames, TraitNames
+from scheduler.decide import request_context
+from scheduler.decide.host_candidates import Refusals
+from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.decide.request_context import Circumstances
+from scheduler.decide.request_filters import Asking, Narrowing, Refusal
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
+from scheduler.view.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ class Deciding:
         return Decision(self, rules, message, asked_at, read or (lambda: self._circumstances(message)))
 
     def apart(self, work: Callable[[], T]) -> T:
-        """Return what some work of a decision returns; see :meth:`scheduler.faults.Faults.apart` for its errors."""
+        """Return the result of some work of a decision; raises as :meth:`.plugin_failures.Faults.apart` does."""
         return self.rules.planner.faults.apart(work)
 
     def check_groups(self, request: RequestSpec) -> None:
@@ -105,9 +105,9 @@ class Deciding:
 
     def _circumstances(self, message: SelectDestinations) -> Circumstances:
         """Read anew what a request depends on beside the hosts, if anything."""
-        if not circumstances.matter(message):
-            return circumstances.NONE
-        return self.database.read(lambda connection: circumstances.read(connection, message, self.names))
+        if not request_context.matter(message):
+            return request_context.NONE
+        return self.database.read(lambda connection: request_context.read(connection, message, self.names))
 
 
 class Decision:
@@ -132,7 +132,7 @@ class Decision:
         """Plan on what is known, and, should that fall short, once more on what the store has now.
 
         :param named: hosts that an explanation shall tell of by name.
-        :raises MoorageError: see :meth:`scheduler.destinations.Destinations.select`.
+        :raises MoorageError: see :meth:`scheduler.decide.destinations.Destinations.select`.
         """
         known = self._read()
         plan = self._plan_on_view(self._asked_at - self._made_with.max_age, refusals, known, named)

@@ -12,21 +12,23 @@ from functools import partial
 from msgspec import structs
 from sqlalchemy import Connection
 
-from moorage import errors, wire
-from moorage.database import Database
-from moorage.messages import MAX_SELECTIONS, SelectDestinations
-from moorage.requests import StoredRequests
-from placement_store import claims, groups, isolated_groups, moves
-from placement_store.claims import NewClaim
-from placement_store.names import ResourceClassNames
-from scheduler.answers import Answer, answer_of
-from scheduler.circumstances import Circumstances
-from scheduler.deciding import Deciding, Decision, Rules
-from scheduler.follow import Follower
-from scheduler.narrowing import Narrowing
-from scheduler.picture import Picture
-from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.serving import Refusals, budget_for
+from moorage import errors
+from moorage.db.database import Database
+from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
+from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import begin_move, isolated_groups
+from placement_store.claims import claim as claims
+from placement_store.claims.claim import NewClaim
+from placement_store.db.names import ResourceClassNames
+from placement_store.server_groups import rows as groups
+from scheduler.decide.decision import Deciding, Decision, Rules
+from scheduler.decide.host_candidates import Refusals, budget_for
+from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.decide.request_context import Circumstances
+from scheduler.decide.request_filters import Narrowing
+from scheduler.decide.selections import Answer, answer_of
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 LOG = logging.getLogger(__name__)
 
@@ -190,7 +192,7 @@ class Destinations:
             for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]
         if message.move is not None:
-            claimed = [moves.begin(connection, wanted[0], message.move, self._names)]
+            claimed = [begin_move.begin(connection, wanted[0], message.move, self._names)]
         else:
             claimed = claims.claim(connection, wanted, self._names, keep_held=message.keep_held)
         return answer_of(plan, claimed, spec.server_group)

@@ -13,10 +13,10 @@ import numpy as np
 from moorage import errors
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
-from scheduler.faults import PLUGIN_FAULTS, Faults
-from scheduler.plugins import Named, Weighted, multiplier_key
-from scheduler.ranking import Contribution, Ranking, RowArray, mixed
-from scheduler.view import Snapshot
+from scheduler.decide.plugin_failures import PLUGIN_FAULTS, Faults
+from scheduler.decide.ranking import Contribution, Ranking, RowArray, mixed
+from scheduler.plugins.loading import Named, Weighted, multiplier_key
+from scheduler.view.snapshot import Snapshot
 
 LOG = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest, Resources
 from placement_store import candidates
-from placement_store.search_budget import SECONDS, SearchBudget
-from scheduler.forest import Tree
-from scheduler.view import Snapshot
+from placement_store.candidates.search_budget import SECONDS, SearchBudget
+from scheduler.view.provider_trees import Tree
+from scheduler.view.snapshot import Snapshot
 
 #: How many ways a host may refuse before the next host is tried. More would use up what other hosts are there for.
 WAYS_OF_A_HOST = 4

@@ -10,16 +10,16 @@ from msgspec import structs
 from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
 from moorage.plugin import BoolArray
-from scheduler.choosing import Alternates, Choice, best_of
-from scheduler.circumstances import NONE, Circumstances
-from scheduler.explanation import Considered, Explainer
-from scheduler.faults import Faults
-from scheduler.funnel import Filtered, Funnel, Stage
-from scheduler.planned_view import PlannedView
-from scheduler.ranking import Ranking, pick, seed_of
-from scheduler.serving import Refusals, Serving
-from scheduler.view import Snapshot
-from scheduler.what_if import Counting
+from scheduler.decide.choosing import Alternates, Choice, best_of
+from scheduler.decide.explain.explainer import Considered, Explainer
+from scheduler.decide.explain.how_many_more import Counting
+from scheduler.decide.funnel import Filtered, Funnel, Stage
+from scheduler.decide.host_candidates import Refusals, Serving
+from scheduler.decide.plugin_failures import Faults
+from scheduler.decide.ranking import Ranking, pick, seed_of
+from scheduler.decide.request_context import NONE, Circumstances
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
 
 #: What the hosts that no filter refused lacked, as a stage after the filters.
 CANDIDATES = "candidates"

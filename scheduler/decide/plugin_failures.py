@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from moorage import errors
 from moorage.plugin import BadValue
-from scheduler.plugin_watch import PluginWatch
+from scheduler.plugins.watch import PluginWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Faults:
         return work() if self._watch is None else self._watch.run(work, skip=self.skip)
 
     def asking(self, what: str, name: str) -> AbstractContextManager[None]:
-        """Ask a plug-in one question; see :meth:`scheduler.plugin_watch.PluginWatch.asking`."""
+        """Ask a plug-in one question; see :meth:`scheduler.plugins.watch.PluginWatch.asking`."""
         return _UNWATCHED if self._watch is None else self._watch.asking(f"{what} {name}")
 
     def pausing(self) -> AbstractContextManager[None]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from moorage.model import WeigherScore
 from moorage.plugin import BoolArray, FloatArray
-from scheduler.view import TieArray
+from scheduler.view.snapshot import TieArray
 
 RowArray = NDArray[np.intp]
 

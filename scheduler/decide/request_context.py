@@ -9,13 +9,16 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
-from moorage.hints import neighbours_named
 from moorage.messages import SelectDestinations
 from moorage.model import Move, Resources
-from placement_store import groups, moves, placed, providers
-from placement_store.consumers import Holding
-from placement_store.groups import OccupiedRoot
-from placement_store.names import ResourceClassNames
+from moorage.plugin.hints import neighbours_named
+from placement_store.allocations import placed
+from placement_store.allocations.consumers import Holding
+from placement_store.claims import begin_move
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from placement_store.server_groups import rows as groups
+from placement_store.server_groups.rows import OccupiedRoot
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def matter(message: SelectDestinations) -> bool:
 def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> Circumstances:
     """Return the circumstances of a request as the store has them now.
 
-    :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.moves.movable`.
+    :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.claims.begin_move.movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.
     """
     neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
@@ -67,7 +70,7 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
     if message.move is None:
         return Circumstances(members, neighbours=neighbours)
     [uuid] = message.instance_uuids
-    holding = moves.movable(connection, uuid, message.consumer_generations[uuid], message.move)
+    holding = begin_move.movable(connection, uuid, message.consumer_generations[uuid], message.move)
     stays = message.move.kind == "resize"
     root_id = holding.root_provider_id
     source = None if root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)

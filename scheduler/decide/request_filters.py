@@ -13,8 +13,8 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from moorage.plugin import Aggregate, Cloud, HostView, RequestFilter, RequestRefused
-from scheduler.faults import PLUGIN_FAULTS, Faults
-from scheduler.plugins import Named
+from scheduler.decide.plugin_failures import PLUGIN_FAULTS, Faults
+from scheduler.plugins.loading import Named
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from msgspec import structs
 
 from moorage.messages import Claimed
 from moorage.model import Explanation, Selection, ServerGroup
-from scheduler.choosing import Choice
-from scheduler.planning import Plan
-from scheduler.view import Snapshot
+from scheduler.decide.choosing import Choice
+from scheduler.decide.planner import Plan
+from scheduler.view.snapshot import Snapshot
 
 Answer = list[list[Selection]]
 

@@ -1,9 +1,9 @@
 """What a scheduler answers who wants to know that it decides by nothing older than what the store has now."""
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import CatchUpView, ViewCaughtUp
-from scheduler.follow import Follower
-from scheduler.underway import UnderWay
+from scheduler.decide.in_flight import UnderWay
+from scheduler.view.follower import Follower
 
 
 class ViewCatchUp:

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import ViewDrift
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import CompareView
-from placement_store import providers, seqs
+from moorage.model.inspection import ViewDrift
+from placement_store.db import seqs
+from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
-from scheduler import hosts
-from scheduler.follow import Follower
-from scheduler.picture import Picture
+from scheduler.registry import hosts
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 
 @dataclass(frozen=True, slots=True)

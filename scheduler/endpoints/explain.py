@@ -8,17 +8,18 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import ExplainRequest, SelectDestinations
 from moorage.model import Explanation, Resources
-from placement_store import consumers, providers
-from placement_store.consumers import Holding
-from placement_store.names import ResourceClassNames
-from scheduler import circumstances
-from scheduler.circumstances import Circumstances
-from scheduler.deciding import Deciding
-from scheduler.planning import Plan
-from scheduler.serving import Refusals, budget_for
+from placement_store.allocations import consumers
+from placement_store.allocations.consumers import Holding
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import rows as providers
+from scheduler.decide import request_context
+from scheduler.decide.decision import Deciding
+from scheduler.decide.host_candidates import Refusals, budget_for
+from scheduler.decide.planner import Plan
+from scheduler.decide.request_context import Circumstances
 
 
 class Explaining:
@@ -40,7 +41,7 @@ class Explaining:
 
         :raises HostNotFound: a host that is to be told of does not exist.
         :raises InvalidRequest: several instances are asked for where one is that exists; or what
-            :meth:`~scheduler.destinations.Destinations.select` raises it for.
+            :meth:`~scheduler.decide.destinations.Destinations.select` raises it for.
         :raises ConsumerNotFound: the instance that is to move holds nothing.
         :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
         :raises BrokenPlugin: a filter, weigher or request filter is broken.
@@ -77,11 +78,11 @@ class Explaining:
     def _circumstances(self, message: ExplainRequest, asked: SelectDestinations) -> Circumstances:
         """Read what the answer depends on beside the hosts, if anything."""
         uuid, moving = message.instance_uuid, message.moving
-        if uuid is None and not circumstances.matter(asked):
-            return circumstances.NONE
+        if uuid is None and not request_context.matter(asked):
+            return request_context.NONE
 
         def read(connection: Connection) -> Circumstances:
-            known = circumstances.read(connection, asked, self._deciding.names)
+            known = request_context.read(connection, asked, self._deciding.names)
             if uuid is None:
                 return known
             holding = consumers.holdings(connection, [uuid]).get(uuid)

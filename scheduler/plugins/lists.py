@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.scheduler_options import SCHEDULER
+from moorage.config.scheduler import SCHEDULER
 
 _DEFAULTS: dict[str, Sequence[str]] = {
     option.name: tuple(option.default) for option in SCHEDULER if isinstance(option, cfg.ListOpt)

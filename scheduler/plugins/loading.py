@@ -10,10 +10,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from oslo_config import cfg
 from stevedore.named import NamedExtensionManager
 
-from moorage import errors, unknown_options
-from moorage.options import in_words
+from moorage import errors
+from moorage.config import unknown
+from moorage.config.options import in_words
 from moorage.plugin import Filter, RequestFilter, Weigher
-from scheduler.plugin_watch import PluginWatch
+from scheduler.plugins.watch import PluginWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ def check_names(conf: cfg.ConfigOpts) -> None:
         # A package that is broken and not enabled is no reason not to start.
         LOG.warning("The names of the plug-ins' options are not checked: %s", fault)
         return
-    unknown_options.of_groups(files, known)
+    unknown.of_groups(files, known)
 
 
 def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:

@@ -11,15 +11,21 @@ from sqlalchemy import Connection, or_, select
 
 from moorage import errors
 from moorage.messages import DeleteHost
-from placement_store import allocations, bulk, consumers, feed, providers, residues, trees
-from placement_store.allocations import Change
-from placement_store.consumers import UNCLAIMED
-from placement_store.names import ResourceClassNames
-from placement_store.races import Moved
+from placement_store.allocations import consumers
+from placement_store.allocations import write as allocations
+from placement_store.allocations.consumers import UNCLAIMED
+from placement_store.allocations.write import Change
+from placement_store.claims import residues
+from placement_store.db import bulk, change_feed
+from placement_store.db.names import ResourceClassNames
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
+from placement_store.providers import tree as trees
 from placement_store.schema import allocations as allocation_table
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts as host_table
-from scheduler import host_aggregates, hosts
+from scheduler.registry import hosts
+from scheduler.registry.aggregates import rows as host_aggregates
 
 LOG = logging.getLogger(__name__)
 
@@ -94,7 +100,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     if deleted != len(gone.host_ids):
         raise Moved
     host_aggregates.forget_host(connection, gone.cell_uuid, message.service_host)
-    feed.record(connection, provider_ids=gone.providers, host_ids=gone.host_ids)
+    change_feed.record(connection, provider_ids=gone.providers, host_ids=gone.host_ids)
     LOG.warning(
         "Host %s is deleted, with %s provider(s) and %s residue(s)",
         message.service_host,

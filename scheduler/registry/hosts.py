@@ -8,13 +8,15 @@ import msgspec
 from sqlalchemy import Connection, Row, and_, bindparam, select
 
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import ListHosts, SetHost
 from moorage.model import HostState
-from placement_store import bulk, disabled_hosts, feed, placed
+from placement_store.allocations import placed
+from placement_store.db import bulk, change_feed
+from placement_store.providers import disabled_hosts
 from placement_store.schema import hosts
-from scheduler import host_metadata
-from scheduler.host_metadata import Said
+from scheduler.registry import metadata as host_metadata
+from scheduler.registry.metadata import Said
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
 CHUNK = 10_000
@@ -173,7 +175,7 @@ def change(connection: Connection, ids: Collection[int], values: dict[str, Any],
         condition = hosts.c.id.in_(chunk) if also is None else and_(hosts.c.id.in_(chunk), also)
         connection.execute(hosts.update().where(condition).values(**values, seq=hosts.c.seq + 1, updated_at=now()))
     if ids:
-        feed.record(connection, host_ids=ids)
+        change_feed.record(connection, host_ids=ids)
 
 
 #: One host's description, as often as there are hosts that have changed.

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, bindparam, or_, select
 
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.model import HostLoad
-from placement_store import feed
 from placement_store.cells import CLOCK_SET_BACK
+from placement_store.db import change_feed
 from placement_store.schema import hosts
-from scheduler.hosts import chunks
+from scheduler.registry.hosts import chunks
 
 # UPDATE hosts SET io_ops = ..., failed_builds = ..., image_properties = ..., load_at = :at, seq = seq + 1, ...
 #  WHERE id = ... AND (load_at <= :at OR load_at > :at + 60)
@@ -62,7 +62,7 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
         return
     changed.sort(key=lambda one: int(one["row_id"]))
     connection.execute(_LOAD, changed)
-    feed.record(connection, host_ids=[one["row_id"] for one in changed])
+    change_feed.record(connection, host_ids=[one["row_id"] for one in changed])
 
 
 _Stored = tuple[int, float, bytes | None]

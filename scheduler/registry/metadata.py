@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from moorage.model import ZONE_KEY
-from placement_store import bulk
+from placement_store.db import bulk
 from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
 
 

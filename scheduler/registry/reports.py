@@ -14,13 +14,15 @@ import msgspec
 from sqlalchemy import Connection, and_, bindparam, func, select
 
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import HostsRegistered, NumberedDescription, ReportHosts
 from moorage.model import HostReport
-from placement_store import bulk, cells, feed
+from placement_store import cells
+from placement_store.db import bulk, change_feed
 from placement_store.schema import hosts
-from scheduler import aggregate_mirror, loads
-from scheduler.hosts import REDESCRIBE, change, chunks
+from scheduler.registry import loads
+from scheduler.registry.aggregates import mirror
+from scheduler.registry.hosts import REDESCRIBE, change, chunks
 
 LOG = logging.getLogger(__name__)
 
@@ -108,7 +110,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     _insert(connection, new, alive)
     # Another node of a host that is known already belongs where that host does.
     had = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
-    aggregate_mirror.welcome_nodes(connection, message.cell_uuid, had & {host.service_host for host in new})
+    mirror.welcome_nodes(connection, message.cell_uuid, had & {host.service_host for host in new})
     return newer
 
 
@@ -164,7 +166,7 @@ def _redescribe(connection: Connection, changed: dict[int, tuple[HostReport, int
             for host_id, (report, number) in sorted(changed.items(), key=lambda item: item[0])
         ],
     )
-    feed.record(connection, host_ids=list(changed))
+    change_feed.record(connection, host_ids=list(changed))
 
 
 def _renumber(connection: Connection, numbers: dict[int, int]) -> None:
@@ -199,7 +201,7 @@ def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -
         bulk.insert(connection, hosts, rows, stamps=("heartbeat_at", "created_at", "updated_at"))
         nodes = [host.compute_node_uuid for host in chunk]
         ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid.in_(nodes))).all()
-        feed.record(connection, host_ids=list(ids))
+        change_feed.record(connection, host_ids=list(ids))
 
 
 def _new(cell_uuid: str, report: HostReport, number: int) -> _Known:

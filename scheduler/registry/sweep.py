@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from moorage import errors
-from moorage.database import Database
-from scheduler import hosts
+from moorage.db.database import Database
+from scheduler.registry import hosts
 
 LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.columns import Column
+from scheduler.view.column import Column
 
 _WIDTH = 64
 _ONES = 2**_WIDTH - 1

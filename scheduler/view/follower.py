@@ -10,15 +10,18 @@ from collections.abc import Callable, Collection
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.bounded_lock import PATIENCE, BoundedLock
-from moorage.database import Database
+from moorage.db.bounded_lock import PATIENCE, BoundedLock
+from moorage.db.database import Database
 from moorage.plugin import HostInventory
-from placement_store import aggregates, feed, placed, providers, seqs, traits
-from placement_store.names import ResourceClassNames
+from placement_store.allocations import placed
+from placement_store.db import change_feed, seqs
+from placement_store.db.names import ResourceClassNames
+from placement_store.providers import aggregates, traits
+from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
-from scheduler import hosts
-from scheduler.picture import Picture, Provider
+from scheduler.registry import hosts
+from scheduler.view.host_cache import Picture, Provider
 
 LOG = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class Follower:
             self._database.read(work)
 
     def _read_feed(self, connection: Connection) -> None:
-        found = feed.changes_since(connection, self._last_change)
+        found = change_feed.changes_since(connection, self._last_change)
         if found.is_another_history:
             self._read_anew(connection)
             return
@@ -109,7 +112,7 @@ class Follower:
         """Forget all that was read before, and read everything: the store has been restored."""
         LOG.warning("The store has been restored: everything is read anew")
         self._names.forget_numbers()
-        newest = feed.newest(connection)
+        newest = change_feed.newest(connection)
         known_providers, known_hosts = self._picture.provider_seqs().keys(), self._picture.host_seqs().keys()
         found_providers = self._read_providers(connection, seqs.pairs(connection, resource_providers).keys())
         self._picture.update(
@@ -123,11 +126,11 @@ class Follower:
         self._last_change = newest
 
     def _compare(self, connection: Connection) -> None:
-        if self._last_change and feed.changes_since(connection, self._last_change).is_another_history:
+        if self._last_change and change_feed.changes_since(connection, self._last_change).is_another_history:
             self._read_anew(connection)
             return
         # Before all else: what changes from now on is told by the feed after this number.
-        newest = feed.newest(connection)
+        newest = change_feed.newest(connection)
         self._take_over(
             connection,
             seqs.differing(connection, resource_providers, self._picture.provider_seqs()) | self._picture.unsure(),

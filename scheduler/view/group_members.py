@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from moorage.plugin import IntArray
-from placement_store.groups import OccupiedRoot
+from placement_store.server_groups.rows import OccupiedRoot
 
 
 class GroupMembers:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage.described import attribute, values_under
 from moorage.plugin import BoolArray, FloatArray, IntArray
-from scheduler.hosts import HostRow
+from moorage.plugin.attributes import attribute, values_under
+from scheduler.registry.hosts import HostRow
 
 #: Requests say themselves what is looked at, so no more than this is kept; arbitrary, and more than flavors name.
 _KEPT = 500

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
-from scheduler.facts import HostFacts
-from scheduler.forest import Forest, Member, Tree
-from scheduler.host_columns import HostColumns
-from scheduler.hosts import HostRow
-from scheduler.indexes import NameIndex, ProviderIndex
-from scheduler.inventories import Inventories
-from scheduler.view import Snapshot
+from scheduler.registry.hosts import HostRow
+from scheduler.view.host_attributes import HostFacts
+from scheduler.view.host_columns import HostColumns
+from scheduler.view.indexes import NameIndex, ProviderIndex
+from scheduler.view.inventories import Inventories
+from scheduler.view.provider_trees import Forest, Member, Tree
+from scheduler.view.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.bits import BitColumns
-from scheduler.columns import Column
-from scheduler.forest import Tree
-from scheduler.hosts import HostRow
+from scheduler.registry.hosts import HostRow
+from scheduler.view.bitsets import BitColumns
+from scheduler.view.column import Column
+from scheduler.view.provider_trees import Tree
 
 
 class HostColumns:
-    """The columns by their names in :class:`scheduler.view.Snapshot`; for whoever holds the picture's lock."""
+    """The columns by their names in :class:`scheduler.view.snapshot.Snapshot`; for whoever holds the picture's lock."""
 
     def __init__(self) -> None:
         self._alive = Column(np.bool_)

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from scheduler.forest import Tree
-from scheduler.hosts import HostRow
+from scheduler.registry.hosts import HostRow
+from scheduler.view.provider_trees import Tree
 
 
 class NameIndex:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
-from scheduler.amounts import AmountColumns, ClassAmounts
-from scheduler.forest import Tree
+from scheduler.view.inventory_columns import AmountColumns, ClassAmounts
+from scheduler.view.provider_trees import Tree
 
 
 class Inventories:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moorage.plugin import BoolArray, FloatArray, HostInventory, IntArray
-from scheduler.columns import Column
+from scheduler.view.column import Column
 
 S = TypeVar("S", bound=np.generic)
 
@@ -59,7 +59,7 @@ class InventoryArrays:
         return HostInventory(**self.values(slot))
 
     def values(self, slot: int) -> dict[str, Any]:
-        """Return the same as values by name; those of an :class:`~placement_store.providers.InventoryRow` too."""
+        """Return the same as values by name; those of an :class:`~placement_store.providers.rows.InventoryRow` too."""
         return {
             "total": int(self.total[slot]),
             "reserved": int(self.reserved[slot]),

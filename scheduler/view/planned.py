@@ -6,8 +6,8 @@ from typing import Self
 
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
-from scheduler.forest import Member
-from scheduler.view import Snapshot, frozen
+from scheduler.view.provider_trees import Member
+from scheduler.view.snapshot import Snapshot, frozen
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """The host view of one decision: all hosts as they were at one moment, one array per column.
 
 A :class:`Snapshot` never changes and is shared by all decisions that begin before the picture changes again. What a
-decision is about to claim it notes in a view of its own: :mod:`scheduler.planned_view`.
+decision is about to claim it notes in a view of its own: :mod:`scheduler.view.planned`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,19 +12,19 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from moorage.described import number, smallest
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
+from moorage.plugin.attributes import number, smallest
 from placement_store.candidates import HostTree
 from placement_store.candidates import Provider as CandidateProvider
-from placement_store.groups import OccupiedRoot
-from placement_store.providers import InventoryRow
-from scheduler.amounts import ClassAmounts
-from scheduler.bits import Bits
-from scheduler.facts import HostFacts
-from scheduler.forest import Member, Tree
-from scheduler.hosts import HostRow
-from scheduler.indexes import NameIndex, ProviderIndex
-from scheduler.members import GroupMembers
+from placement_store.providers.rows import InventoryRow
+from placement_store.server_groups.rows import OccupiedRoot
+from scheduler.registry.hosts import HostRow
+from scheduler.view.bitsets import Bits
+from scheduler.view.group_members import GroupMembers
+from scheduler.view.host_attributes import HostFacts
+from scheduler.view.indexes import NameIndex, ProviderIndex
+from scheduler.view.inventory_columns import ClassAmounts
+from scheduler.view.provider_trees import Member, Tree
 
 S = TypeVar("S", bound=np.generic)
 

@@ -16,10 +16,12 @@ from msgspec import field
 from oslo_config import cfg
 
 from harness.servers import RabbitMQServer
-from moorage import bus, context, errors, logs, options
-from moorage.handlers import MAX_REPLY
+from moorage import context, errors, logs
+from moorage.bus import bus
+from moorage.bus.handlers import MAX_REPLY
+from moorage.config import options
+from moorage.messages.wire import Message, Mutation
 from moorage.model import Name, Uuid, Value
-from moorage.wire import Message, Mutation
 
 LOG = logging.getLogger("moorage.test_bus")
 ATTEMPT = "11111111-2222-3333-4444-555555555555"

@@ -7,10 +7,11 @@ from typing import Any
 import migrated
 import pytest
 
-from conductor.cell_hosts import CellHosts
+from conductor.cell.hosts.hosts import CellHosts
 from conductor.schema import CELL
-from moorage import ids, options
-from moorage.database import Database
+from moorage import ids
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import ReportHostsInCell
 from moorage.model import HostReport
 

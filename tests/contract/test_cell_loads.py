@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from sqlalchemy import Connection
 
-from conductor.cell_loads import CellLoads
-from conductor.failed_builds import FailedBuilds
-from conductor.image_counts import ImageCounts
+from conductor.cell.hosts.image_counts import ImageCounts
+from conductor.cell.hosts.loads import CellLoads
+from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.schema import (
     CELL,
     cell_attempts,
@@ -21,9 +21,10 @@ from conductor.schema import (
     cell_migrations,
     cell_operations,
 )
-from moorage import ids, options
-from moorage.columns import now
-from moorage.database import Database
+from moorage import ids
+from moorage.config import options
+from moorage.db.columns import now
+from moorage.db.database import Database
 from moorage.model import Flavor, HostLoad, Image, RequestSpec
 
 CELL_UUID, OTHER_CELL = ids.derived("loads", "cell"), ids.derived("loads", "other cell")

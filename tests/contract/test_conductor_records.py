@@ -7,13 +7,11 @@ import pytest
 from record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.bulkheads import Bulkheads
-from conductor.cell_hosts import CellHosts
-from conductor.cell_records import CellRecords, NewInstance
-from conductor.operations import Operations
-from conductor.schema import cell_operations, conductor_operations
-from conductor.steps import (
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.engine.bulkheads import Bulkheads
+from conductor.engine.operations import Operations
+from conductor.engine.steps import (
     BUILD,
     DELETE,
     Again,
@@ -26,10 +24,13 @@ from conductor.steps import (
     Superseded,
     Wait,
 )
-from conductor.super_builds import Asking
-from conductor.worker import Worker
-from moorage import errors, ids, options
-from moorage.database import Database
+from conductor.engine.worker import Worker
+from conductor.schema import cell_operations, conductor_operations
+from conductor.super.records import instances as super_records
+from conductor.super.steps.build import Asking
+from moorage import errors, ids
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import InstanceBuild, ReportHostsInCell
 from moorage.model import HostReport
 

@@ -10,12 +10,12 @@ from alembic.migration import MigrationContext
 from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import Connection, text
 
-from conductor.cell_records import CellRecords
+from conductor.cell.records.instances import CellRecords
 from conductor.schema import CELL, CONDUCTOR
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
+from moorage.db.schemas import Schema
 from moorage.model import AllocationRequest, ProviderAmounts, Selection
-from moorage.schemas import Schema
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])

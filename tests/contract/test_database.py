@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from moorage.database import Database
+from moorage.db.database import Database
 
 COUNT = text("SELECT COUNT(*) FROM seen")
 

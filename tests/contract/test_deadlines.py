@@ -11,10 +11,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, exc, text
 
-from moorage import bus, context, errors, options
-from moorage.database import Database
-from moorage.handlers import stamp
-from moorage.wire import Message
+from moorage import context, errors
+from moorage.bus import bus
+from moorage.bus.handlers import stamp
+from moorage.config import options
+from moorage.db.database import Database
+from moorage.messages.wire import Message
 
 
 class Note(Message[str], frozen=True, kw_only=True):

@@ -30,9 +30,9 @@ from moorage.model import (
 )
 from placement_store import candidates
 from placement_store.candidates import load
-from placement_store.names import sync
+from placement_store.db.names import sync
 from placement_store.schema import METADATA, cells, resource_classes, resource_providers, traits
-from scheduler.picture import Provider
+from scheduler.view.host_cache import Provider
 
 HOSTS = 3
 

@@ -7,10 +7,8 @@ import pytest
 from record_builders import CELL_UUID, RECORDS, SPEC, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import Table, select
 
-from conductor import super_migrations, super_records
-from conductor.cells import Cells
-from conductor.deleted_instances import CellDeletedInstances, SuperDeletedInstances
-from conductor.operations import Operations
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Operation
 from conductor.schema import (
     cell_attempts,
     cell_instances,
@@ -19,9 +17,12 @@ from conductor.schema import (
     conductor_migrations,
     conductor_operations,
 )
-from conductor.steps import BUILD, DELETE, Backoff, Ended, Operation
+from conductor.super.cell_clients import Cells
+from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
+from conductor.super.records import instances as super_records
+from conductor.super.records import migrations as super_migrations
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ShowInCell
 from moorage.model import Instance
 

@@ -12,8 +12,8 @@ from moorage import errors
 from moorage.messages import DeleteResourceProvider
 from moorage.model import Selection
 from moorage.plugin import Host, Weigher
-from scheduler.funnel import Funnel
-from scheduler.plugins import Weighted
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Weighted
 
 rig = rig_on_each_store
 

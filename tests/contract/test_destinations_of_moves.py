@@ -12,10 +12,10 @@ from scheduler_rig import Rig, node_uuid, report, rig_on_each_store
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import PutAllocations, ReportProviders, SelectDestinations
+from moorage.messages.wire import decode
 from moorage.model import ConsumerAllocations, Explanation, Inventory, ProviderAmounts, ProviderReport, Selection
-from moorage.wire import decode
 from placement_store.candidates.tree import SHARES
-from placement_store.names import sync
+from placement_store.db.names import sync
 
 rig = rig_on_each_store
 

@@ -17,6 +17,7 @@ from moorage.messages import (
     SwapClaim,
     UpdateResourceProvider,
 )
+from moorage.messages.wire import decode
 from moorage.model import (
     ConsumerAllocations,
     Explanation,
@@ -26,8 +27,7 @@ from moorage.model import (
     ResourceGroup,
     Selection,
 )
-from moorage.wire import decode
-from placement_store.names import sync
+from placement_store.db.names import sync
 
 empty_rig = rig_on_each_store
 

@@ -13,14 +13,15 @@ from scheduler_rig import report as report_of
 from filters.resources import ResourcesFilter
 from filters.traits import TraitsFilter
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ReportProviders, SetHost
 from moorage.model import Inventory, ProviderReport
-from placement_store import providers, traits
-from placement_store.names import sync
+from placement_store.db.names import sync
+from placement_store.providers import rows as providers
+from placement_store.providers import traits
 from placement_store.schema import MAIN
-from scheduler.funnel import Funnel
-from scheduler.plugins import Named
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named
 
 TRAIT = "COMPUTE_STATUS_DISABLED"
 EMPTY = {"VCPU": Inventory(total=7), "MEMORY_MB": Inventory(total=32768), "DISK_GB": Inventory(total=500)}

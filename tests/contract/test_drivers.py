@@ -15,7 +15,7 @@ from driver_rigs import DRIVERS, Make, Rig, attempts, destroy
 
 from compute import driver as drivers
 from compute.driver import Driver, GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.model import Inventory
 

@@ -4,12 +4,12 @@ import pytest
 from record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import select
 
-from conductor.ended_records import CellEndedRecords, EndedRecords
-from conductor.operations import Operations
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, Nothing, Wait
+from conductor.retention import CellEndedRecords, EndedRecords
 from conductor.schema import cell_attempts, cell_instances, cell_operations, conductor_operations
-from conductor.steps import BUILD, CLEAN, DELETE, Backoff, Ended, Nothing, Wait
 from moorage import ids
-from moorage.database import Database
+from moorage.db.database import Database
 
 KEPT = 1000.0
 SCOPE = {"cell_uuid": CELL_UUID}

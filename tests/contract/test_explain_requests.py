@@ -7,11 +7,11 @@ from scheduler_rig import OneScheduler, Rig, rig_on_each_store
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import ExplainRequest, SelectDestinations, SetHost
+from moorage.messages.wire import decode, encode
 from moorage.model import Destination, Explanation, RankedHost, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Host
-from moorage.wire import decode, encode
-from scheduler.funnel import Funnel
-from scheduler.plugins import Named
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named
 
 rig = rig_on_each_store
 

@@ -11,13 +11,14 @@ from scheduler_builders import CELLS, host_row, inventory, picture, provider, sp
 from scheduler_trees import granular_requests
 from stevedore import ExtensionManager
 
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import Destination, RequestSpec, ServerGroup
 from moorage.plugin import Filter, Weigher
 from moorage.testing import answers_of, scores_of, unchanged
-from placement_store.groups import OccupiedRoot
-from scheduler.plugins import list_opts, load_filters, load_weighers
-from scheduler.view import Snapshot
+from placement_store.server_groups.rows import OccupiedRoot
+from scheduler.plugins.loading import list_opts, load_filters, load_weighers
+from scheduler.view.snapshot import Snapshot
 
 FILTERS = ExtensionManager[Any]("moorage.filters").names()
 WEIGHERS = ExtensionManager[Any]("moorage.weighers").names()

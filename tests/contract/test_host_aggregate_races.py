@@ -24,11 +24,12 @@ from moorage.messages import (
     SetAggregates,
     SetHost,
 )
-from placement_store import aggregates as provider_aggregates
-from placement_store import new_providers
-from placement_store.new_providers import NewProvider
-from placement_store.races import until_settled
-from scheduler import aggregate_changes, reports
+from placement_store.db.retries import until_settled
+from placement_store.providers import aggregates as provider_aggregates
+from placement_store.providers import create as new_providers
+from placement_store.providers.create import NewProvider
+from scheduler.registry import reports
+from scheduler.registry.aggregates import changes
 
 rig = rig_on_each_store
 
@@ -110,7 +111,7 @@ def _bring_another_node(rig: Rig, connection: Connection, number: int) -> None:
 
 def _join(rig: Rig, connection: Connection, number: int) -> None:
     message = AddAggregateHost(request_id=rig.fresh(), aggregate="one", service_host=f"host{number}")
-    aggregate_changes.add_host(connection, message)
+    changes.add_host(connection, message)
 
 
 def _prepare(rig: Rig, writer: Writer, number: int) -> list[int]:

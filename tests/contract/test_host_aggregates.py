@@ -16,7 +16,7 @@ from moorage.messages import (
 )
 from moorage.model import Inventory, ProviderReport, ResourceGroup
 from placement_store.schema import provider_aggregates
-from scheduler import hosts
+from scheduler.registry import hosts
 
 rig = rig_on_each_store
 

@@ -23,7 +23,7 @@ from moorage.messages import (
     SetHost,
 )
 from moorage.model import Inventory, ProviderReport, Selection
-from placement_store.names import sync
+from placement_store.db.names import sync
 from placement_store.schema import (
     allocations,
     consumers,
@@ -33,7 +33,7 @@ from placement_store.schema import (
     resource_providers,
     tombstones,
 )
-from scheduler.comparison import ViewComparison
+from scheduler.endpoints.compare import ViewComparison
 
 rig = rig_on_each_store
 

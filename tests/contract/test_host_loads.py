@@ -9,12 +9,12 @@ from scheduler_rig import OneScheduler, Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import ListHosts, ReportHosts
+from moorage.messages.wire import decode_strictly, encode
 from moorage.model import HostLoad, HostState
-from moorage.wire import decode_strictly, encode
-from placement_store import feed
+from placement_store.db import change_feed
+from placement_store.db.seqs import pairs
 from placement_store.schema import hosts
-from placement_store.seqs import pairs
-from scheduler.view import Snapshot
+from scheduler.view.snapshot import Snapshot
 
 empty_rig = rig_on_each_store
 
@@ -70,9 +70,9 @@ def test_the_view_follows_what_a_cell_says_of_its_hosts(rig: Rig) -> None:
 
 def test_a_load_that_is_known_already_is_no_change(rig: Rig) -> None:
     tell(rig, {"host1": BUSY})
-    before, mark = seqs(rig), rig.database.read(feed.newest)
+    before, mark = seqs(rig), rig.database.read(change_feed.newest)
     tell(rig, {"host0": HostLoad(), "host1": BUSY, "unheard of": BUSY}, at=2.0)
-    assert (seqs(rig), rig.database.read(feed.newest)) == (before, mark)
+    assert (seqs(rig), rig.database.read(change_feed.newest)) == (before, mark)
     tell(rig, {"host0": HostLoad(), "host1": HostLoad(io_ops=4)}, at=3.0)
     assert sum(seqs(rig).values()) == sum(before.values()) + 1
 

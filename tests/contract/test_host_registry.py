@@ -12,10 +12,10 @@ from scheduler_rig import Rig, report, rig_on_each_store
 from moorage import errors
 from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts, SetHost
 from moorage.model import HostState
-from placement_store import feed
+from placement_store.db import change_feed
+from placement_store.db.seqs import pairs
 from placement_store.schema import hosts as host_table
-from placement_store.seqs import pairs
-from scheduler import hosts
+from scheduler.registry import hosts
 
 rig = rig_on_each_store
 
@@ -31,11 +31,11 @@ def seqs(rig: Rig) -> dict[int, int]:
 
 def told(rig: Rig, since: int = 0) -> set[int]:
     """Which hosts the feed has named since."""
-    return rig.database.read(lambda connection: feed.changes_since(connection, since))[2]
+    return rig.database.read(lambda connection: change_feed.changes_since(connection, since))[2]
 
 
 def newest(rig: Rig) -> int:
-    return rig.database.read(feed.newest)
+    return rig.database.read(change_feed.newest)
 
 
 def age(rig: Rig, seconds: float) -> None:

@@ -16,7 +16,6 @@ from filters.num_instances import NumInstancesFilter
 from filters.same_host import SameHostFilter
 from moorage import errors
 from moorage.ids import derived
-from moorage.inspection import ViewDrift
 from moorage.messages import (
     CompareView,
     DeleteAllocations,
@@ -27,11 +26,12 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts, ProviderReport, Selection
-from placement_store.names import sync
+from moorage.model.inspection import ViewDrift
+from placement_store.db.names import sync
 from placement_store.schema import changes, consumers, resource_providers
-from scheduler.comparison import ViewComparison
-from scheduler.funnel import Funnel
-from scheduler.plugins import Named
+from scheduler.decide.funnel import Funnel
+from scheduler.endpoints.compare import ViewComparison
+from scheduler.plugins.loading import Named
 
 rig = rig_on_each_store
 

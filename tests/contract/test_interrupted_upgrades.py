@@ -9,8 +9,8 @@ from alembic.script import ScriptDirectory
 from interrupted_upgrade import migrate_killed_at_each_statement, structure
 
 from harness.servers import MariaDBServer
-from moorage.database import Database
-from moorage.schemas import known_schemas
+from moorage.db.database import Database
+from moorage.db.schemas import known_schemas
 
 
 def revisions() -> Iterator[tuple[str, str]]:

@@ -10,8 +10,8 @@ from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import text
 
 from moorage import errors, ids
-from moorage.database import Database
-from moorage.schemas import Schema, known_schemas
+from moorage.db.database import Database
+from moorage.db.schemas import Schema, known_schemas
 from placement_store.schema import MAIN, METADATA
 
 

@@ -10,15 +10,17 @@ import migrated
 import pytest
 from sqlalchemy import Connection
 
-from conductor import super_migrations, super_records
-from conductor.operations import Operations
+from conductor.engine.operations import Operations
+from conductor.engine.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, Nothing, Operation
 from conductor.schema import CONDUCTOR, conductor_operations
-from conductor.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, Nothing, Operation
-from conductor.super_deletes import SuperDeletes
-from conductor.super_move_orders import require_free
-from conductor.super_moves import Preparing, SuperMoves
-from moorage import errors, ids, options
-from moorage.database import Database
+from conductor.super.endpoints.moves import require_free
+from conductor.super.records import instances as super_records
+from conductor.super.records import migrations as super_migrations
+from conductor.super.steps.delete import SuperDeletes
+from conductor.super.steps.move import Preparing, SuperMoves
+from moorage import errors, ids
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import DeleteInstance, ListMigrations
 from moorage.model import Flavor, RequestSpec
 

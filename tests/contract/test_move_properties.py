@@ -25,7 +25,7 @@ from move_ledger import (
 from placement_builders import Store
 
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from moorage import errors, ids, options
-from moorage.bus import Bus, serves
+from moorage import errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.config import options
 from moorage.messages import ListCells
 from moorage.model import Cell
 

@@ -19,13 +19,13 @@ from moorage.messages import (
     SelectDestinations,
     SetHostAggregate,
 )
+from moorage.messages.wire import decode
 from moorage.model import Explanation, Inventory, Move, ProviderReport, RequestSpec, Selection
-from moorage.requests import StoredRequests
-from moorage.wire import decode
+from moorage.service.stored_requests import StoredRequests
 from placement_store.candidates.tree import SHARES
-from placement_store.names import sync
+from placement_store.db.names import sync
 from placement_store.schema import requests
-from scheduler.aggregate_endpoint import AggregateEndpoint
+from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 
 empty_rig = rig_on_each_store
 

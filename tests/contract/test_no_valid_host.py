@@ -8,8 +8,8 @@ from scheduler_rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import SelectDestinations
+from moorage.messages.wire import decode
 from moorage.model import Destination, Explanation
-from moorage.wire import decode
 from placement_store.schema import changes
 
 rig = rig_on_each_store

@@ -8,12 +8,14 @@ from uuid import uuid4
 import pytest
 from msgspec import structs
 
-from moorage import errors, ids, options, parts
-from moorage.bus import Bus, Client, serves
-from moorage.handlers import MAX_REPLY
+from moorage import errors, ids
+from moorage.bus.bus import Bus, Client, serves
+from moorage.bus.handlers import MAX_REPLY
+from moorage.cli import lists
+from moorage.config import options
 from moorage.messages import MAX_INSTANCES, ListHosts
+from moorage.messages.wire import Message
 from moorage.model import HostState, Name, Uuid
-from moorage.wire import Message
 
 MANY = 20_000
 CELL = ids.derived("parts", "cell")
@@ -43,7 +45,7 @@ class Registry:
     @serves(ListHosts)
     def list_hosts(self, message: ListHosts) -> list[HostState]:
         self.limits.append(message.limit)
-        return parts.part_of(self.hosts, lambda host: host.compute_node_uuid, message.limit, message.after)
+        return lists.part_of(self.hosts, lambda host: host.compute_node_uuid, message.limit, message.after)
 
 
 class Changing(Registry):
@@ -114,7 +116,7 @@ def test_a_list_that_is_longer_than_a_message_is_whole_in_parts(peers: Peers) ->
     with pytest.raises(errors.ReplyTooLarge):
         client.call(ListHosts())
 
-    found = parts.hosts(client, ListHosts())
+    found = lists.hosts(client, ListHosts())
 
     assert found == hosts
     assert registry.limits == [None, *[MAX_INSTANCES] * (MANY // MAX_INSTANCES + 1)], "no part was too large"
@@ -124,7 +126,7 @@ def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(pee
     hosts = [host(number, "x" * (MAX_REPLY // 10)) for number in range(12)]
     registry = Registry(hosts)
 
-    assert parts.hosts(peers.serve(registry), ListHosts(), 16) == hosts
+    assert lists.hosts(peers.serve(registry), ListHosts(), 16) == hosts
 
     assert registry.limits == [16, 4, 4, 4, 4]
 
@@ -132,16 +134,16 @@ def test_entries_of_which_a_part_is_too_large_are_asked_for_in_smaller_parts(pee
 def test_an_entry_that_is_too_large_alone_is_a_typed_error(peers: Peers) -> None:
     client = peers.serve(Registry([host(1), host(2, "x" * MAX_REPLY)]))
     with pytest.raises(errors.ReplyTooLarge):
-        parts.hosts(client, ListHosts(), 2)
+        lists.hosts(client, ListHosts(), 2)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 8])
 def test_a_registry_of_the_former_release_lists_each_host_once(peers: Peers, count: int) -> None:
     hosts = [host(number) for number in range(count)]
-    assert parts.hosts(peers.serve(FormerRegistry(hosts)), ListHosts(), 4) == hosts
+    assert lists.hosts(peers.serve(FormerRegistry(hosts)), ListHosts(), 4) == hosts
 
 
 def test_what_is_there_throughout_is_listed_once_while_others_come_and_go(peers: Peers) -> None:
     hosts = [host(number) for number in range(9)]
-    found = parts.hosts(peers.serve(Changing(hosts)), ListHosts(), 4)
+    found = lists.hosts(peers.serve(Changing(hosts)), ListHosts(), 4)
     assert found == [*hosts, NEWCOMER]

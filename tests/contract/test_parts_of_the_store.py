@@ -12,8 +12,10 @@ from scheduler_builders import CELLS
 from scheduler_rig import Rig, node_uuid, rig_on_each_store
 from sqlalchemy import Connection, Table
 
-from moorage import errors, ids, options, parts
-from moorage.bus import Bus, Client, handlers
+from moorage import errors, ids
+from moorage.bus.bus import Bus, Client, handlers
+from moorage.cli import lists
+from moorage.config import options
 from moorage.messages import (
     CreateServerGroup,
     ListClaims,
@@ -23,11 +25,11 @@ from moorage.messages import (
     ListResourceProviders,
     ListServerGroups,
 )
+from moorage.messages.wire import Message, R
 from moorage.model import ResourceGroup, ServerGroup
-from moorage.wire import Message, R
-from placement_store.group_endpoint import GroupEndpoint
-from placement_store.inspection import InspectionEndpoint
-from placement_store.residues import RESIDUE
+from placement_store.claims.residues import RESIDUE
+from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import (
     MAIN,
     aggregates,
@@ -48,19 +50,19 @@ MANY = 20_000
 POOL = node_uuid(0)
 #: Each list with the message that asks for all of it.
 LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
-    "hosts": (parts.hosts, ListHosts()),
-    "hosts of a cell": (parts.hosts, ListHosts(cell_uuid=CELLS[0])),
-    "aggregates": (parts.host_aggregates, ListHostAggregates()),
-    "aggregates of a host": (parts.host_aggregates, ListHostAggregates(service_host="host1")),
-    "providers": (parts.providers, ListResourceProviders()),
+    "hosts": (lists.hosts, ListHosts()),
+    "hosts of a cell": (lists.hosts, ListHosts(cell_uuid=CELLS[0])),
+    "aggregates": (lists.host_aggregates, ListHostAggregates()),
+    "aggregates of a host": (lists.host_aggregates, ListHostAggregates(service_host="host1")),
+    "providers": (lists.providers, ListResourceProviders()),
     "providers of a tree": (
-        parts.providers,
+        lists.providers,
         ListResourceProviders(matching=ResourceGroup(in_tree=node_uuid(3))),
     ),
-    "groups": (parts.server_groups, ListServerGroups()),
-    "groups of a project": (parts.server_groups, ListServerGroups(project_id="project 1")),
-    "allocations of a provider": (parts.provider_allocations, ListProviderAllocations(uuid=POOL)),
-    "claims": (parts.claims, ListClaims(residues=True)),
+    "groups": (lists.server_groups, ListServerGroups()),
+    "groups of a project": (lists.server_groups, ListServerGroups(project_id="project 1")),
+    "allocations of a provider": (lists.provider_allocations, ListProviderAllocations(uuid=POOL)),
+    "claims": (lists.claims, ListClaims(residues=True)),
 }
 
 

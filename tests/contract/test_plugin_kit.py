@@ -31,7 +31,7 @@ from moorage.testing import (
     settings_of,
     view,
 )
-from scheduler.view import Snapshot
+from scheduler.view.snapshot import Snapshot
 from weighers.build_failure import BuildFailureWeigher
 
 #: All that a plug-in may ask of a view.

@@ -6,10 +6,11 @@ import pytest
 from scheduler_builders import CELLS, select
 from scheduler_rig import Rig, report, rig_on_each_store
 
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import Destination, Flavor, Selection
-from scheduler.funnel import Funnel
-from scheduler.plugins import load_filters, load_weighers
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import load_filters, load_weighers
 
 rig = rig_on_each_store
 

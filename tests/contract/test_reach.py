@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from moorage import errors, ids, options
-from moorage.bus import Bus, serves
+from moorage import errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.cli.clients import Reach
+from moorage.cli.shell import main
+from moorage.config import options
 from moorage.messages import ListCells, ListHosts
 from moorage.model import Cell
-from moorage.reach import Reach
-from moorage.shell import main
 
 
 class Cells:

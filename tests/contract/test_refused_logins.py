@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from moorage import errors
-from moorage.broker import probe
-from moorage.database import Database
-from moorage.service import until_available
+from moorage.bus.broker import probe
+from moorage.db.database import Database
+from moorage.service.process import until_available
 
 
 def wrong(url: str, *, password: bool) -> str:
@@ -63,7 +63,7 @@ def test_without_a_configuration_nothing_is_written_and_one_sentence_says_what_i
     # A process of its own: a service takes over the signals of the one that it runs in.
     environment = {name: value for name, value in os.environ.items() if name != "MOORAGE_CONFIG"}
     done = subprocess.run(
-        [sys.executable, "-m", "moorage.shell", *command],
+        [sys.executable, "-m", "moorage.cli.shell", *command],
         cwd=tmp_path, env=environment, text=True, capture_output=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode in {1, 2}

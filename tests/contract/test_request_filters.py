@@ -14,13 +14,14 @@ from worded_requests import AGGREGATES, StillCloud, asked
 
 from filters.aggregates import AggregatesFilter
 from filters.traits import TraitsFilter
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, RequestFilter, RequestRefused
 from placement_store import candidates
-from scheduler.narrowing import Narrowing, Refusal
-from scheduler.plugins import Named, load_request_filters
-from scheduler.view import Snapshot
+from scheduler.decide.request_filters import Narrowing, Refusal
+from scheduler.plugins.loading import Named, load_request_filters
+from scheduler.view.snapshot import Snapshot
 
 NAMES = ExtensionManager[Any]("moorage.request_filters").names()
 

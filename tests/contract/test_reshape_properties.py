@@ -10,7 +10,7 @@ from placement_builders import Store
 from reshape_builders import Move, Reshaping, child, everything
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ListResourceProviders
 from moorage.model import Inventory, InventoryFields, ReshapePlan, ResourceProvider
 from placement_store.schema import MAIN

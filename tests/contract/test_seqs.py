@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sqlalchemy import BigInteger, Column, MetaData, Table, create_engine
 from sqlalchemy.pool import StaticPool
 
-from placement_store import seqs
+from placement_store.db import seqs
 
 _ROWS = Table("rows", MetaData(), Column("id", BigInteger, primary_key=True), Column("seq", BigInteger))
 _ENGINE = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})

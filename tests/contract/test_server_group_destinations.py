@@ -11,12 +11,12 @@ from scheduler_rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import CreateServerGroup, SetHost, SwapClaim
+from moorage.messages.wire import decode
 from moorage.model import Explanation, Selection, ServerGroup
 from moorage.plugin import Host, Weigher
-from moorage.wire import decode
-from placement_store.group_endpoint import GroupEndpoint
-from scheduler.funnel import Funnel
-from scheduler.plugins import Weighted
+from placement_store.endpoints.server_groups import GroupEndpoint
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Weighted
 
 rig = rig_on_each_store
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from placement_builders import Store
 
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.schema import MAIN
 

@@ -8,10 +8,10 @@ from scheduler_rig import Rig, report, rig_on_each_store
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ListHosts
 from placement_store.schema import hosts as host_table
-from scheduler.sweep import Sweep
+from scheduler.registry.sweep import Sweep
 
 rig = rig_on_each_store
 

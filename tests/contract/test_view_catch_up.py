@@ -14,10 +14,10 @@ from filters.compute import ComputeFilter
 from moorage.messages import CatchUpView, SetHost
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
-from scheduler.catching_up import ViewCatchUp
-from scheduler.funnel import Funnel
-from scheduler.plugins import Named
-from scheduler.underway import UnderWay
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.in_flight import UnderWay
+from scheduler.endpoints.catch_up import ViewCatchUp
+from scheduler.plugins.loading import Named
 
 
 class Gate(Filter):

@@ -5,7 +5,7 @@ from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
 from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
 from placement_store.schema import changes, hosts
-from scheduler.comparison import ViewComparison
+from scheduler.endpoints.compare import ViewComparison
 
 empty_rig = rig_on_each_store
 

@@ -7,8 +7,9 @@ from sqlalchemy.engine import make_url
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer, RabbitMQServer
-from moorage import errors, ids, options
-from moorage.bus import Bus
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.messages import BuildInstances, DeleteInstance, ListCells, ShowInstance
 from moorage.model import Flavor, RequestSpec
 

@@ -11,7 +11,7 @@ from building_client import SPEC, ask_until_all_are_decided, build, built
 from harness.audit import judge
 from harness.processes import ProcessCloud
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import BuildInstances, ListInstances, ListResourceProviders, ShowInstance
 
 pytestmark = [

@@ -11,9 +11,11 @@ from sqlalchemy import Connection, exc, make_url, select, text
 from tcp_proxy import TcpProxy
 
 from harness.servers import MariaDBServer
-from moorage import database_faults, errors, options
-from moorage.columns import now
-from moorage.database import Database
+from moorage import errors
+from moorage.config import options
+from moorage.db import faults
+from moorage.db.columns import now
+from moorage.db.database import Database
 from placement_store.http import wsgi
 from placement_store.schema import MAIN
 
@@ -180,9 +182,9 @@ def test_http_answers_503_while_the_database_is_read_only(mariadb: MariaDBServer
 def test_an_answer_that_the_driver_cannot_read_means_away() -> None:
     torn = pymysql.err.InternalError("Packet sequence number wrong - got 5 expected 1")
 
-    assert database_faults.is_away(exc.InternalError("SELECT 1", None, torn))
+    assert faults.is_away(exc.InternalError("SELECT 1", None, torn))
     # A fault of the statement itself, which has a code, means no such thing.
-    assert not database_faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(3, "other")))
+    assert not faults.is_away(exc.InternalError("SELECT 1", None, pymysql.err.InternalError(3, "other")))
 
 
 class _Fails:

@@ -7,7 +7,7 @@ from building_client import SPEC, built
 
 from harness.processes import ProcessCloud
 from moorage import ids
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import BuildInstances, ListHosts, ListInstances, SetHost
 
 pytestmark = [

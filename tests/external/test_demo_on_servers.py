@@ -10,7 +10,7 @@ import sqlalchemy
 
 def demo(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "moorage.shell", "demo", "--hosts", "4", "--instances", "6", "--seed", "3", *words],
+        [sys.executable, "-m", "moorage.cli.shell", "demo", "--hosts", "4", "--instances", "6", "--seed", "3", *words],
         text=True, capture_output=True, check=False, timeout=180,
     )  # fmt: skip
 

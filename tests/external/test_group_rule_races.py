@@ -17,12 +17,13 @@ from sqlalchemy import Connection, text
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import CreateServerGroup, DeleteServerGroup
 from moorage.model import GroupPolicy, ServerGroup
-from placement_store import claims, moves
-from placement_store import groups as rows
+from placement_store.claims import begin_move
+from placement_store.claims import claim as claims
 from placement_store.schema import MAIN
+from placement_store.server_groups import rows
 
 TIMES = 10 if os.environ.get("DRILLS") == "long" else 1
 WRITERS, CLAIMS = 8, 200
@@ -119,7 +120,7 @@ def test_who_joins_while_the_only_member_begins_to_move_waits_and_is_refused(gro
 
     came = outcome_after(
         groups.store,
-        lambda connection: moves.begin(connection, new, move, groups.store.names),
+        lambda connection: begin_move.begin(connection, new, move, groups.store.names),
         lambda: groups.claim(group, third),
     )
 

@@ -21,11 +21,11 @@ from harness.audit import judge
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors, ids
-from moorage.bus import Client
-from moorage.database import Database
+from moorage.bus.bus import Client
+from moorage.db.database import Database
 from moorage.messages import BuildInstances, EvacuateInstance, ListInstances, ListMigrations, SetHost
+from moorage.messages.wire import Message, R
 from moorage.model import Instance, ServerGroup
-from moorage.wire import Message, R
 from placement_store.schema import consumer_groups, consumers
 
 pytestmark = [

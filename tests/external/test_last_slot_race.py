@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ReportProviders
 from moorage.model import Inventory, ProviderReport
 from placement_store.schema import MAIN

@@ -14,7 +14,7 @@ from harness.audit import judge
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import BuildInstances, DeleteInstance, ListClaims, ListReconciled, ListStrangers, ShowInstance
 
 pytestmark = [

@@ -8,7 +8,7 @@ from placement_builders import Store
 from sqlalchemy import make_url, text
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import PutAllocations
 from placement_store.schema import MAIN
 

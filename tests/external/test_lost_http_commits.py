@@ -9,9 +9,10 @@ import webob
 from commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
 from sqlalchemy import make_url, select
 
-from moorage import ids, options
-from moorage.database import Database
-from placement_store import names
+from moorage import ids
+from moorage.config import options
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.http.application import application
 from placement_store.http.routes import NOUNS
 from placement_store.schema import MAIN, requests

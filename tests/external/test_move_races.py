@@ -9,7 +9,7 @@ from move_builders import Moving
 from placement_builders import Store, at_once
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import MoveEnded
 from placement_store.schema import MAIN
 

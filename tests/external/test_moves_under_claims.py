@@ -10,10 +10,12 @@ from placement_builders import Store, assert_trees, at_once
 from sqlalchemy import Connection, text
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ReportProviders, UpdateResourceProvider
 from moorage.model import ProviderReport
-from placement_store import claims, names, trees
+from placement_store.claims import claim as claims
+from placement_store.db import names
+from placement_store.providers import tree as trees
 from placement_store.schema import MAIN
 
 TURNS = 60

@@ -9,7 +9,7 @@ from operation_room import until_answered
 from harness.cloud import Cloud, wait_until
 from moorage import ids
 from moorage.messages import ShelveInstance, UnshelveInstance
-from moorage.wire import Mutation, R
+from moorage.messages.wire import Mutation, R
 
 pytestmark = [
     pytest.mark.servers,

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 
 from harness.cloud import wait_until
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 
 pytestmark = pytest.mark.servers
 

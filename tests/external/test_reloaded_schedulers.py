@@ -8,8 +8,8 @@ import pytest
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud
 from moorage import errors
-from moorage.inspection import PolicyState
 from moorage.messages import ShowPolicy
+from moorage.model.inspection import PolicyState
 
 pytestmark = [
     pytest.mark.servers,

@@ -11,7 +11,7 @@ from reshape_builders import Reshaping, child
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from placement_store.schema import MAIN
 
 ROUNDS, CLAIMERS = 40, 4

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compute.guest_file import GuestFile
+from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
 from harness.cloud import Cloud, Plan, wait_until
 from harness.servers import MariaDBServer

@@ -13,11 +13,11 @@ import reshape_rig as rig
 from placement_builders import Store
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import ReshapeByInstructions
 from moorage.model import MoveInstruction, ReshapePlan
-from placement_store.names import ResourceClassNames
-from placement_store.reshape_endpoint import ReshapeEndpoint
+from placement_store.db.names import ResourceClassNames
+from placement_store.endpoints.reshapes import ReshapeEndpoint
 from placement_store.schema import MAIN
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]

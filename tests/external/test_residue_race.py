@@ -12,10 +12,10 @@ import pytest
 from placement_builders import Store
 
 from moorage import errors, ids
-from moorage.database import Database
-from moorage.retention import Retention
-from placement_store.pruning import Pruning
+from moorage.db.database import Database
+from moorage.service.retention import Retention
 from placement_store.schema import MAIN
+from placement_store.upkeep.pruning import Pruning
 
 ROUNDS = 200 if os.environ.get("DRILLS") == "long" else 50
 ONE = {"VCPU": 2, "MEMORY_MB": 512}

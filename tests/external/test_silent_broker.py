@@ -17,8 +17,10 @@ import kombu
 import pytest
 from tcp_proxy import TcpProxy
 
-from moorage import bus, errors, options
-from moorage.wire import Message
+from moorage import errors
+from moorage.bus import bus
+from moorage.config import options
+from moorage.messages.wire import Message
 
 pytestmark = [
     pytest.mark.servers,

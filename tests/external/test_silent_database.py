@@ -10,7 +10,7 @@ from sqlalchemy import Connection, make_url, text
 from tcp_proxy import TcpProxy
 
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 
 pytestmark = pytest.mark.servers
 

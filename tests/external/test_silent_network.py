@@ -23,7 +23,7 @@ from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer, RabbitMQServer
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListCells, ListHosts, ListInstances, ListOperationsInCell, ShowInstance
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 R = TypeVar("R")
 

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from moorage import errors, options
-from moorage.bus import Bus, Client, serves
+from moorage import errors
+from moorage.bus.bus import Bus, Client, serves
+from moorage.config import options
 from moorage.messages import ListCells
 from moorage.model import Cell
 

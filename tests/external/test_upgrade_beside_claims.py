@@ -10,9 +10,9 @@ from placement_builders import Store
 from sqlalchemy import Connection, text
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
+from placement_store.commands.db_upgrade import Place, upgrade
 from placement_store.schema import MAIN
-from placement_store.upgrade import Place, upgrade
 
 pytestmark = pytest.mark.servers
 

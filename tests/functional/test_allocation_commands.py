@@ -4,11 +4,12 @@ import pytest
 from msgspec import structs
 from operator_builders import Operator, operator
 
-from moorage import ids, options
+from moorage import ids
+from moorage.config import options
 from moorage.messages import DeleteAllocations, GetAllocations, GetResourceProvider, PutAllocations, SetInventories
-from moorage.wire import Message, R
-from placement_store import direct
-from placement_store.direct import Direct
+from moorage.messages.wire import Message, R
+from placement_store import in_process
+from placement_store.in_process import Direct
 
 __all__ = ["operator"]
 
@@ -147,7 +148,7 @@ class Racing(Direct):
 
 @pytest.fixture
 def racing(monkeypatch: pytest.MonkeyPatch, operator: Operator, hosts: dict[str, str]) -> type[Racing]:
-    monkeypatch.setattr(direct, "Direct", Racing)
+    monkeypatch.setattr(in_process, "Direct", Racing)
     return Racing
 
 

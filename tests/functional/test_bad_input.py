@@ -8,10 +8,10 @@ from sqlalchemy import func, select
 
 from harness.cloud import Cloud, Plan
 from moorage import errors, ids
+from moorage.db.schemas import known_schemas
 from moorage.messages import BuildInstances, ShowInstance
+from moorage.messages.wire import Message, encode
 from moorage.model import Destination, Flavor, RequestSpec
-from moorage.schemas import known_schemas
-from moorage.wire import Message, encode
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=512))
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from moorage.shell import main
+from moorage.cli.shell import main
 
 
 def test_explanations_are_measured_beside_what_they_explain(capsys: pytest.CaptureFixture[str]) -> None:

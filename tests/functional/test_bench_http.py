@@ -8,7 +8,7 @@ import sys
 def test_the_bench_over_http_measures_candidates_and_writes() -> None:
     words = ["bench", "http", "--providers", "20", "--requests", "10", "--clients", "2", "--workers", "1", "-f", "json"]
     done = subprocess.run(
-        [sys.executable, "-m", "moorage.shell", *words], text=True, capture_output=True, check=False, timeout=180
+        [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180
     )
 
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import sys
 
 def moorage(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "moorage.shell", *words], text=True, capture_output=True, check=False, timeout=180
+        [sys.executable, "-m", "moorage.cli.shell", *words], text=True, capture_output=True, check=False, timeout=180
     )
 
 

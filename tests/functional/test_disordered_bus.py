@@ -15,8 +15,8 @@ from operation_cloud import TroublesomeCloud
 from random_aftermath import Aftermath, drifts
 from random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
 
-from moorage import inproc
-from moorage.wire import Mutation
+from moorage.bus import inproc
+from moorage.messages.wire import Mutation
 
 LONG = os.environ.get("DRILLS") == "long"
 ACTORS = 4

@@ -11,11 +11,11 @@ import pytest
 from harness import demo
 from harness.cloud import Cloud, Plan
 from moorage import ids
+from moorage.cli.shell import Shell, main
 from moorage.messages import BuildInstances, ShowInstance
+from moorage.messages.wire import encode
 from moorage.model import Flavor, Instance, RequestSpec
-from moorage.shell import Shell, main
-from moorage.wire import encode
-from scheduler.explain_command import Explain
+from scheduler.commands.explain import Explain
 
 SIZE = ("--vcpus", "2", "--memory-mb", "4096", "--root-gb", "20")
 HUGE = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=17, memory_mb=4096))

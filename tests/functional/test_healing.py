@@ -18,8 +18,9 @@ from conductor.schema import CELL, CONDUCTOR
 from harness import demo
 from harness.cloud import wait_until
 from moorage import errors, failpoints, ids
-from moorage.database import Database
-from moorage.healing import Healer
+from moorage.cli.clients import Reach
+from moorage.cli.healing import Healer
+from moorage.db.database import Database
 from moorage.messages import (
     AcceptClaim,
     ConfirmMigration,
@@ -33,9 +34,10 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.model import RequestSpec
-from moorage.reach import Reach
-from placement_store import cells, feed, restoring
+from placement_store import cells
+from placement_store.db import change_feed
 from placement_store.schema import MAIN, allocations, consumers, inventories, tombstones
+from placement_store.upkeep import restore
 
 
 @pytest.fixture
@@ -123,7 +125,7 @@ def _set_totals(connection: Connection, rows: Sequence[Any]) -> None:
         this = (inventories.c[name] == getattr(row, name) for name in ("resource_provider_id", "resource_class_id"))
         room = {"total": row.total, "allocation_ratio": row.allocation_ratio}
         connection.execute(update(inventories).where(*this).values(room))
-    feed.record(connection, provider_ids={row.resource_provider_id for row in rows})
+    change_feed.record(connection, provider_ids={row.resource_provider_id for row in rows})
 
 
 def fill(servers: Servers) -> None:
@@ -365,7 +367,7 @@ def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_pr
     present = apart.held()
 
     put_back(apart.cloud.database, copy)
-    apart.break_(restoring.begin_history)
+    apart.break_(restore.begin_history)
     apart.comes_up(LATE_HOST)
     assert {kind for kind, _, _ in apart.findings()} >= {"unheld", "claim", "leaked"}
     assert apart.heal() == {}

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from moorage import ids
 from moorage.messages import DeleteAllocations, ResizeInstance
-from placement_store import feed
+from placement_store.db import change_feed
 from placement_store.schema import allocations, consumers, inventories, resource_providers
 
 EXAMPLES = 8
@@ -139,7 +139,7 @@ def harm(servers: Servers, harms: list[Callable[[Consumer], set[Found]] | None])
         for row, harmed in zip(rows, harms, strict=True):
             if harmed is not None:
                 expected.update(harmed(Consumer(connection, row, roots)))
-        feed.record(connection, provider_ids=hosts.keys())
+        change_feed.record(connection, provider_ids=hosts.keys())
 
     servers.break_(work)
     return expected

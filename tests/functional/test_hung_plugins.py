@@ -13,8 +13,9 @@ from scheduler_builders import select
 from scheduler_rig import Rig
 
 from harness.cloud import wait_until
-from moorage import errors, ids, options
-from moorage.bus import Bus
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.messages import ListHosts, ShowPolicy
 from scheduler.service import SchedulerService
 

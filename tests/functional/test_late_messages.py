@@ -12,9 +12,9 @@ from operation_room import Room, rooms_of
 from port_room import NICS
 from random_aftermath import Aftermath
 
-from moorage import inproc
+from moorage.bus import inproc
 from moorage.messages import AuditStore
-from moorage.wire import Message, Mutation
+from moorage.messages.wire import Message, Mutation
 
 MUTATIONS = {kind for kind in MESSAGES.values() if issubclass(kind, Mutation)}
 

@@ -26,6 +26,7 @@ from moorage.messages import (
     ShowMigration,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation, R
 from moorage.model import (
     AllocationRequest,
     ConsumerAllocations,
@@ -35,7 +36,6 @@ from moorage.model import (
     ProviderAmounts,
     RequestSpec,
 )
-from moorage.wire import Mutation, R
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from moorage import errors, options
-from moorage.bus import Bus, serves
-from moorage.database import Database
+from moorage import errors
+from moorage.bus.bus import Bus, serves
+from moorage.cli.shell import main
+from moorage.cli.status import intruders
+from moorage.config import options
+from moorage.db.database import Database
+from moorage.db.schemas import known_schemas
 from moorage.ids import derived, fresh
-from moorage.inspection import ClaimState, Holder, ServiceReport, ServiceState, StoreAudit, StrangerGuest, ViewDrift
 from moorage.messages import (
     AuditStore,
     CompareView,
@@ -30,10 +33,16 @@ from moorage.messages import (
     ReportService,
 )
 from moorage.model import Attempt, Cell, Flavor, Guest, HostState, Instance, InstanceHolds
-from moorage.presence import Presence
-from moorage.schemas import known_schemas
-from moorage.shell import main
-from moorage.status import intruders
+from moorage.model.inspection import (
+    ClaimState,
+    Holder,
+    ServiceReport,
+    ServiceState,
+    StoreAudit,
+    StrangerGuest,
+    ViewDrift,
+)
+from moorage.service.heartbeat import Presence
 
 CELL = Cell(uuid=derived("operator", "cell"), name="cell1")
 LOST = derived("operator", "lost")

@@ -14,6 +14,7 @@ from conductor.service import CellConductor
 from harness import demo
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import errors, ids
+from moorage.cli.shell import main
 from moorage.messages import (
     BuildInstances,
     DeleteAllocations,
@@ -24,7 +25,6 @@ from moorage.messages import (
     ShowInstance,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, RequestSpec
-from moorage.shell import main
 from placement_store.schema import consumers, inventories
 
 Types = Callable[..., tuple[int, Any]]

@@ -14,7 +14,8 @@ from operation_cloud import Troubles, plan
 from operation_room import LARGE, Room, rooms_of
 from port_room import NICS, PORT, bandwidth
 
-from moorage import errors, ids, inproc
+from moorage import errors, ids
+from moorage.bus import inproc
 from moorage.messages import (
     AbortMigration,
     AttachResource,
@@ -34,8 +35,8 @@ from moorage.messages import (
     ShelveInstance,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image
-from moorage.wire import Mutation
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,10 @@ from http_api import Api, served
 from oslo_context.context import get_current
 
 from harness.cloud import wait_until
-from moorage import ids, options
-from moorage.database import Database
-from placement_store import names
+from moorage import ids
+from moorage.config import options
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.http import policy, wsgi
 from placement_store.http.application import application
 from placement_store.http.routes import NOUNS
@@ -222,7 +223,7 @@ def test_any_wsgi_server_finds_the_application_and_its_configuration(
 def test_a_server_refuses_to_start_on_tables_that_are_not_there(tmp_path: Path) -> None:
     words = ["placement-api", "--database-url", f"sqlite:///{tmp_path}/empty.sqlite", "--auth-strategy", "noauth2"]
     refused = subprocess.run(
-        [sys.executable, "-m", "moorage.shell", *words], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "moorage.cli.shell", *words], capture_output=True, text=True, timeout=60, check=False
     )
 
     assert refused.returncode != 0

@@ -17,8 +17,8 @@ from sqlalchemy import make_url
 from tcp_proxy import TcpProxy
 
 from harness.cloud import wait_until
-from moorage import options
-from moorage.database import Database
+from moorage.config import options
+from moorage.db.database import Database
 from placement_store.http import wsgi
 from placement_store.schema import MAIN
 
@@ -97,7 +97,7 @@ def test_a_server_that_is_started_while_the_database_is_away_answers_503_and_the
         behind = url.set(port=proxy.port).render_as_string(hide_password=False)
         words = ["placement-api", "--host", "127.0.0.1", "--port", str(port), "--auth-strategy", "noauth2"]
         words += ["--workers", "2", "--database-url", behind]
-        with subprocess.Popen([sys.executable, "-m", "moorage.shell", *words], stdout=log, stderr=log) as server:
+        with subprocess.Popen([sys.executable, "-m", "moorage.cli.shell", *words], stdout=log, stderr=log) as server:
             try:
                 address = f"http://127.0.0.1:{port}"
                 wait_until(lambda: _status(address) == 503, "it answers", 60.0)

@@ -12,11 +12,12 @@ from placement_builders import Store
 from scheduler_builders import CELLS
 from scheduler_rig import Rig, node_uuid
 
-from moorage import errors, ids, options
-from moorage.bus import Bus, serves
+from moorage import errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.cli.shell import main
+from moorage.config import options
 from moorage.messages import Ownership, OwnsClaim, ShowInCell
 from moorage.model import Instance
-from moorage.shell import main
 from placement_store import cells
 from placement_store.service import PlacementService
 

@@ -9,9 +9,11 @@ import pytest
 from oslo_config import cfg
 from placement_builders import Store
 
-from moorage import errors, ids, options
-from moorage.bus import Bus, Client
-from moorage.database import Database
+from moorage import errors, ids
+from moorage.bus.bus import Bus, Client
+from moorage.cli.shell import main
+from moorage.config import options
+from moorage.db.database import Database
 from moorage.messages import (
     CreateResourceProvider,
     DeleteAllocations,
@@ -23,7 +25,6 @@ from moorage.messages import (
     SetInventories,
 )
 from moorage.model import Inventory
-from moorage.shell import main
 from placement_store import cells
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService

@@ -11,12 +11,13 @@ from scheduler_builders import select, spec
 from scheduler_operator import Operator
 from scheduler_rig import Rig
 
-from moorage import errors, ids, options
-from moorage.bus import Bus
-from moorage.inspection import ServiceReport
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.cli.shell import main
+from moorage.config import options
 from moorage.messages import ExplainRequest, ReportService, ShowPolicy
 from moorage.model import Explanation
-from moorage.shell import main
+from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 
 #: Two policies of which no part is the same.

@@ -4,9 +4,9 @@ import pytest
 from operator_builders import Operator, operator
 
 from moorage import errors, ids
-from moorage.wire import Message, Mutation, R
-from placement_store import direct
-from placement_store.direct import Direct
+from moorage.messages.wire import Message, Mutation, R
+from placement_store import in_process
+from placement_store.in_process import Direct
 
 __all__ = ["operator"]
 
@@ -304,7 +304,7 @@ class Forgetful(Direct):
 def test_what_was_not_answered_is_asked_once_more_and_done_once(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "Direct", Forgetful)
+    monkeypatch.setattr(in_process, "Direct", Forgetful)
     Forgetful.losses = 1
     host = operator.types("resource provider create host1")
     assert operator.types("resource provider list") == [host]

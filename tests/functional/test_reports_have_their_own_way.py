@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from sqlalchemy import func, select
 
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from conductor.schema import cell_operations
@@ -15,7 +15,7 @@ from moorage import failpoints, ids
 from moorage.messages import BuildInstances, CompareView, ShowInstance
 from moorage.model import Flavor, HostReport, Inventory, RequestSpec
 from placement_store.service import PlacementService
-from scheduler import hosts
+from scheduler.registry import hosts
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024, root_gb=1))
 #: Of every server: fewer than there are builds, so that all of them wait.

@@ -239,7 +239,7 @@ def test_as_much_that_was_there_from_the_beginning_is_not_taken_for_moved(operat
 def test_one_who_was_killed_at_the_second_host_is_gone_on_with(operator: Operator, fleet: Fleet, moment: str) -> None:
     consumers = [fleet.hold(host, 4) for host in fleet.uuids]
     file = fleet.file(*map(entry, fleet.uuids))
-    command = [sys.executable, "-m", "moorage.shell", "--config-file", str(operator.config_file)]
+    command = [sys.executable, "-m", "moorage.cli.shell", "--config-file", str(operator.config_file)]
     killed = subprocess.run(
         [*command, *RESHAPE.split(), file, *operator.words],
         env={**os.environ, failpoints.VARIABLE: f"serve.placement.reshape_by_instructions.{moment}=kill@2"},

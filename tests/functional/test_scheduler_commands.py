@@ -7,10 +7,10 @@ import pytest
 from scheduler_builders import select
 from scheduler_operator import Operator, operator_of_hosts
 
-from moorage import options
-from moorage.bus import Bus
-from moorage.inspection import ServiceReport
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.messages import ReportService
+from moorage.model.inspection import ServiceReport
 from scheduler.service import SchedulerService
 
 operator = operator_of_hosts

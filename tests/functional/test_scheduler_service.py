@@ -11,11 +11,12 @@ from scheduler_builders import CELLS, select
 from scheduler_rig import Rig, node_uuid
 
 from harness.cloud import wait_until
-from moorage import errors, ids, options
-from moorage.bus import Bus
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.config import options
 from moorage.messages import ListCells, ListHosts, SelectDestinations, SetHost
+from moorage.messages.wire import decode
 from moorage.model import Explanation
-from moorage.wire import decode
 from scheduler.service import SchedulerService
 
 

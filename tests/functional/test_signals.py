@@ -187,6 +187,6 @@ def test_sighup_ends_no_service_and_reloads_those_that_can(service: str, printed
 
 
 def test_a_process_has_ten_seconds_to_stop() -> None:
-    from moorage.service import STOP_SECONDS
+    from moorage.service.process import STOP_SECONDS
 
     assert STOP_SECONDS == 10

@@ -14,9 +14,10 @@ import pytest
 from http_api import NEWEST, Api, served
 from sqlalchemy import Connection
 
-from moorage import context, ids, options
-from moorage.database import Database
-from placement_store import names
+from moorage import context, ids
+from moorage.config import options
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.http.application import application
 from placement_store.http.operations import DEADLINE
 from placement_store.schema import MAIN

@@ -7,9 +7,10 @@ import pytest
 from scheduler_operator import Operator, operator_of_hosts
 from scheduler_rig import Rig
 
-from moorage import errors, ids, options
-from placement_store import service_list
+from moorage import errors, ids
+from moorage.config import options
 from placement_store.service import PlacementService
+from placement_store.upkeep import services
 from scheduler.service import SchedulerService
 
 operator = operator_of_hosts
@@ -60,11 +61,11 @@ def test_the_only_scheduler_reports_its_own_stop_to_the_placement_role_in_its_pr
     )
     service.start()
     end = time.monotonic() + 60
-    while len(database.read(service_list.services_heard)) < 2:
+    while len(database.read(services.services_heard)) < 2:
         assert time.monotonic() < end
         time.sleep(0.02)
     service.stop()
-    assert [known.stopped for known in database.read(service_list.services_heard)] == [True, True]
+    assert [known.stopped for known in database.read(services.services_heard)] == [True, True]
     rig.close()
 
 

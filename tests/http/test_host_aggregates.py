@@ -9,7 +9,8 @@ from scheduler_rig import report
 from moorage import ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, ReportHosts
 from placement_store import cells
-from scheduler import aggregate_changes, reports
+from scheduler.registry import reports
+from scheduler.registry.aggregates import changes
 
 
 @pytest.fixture
@@ -20,9 +21,9 @@ def ssd(api: Api) -> str:
     brought = ReportHosts(request_id="r", cell_uuid=CELLS[0], hosts=(report(1),))
     database.write(lambda connection: reports.write(connection, brought))
     created = CreateHostAggregate(request_id=ids.fresh(), name="ssd")
-    uuid = database.write(lambda connection: aggregate_changes.create(connection, created)).uuid
+    uuid = database.write(lambda connection: changes.create(connection, created)).uuid
     joining = AddAggregateHost(request_id="r", aggregate="ssd", service_host="host1")
-    database.write(lambda connection: aggregate_changes.add_host(connection, joining))
+    database.write(lambda connection: changes.add_host(connection, joining))
     return uuid
 
 

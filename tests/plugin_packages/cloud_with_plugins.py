@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from harness.cloud import Cloud, Plan, wait_until
-from moorage import errors, ids, wire
-from moorage.messages import AddAggregateHost, CreateHostAggregate, SelectDestinations, ShowPolicy
+from moorage import errors, ids
+from moorage.messages import AddAggregateHost, CreateHostAggregate, SelectDestinations, ShowPolicy, wire
 from moorage.model import Flavor, RequestSpec
 from scheduler.service import SchedulerService
 

@@ -20,7 +20,7 @@ from moorage.messages import (
     SwapClaim,
 )
 from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts
-from placement_store.claims import NewClaim
+from placement_store.claims.claim import NewClaim
 from store_model import groups
 from store_model.basis import Held, Holder, Model, Pair, apply
 from store_model.faults import Refused, refuse

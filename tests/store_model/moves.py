@@ -10,7 +10,7 @@ from msgspec import structs
 from moorage import errors
 from moorage.messages import Claimed, DeleteAllocations, EndMove, MoveEnded, Released, SwapClaim
 from moorage.model import AllocationRequest, Move, ProviderAmounts
-from placement_store.claims import NewClaim
+from placement_store.claims.claim import NewClaim
 from store_model import consumers
 from store_model.basis import Held, Holder, Model, Pair, apply
 from store_model.consumers import UNCLAIMED, Change, flat, write
@@ -269,7 +269,7 @@ def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
 
 @dataclass(frozen=True)
 class Parts:
-    """What an instance and its migration hold, by whose it is; see :mod:`placement_store.shares`."""
+    """What an instance and its migration hold, by whose it is; see :mod:`placement_store.claims.move_split`."""
 
     new: Counter[Pair]
     kept_old: Counter[Pair]

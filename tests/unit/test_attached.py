@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from conductor import attached
+from conductor.cell import attached_groups
 from moorage import ids
 from moorage.model import (
     AllocationRequest,
@@ -65,7 +65,7 @@ places = st.sampled_from((ROOT, LEFT, RIGHT))
 
 def claim(own: Amounts, place: str, resources: Mapping[str, int]) -> AllocationRequest:
     before = AllocationRequest(allocations=allocations(own), mappings={"": (ROOT,)})
-    return attached.claimed_with(before, PORT, place, dict(resources))
+    return attached_groups.claimed_with(before, PORT, place, dict(resources))
 
 
 @given(own=some(*TREE, POOL, least=1), extras=some(*TREE, POOL), place=places, resources=groups)
@@ -74,17 +74,19 @@ def test_what_is_attached_and_detached_again_leaves_everything_as_it_was(
 ) -> None:
     before = allocations(Counter(own) + Counter(extras))
     claimed = claim(own, place, resources)
-    held = attached.held_with(before, place, resources)
+    held = attached_groups.held_with(before, place, resources)
 
-    assert attached.held_without(held, selection(claimed), PORT, resources, TREE) == before
-    assert attached.claimed_without(claimed, PORT, resources).allocations == allocations(own)
+    assert attached_groups.held_without(held, selection(claimed), PORT, resources, TREE) == before
+    assert attached_groups.claimed_without(claimed, PORT, resources).allocations == allocations(own)
 
 
 @given(own=some(*TREE, POOL, least=1), held=some(*TREE, POOL), place=places, resources=groups)
 def test_detaching_takes_no_more_than_the_group_has_and_nothing_that_the_server_was_built_with(
     own: Amounts, held: Amounts, place: str, resources: dict[str, int]
 ) -> None:
-    after = attached.held_without(allocations(held), selection(claim(own, place, resources)), PORT, resources, TREE)
+    after = attached_groups.held_without(
+        allocations(held), selection(claim(own, place, resources)), PORT, resources, TREE
+    )
 
     gone = Counter(held)
     gone.subtract(amounts_of(after))
@@ -108,19 +110,19 @@ def test_what_a_reshape_has_moved_within_the_tree_is_found_there(
         return found
 
     held = reshaped(amounts_of(claimed.allocations))
-    after = attached.held_without(allocations(held), selection(claimed), PORT, resources, TREE)
+    after = attached_groups.held_without(allocations(held), selection(claimed), PORT, resources, TREE)
 
     assert amounts_of(after) == reshaped(own)
 
 
 def test_the_second_suffixed_group_says_that_it_may_share_its_provider_unless_that_is_said_already() -> None:
     group = ResourceGroup(resources={"VGPU": 1})
-    one = attached.with_group(SPEC, "a", group)
+    one = attached_groups.with_group(SPEC, "a", group)
     assert one.group_policy is None
-    assert attached.with_group(one, "b", group).group_policy == "none"
+    assert attached_groups.with_group(one, "b", group).group_policy == "none"
     alone = structs.replace(one, group_policy="isolate")
-    assert attached.with_group(alone, "b", group).group_policy == "isolate"
-    assert attached.without_group(one, "a") == SPEC
+    assert attached_groups.with_group(alone, "b", group).group_policy == "isolate"
+    assert attached_groups.without_group(one, "a") == SPEC
 
 
 def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
@@ -128,10 +130,10 @@ def test_the_providers_of_groups_that_are_to_be_alone_are_shut_out() -> None:
         allocations=allocations({(ROOT, "VCPU"): 1}), mappings={"": (ROOT,), "a": (LEFT,), "b": (POOL,)}
     )
     held = claimed.allocations
-    assert attached.shut_out(SPEC, claimed, held) == set()
-    assert attached.shut_out(structs.replace(SPEC, group_policy="isolate"), claimed, held) == {LEFT, POOL}
+    assert attached_groups.shut_out(SPEC, claimed, held) == set()
+    assert attached_groups.shut_out(structs.replace(SPEC, group_policy="isolate"), claimed, held) == {LEFT, POOL}
     flavor = structs.replace(SPEC.flavor, extra_specs={"group_policy": "isolate"})
-    assert attached.shut_out(structs.replace(SPEC, flavor=flavor), claimed, held) == {LEFT, POOL}
+    assert attached_groups.shut_out(structs.replace(SPEC, flavor=flavor), claimed, held) == {LEFT, POOL}
 
 
 def test_the_provider_to_which_a_reshape_has_moved_a_group_that_is_to_be_alone_is_shut_out() -> None:
@@ -141,7 +143,7 @@ def test_the_provider_to_which_a_reshape_has_moved_a_group_that_is_to_be_alone_i
     )
     moved = allocations({(ROOT, "VCPU"): 1, (RIGHT, "VGPU"): 1})
 
-    assert attached.shut_out(isolated, claimed, moved) == {LEFT, RIGHT}
+    assert attached_groups.shut_out(isolated, claimed, moved) == {LEFT, RIGHT}
     # What the unsuffixed group has may be anywhere.
     spread = allocations({(RIGHT, "VCPU"): 1, (LEFT, "VGPU"): 1})
-    assert attached.shut_out(isolated, claimed, spread) == {LEFT}
+    assert attached_groups.shut_out(isolated, claimed, spread) == {LEFT}

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from moorage.audit import Finding, Sight, judge, settled, unanswered, unexplained_residues
-from moorage.audit_command import examine
+from moorage.cli.audit import Finding, Sight, judge, settled, unanswered, unexplained_residues
+from moorage.cli.audit_command import examine
 from moorage.ids import derived
-from moorage.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
 from moorage.model import (
     Attempt,
     Flavor,
@@ -19,6 +18,7 @@ from moorage.model import (
     RecordedHold,
     ServerGroup,
 )
+from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
 
 CELL = derived("audit", "cell")
 NODE, OTHER, POOL = (derived("audit", "node", number) for number in range(3))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from moorage.audit import Sight, judge
+from moorage.cli.audit import Sight, judge
 from moorage.ids import derived
-from moorage.inspection import Holder, StoreAudit
 from moorage.model import Flavor, Instance, InstanceHolds, ProviderAmounts, RecordedHold
+from moorage.model.inspection import Holder, StoreAudit
 
 CELLS = [derived("property", "cell", number) for number in range(2)]
 NODES = [derived("property", "node", number) for number in range(3)]

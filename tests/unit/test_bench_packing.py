@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_builders import host_row, inventory, picture, provider, spec
 
-from harness import bench_packing
-from harness.packing_workload import MIXES, stream
+from harness.bench import packing
+from harness.bench.packing_workload import MIXES, stream
 from weighers.packing import PackingWeigher
 
 CAPACITY = np.array([[32.0, 64.0, 64.0], [64.0, 128.0, 256.0]])
@@ -26,21 +26,21 @@ def test_the_weigher_puts_hosts_in_the_order_of_the_formula_that_was_measured(us
         for number, row in enumerate(rows)
     ]
     scores = PackingWeigher({}).scores(picture(rows, providers).snapshot(), spec(vcpus=2, memory_mb=4, root_gb=0))
-    formula = bench_packing.FORMULAS["mean share, open first"]
+    formula = packing.FORMULAS["mean share, open first"]
     measured = formula(np.array(pairs, dtype=np.float64).T, CAPACITY, np.array([2.0, 4.0]))
     assert np.array_equal(np.argsort(scores.round(9), kind="stable"), np.argsort(measured.round(9), kind="stable"))
 
 
 def test_the_same_seed_gives_the_same_figures() -> None:
-    first, second = (list(bench_packing.measure(8, 30, [0.5], 1)) for _ in range(2))
+    first, second = (list(packing.measure(8, 30, [0.5], 1)) for _ in range(2))
     assert first == second
     assert {(figures.mix, figures.formula) for figures in first} == {
-        (mix, formula) for mix in MIXES for formula in bench_packing.FORMULAS
+        (mix, formula) for mix in MIXES for formula in packing.FORMULAS
     }
 
 
 def test_where_there_is_room_for_all_nothing_is_refused() -> None:
-    for figures in bench_packing.measure(16, 30, [0.05], 1):
+    for figures in packing.measure(16, 30, [0.05], 1):
         assert figures.refused_percent == figures.refused_cpu_percent == 0.0
         assert 0 < figures.hosts_open_percent <= 100
         assert 0 <= figures.large_fit_percent <= 100

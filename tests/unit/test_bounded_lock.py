@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from moorage import errors
-from moorage.bounded_lock import BoundedLock
-from moorage.database import Database
-from placement_store.names import ResourceClassNames
-from scheduler.aggregate_reader import AggregateReader
-from scheduler.follow import Follower
-from scheduler.picture import Picture
+from moorage.db.bounded_lock import BoundedLock
+from moorage.db.database import Database
+from placement_store.db.names import ResourceClassNames
+from scheduler.registry.aggregates.reader import AggregateReader
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import Picture
 
 PATIENCE = 0.05
 

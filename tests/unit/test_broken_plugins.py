@@ -12,13 +12,13 @@ from scheduler_builders import host_row, picture, select
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BadValue, Cloud, Filter, Host, HostView, RequestFilter, Weigher
-from scheduler.deciding import Rules
-from scheduler.faults import Faults, Ledger
-from scheduler.funnel import Funnel
-from scheduler.narrowing import Narrowing, Refusal
-from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.plugins import Named, Weighted
-from scheduler.serving import Refusals
+from scheduler.decide.decision import Rules
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import Refusals
+from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.decide.plugin_failures import Faults, Ledger
+from scheduler.decide.request_filters import Narrowing, Refusal
+from scheduler.plugins.loading import Named, Weighted
 from weighers.ram import RamWeigher
 
 

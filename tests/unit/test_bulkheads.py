@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from conductor import bulkheads
-from conductor.bulkheads import Bulkheads, Postponed, Silent
-from conductor.steps import Backoff
+from conductor.engine import bulkheads
+from conductor.engine.bulkheads import Bulkheads, Postponed, Silent
+from conductor.engine.steps import Backoff
 from moorage import errors
 
 UNANSWERED = errors.NoReply(topic="there", method="work", seconds=1.0)

@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider, search
 from placement_store.candidates.tree import SHARES
-from placement_store.providers import InventoryRow
+from placement_store.providers.rows import InventoryRow
 
 
 def amounts(candidate: AllocationRequest) -> Amounts:

@@ -9,9 +9,9 @@ from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider
 from placement_store.candidates.choices import Asked
 from placement_store.candidates.puzzle import puzzle_of
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import choose, first_state
-from placement_store.search_budget import SearchBudget
 
 FIRST = "_first"
 TAKEN = ResourceGroup(resources={"VGPU": 1})

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from moorage import errors, options
-from scheduler.plugins import load_weighers
+from moorage import errors
+from moorage.config import options
+from scheduler.plugins.loading import load_weighers
 
 
 def test_a_wrong_value_is_told_with_its_option_and_its_file(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from moorage import errors, options
-from moorage.bus import Bus
-from moorage.database import Database
+from moorage import errors
+from moorage.bus.bus import Bus
+from moorage.config import options
+from moorage.db.database import Database
 
 
 def refused(tmp_path: Path, text: str) -> str:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scheduler_builders import host_row, picture
 
 from moorage.plugin import BadValue, measured
-from scheduler.facts import Distinct, HostFacts
-from scheduler.hosts import HostRow
-from scheduler.picture import Picture
-from scheduler.view import Snapshot
+from scheduler.registry.hosts import HostRow
+from scheduler.view.host_attributes import Distinct, HostFacts
+from scheduler.view.host_cache import Picture
+from scheduler.view.snapshot import Snapshot
 
 _SCALARS = st.sampled_from([0, 0.0, False, 1, 1.0, True, "1", "x", None, 2.5])
 _ATTRIBUTES = st.dictionaries(

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conductor.failed_builds import in_steps
+from conductor.cell.records.failed_builds import in_steps
 
 counts = st.floats(0.0, 1e6, allow_nan=False)
 

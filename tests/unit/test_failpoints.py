@@ -88,7 +88,7 @@ def test_what_cannot_be_understood_is_refused(specification: str) -> None:
 
 def test_the_command_refuses_what_it_cannot_understand() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "moorage.shell", "cell", "list"],
+        [sys.executable, "-m", "moorage.cli.shell", "cell", "list"],
         env={**os.environ, failpoints.VARIABLE: "commit=explode"},
         capture_output=True,
         text=True,

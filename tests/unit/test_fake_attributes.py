@@ -8,9 +8,10 @@ from compute_builders import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute.fake import FakeDriver
-from compute.fake_attributes import FakeAttributes
-from moorage import errors, options
+from compute.fake.attributes import FakeAttributes
+from compute.fake.driver import FakeDriver
+from moorage import errors
+from moorage.config import options
 
 
 def attributes_of(folder: Path, **chosen: Any) -> dict[str, dict[str, Any]]:

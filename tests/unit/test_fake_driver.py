@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute.driver import GuestSpec
-from compute.fake import FakeDriver
-from compute.fake_behaviour import Behaviour, chance
-from compute.guest_file import GuestFile
+from compute.fake.behaviour import Behaviour, chance
+from compute.fake.driver import FakeDriver
+from compute.fake.guest_file import GuestFile
 from moorage import errors, ids
 from moorage.messages import MovingGuest
 from moorage.model import Image, MoveKind

@@ -7,7 +7,7 @@ import pytest
 from compute_builders import guest_spec, settings, tree_of
 
 from compute.driver import ReshapeNeeded
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from moorage import errors, ids
 from moorage.model import Inventory

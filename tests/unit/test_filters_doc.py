@@ -4,8 +4,8 @@ import re
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from moorage import options
-from scheduler.plugins import list_opts, load_filters, load_weighers
+from moorage.config import options
+from scheduler.plugins.loading import list_opts, load_filters, load_weighers
 
 PAGE = (Path(__file__).parents[2] / "docs" / "filters-and-weighers.md").read_text()
 FILTERS, WEIGHERS = PAGE.split("\n## Weighers\n")

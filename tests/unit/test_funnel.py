@@ -12,12 +12,12 @@ from scheduler_builders import funnel, host_row, inventory, picture, provider, s
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
-from scheduler.funnel import Funnel
-from scheduler.planning import Plan, Planner
-from scheduler.plugins import Named, Weighted
-from scheduler.ranking import Ranking, pick, seed_of
-from scheduler.serving import Refusals
-from scheduler.view import Snapshot
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import Refusals
+from scheduler.decide.planner import Plan, Planner
+from scheduler.decide.ranking import Ranking, pick, seed_of
+from scheduler.plugins.loading import Named, Weighted
+from scheduler.view.snapshot import Snapshot
 
 
 def everyone(snapshot: Snapshot) -> BoolArray:

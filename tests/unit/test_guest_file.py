@@ -15,9 +15,9 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from compute.driver import GuestOrder, GuestSpec
-from compute.fake import FakeDriver
-from compute.fake_behaviour import Behaviour
-from compute.guest_file import GuestFile
+from compute.fake.behaviour import Behaviour
+from compute.fake.driver import FakeDriver
+from compute.fake.guest_file import GuestFile
 from moorage import errors
 from moorage.model import Image
 

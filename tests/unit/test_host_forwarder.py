@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from conductor.cell_loads import CellLoads, Loads
-from conductor.host_forwarder import HostForwarder
-from moorage import errors, options
+from conductor.cell.hosts.forwarder import HostForwarder
+from conductor.cell.hosts.loads import CellLoads, Loads
+from moorage import errors
+from moorage.config import options
 from moorage.messages import HostsRegistered, ReportHosts
 from moorage.model import HostLoad
 

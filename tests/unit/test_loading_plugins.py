@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from installed_packages import Install
 
-from moorage import errors, options
-from scheduler.plugins import load_filters, load_request_filters, load_weighers
+from moorage import errors
+from moorage.config import options
+from scheduler.plugins.loading import load_filters, load_request_filters, load_weighers
 
 _MODULE = """
 from moorage.plugin import Filter, RequestFilter, Weigher

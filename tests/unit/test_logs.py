@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from moorage import context, errors, logs, options
+from moorage import context, errors, logs
+from moorage.config import options
 
 LOG = logging.getLogger("moorage.test_logs")
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from conductor.super_migration_view import merged
-from conductor.super_migrations import MigrationRecord
+from conductor.super.endpoints.migrations import merged
+from conductor.super.records.migrations import MigrationRecord
 from moorage import ids
 from moorage.model import Migration
 

@@ -12,10 +12,10 @@ from stevedore import ExtensionManager
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import Host, Weigher
-from scheduler import plugins
-from scheduler.funnel import Funnel
-from scheduler.hosts import HostRow
-from scheduler.plugins import Weighted
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins import loading
+from scheduler.plugins.loading import Weighted
+from scheduler.registry.hosts import HostRow
 
 KEY = "number_weight_multiplier"
 
@@ -117,7 +117,7 @@ def test_metadata_that_changes_is_followed_by_the_multipliers() -> None:
 
 
 def test_the_multipliers_of_all_weighers_are_numbers_and_what_a_plugin_says_it_reads_as_one() -> None:
-    found = plugins.numeric_metadata()
+    found = loading.numeric_metadata()
     assert {"ram_weight_multiplier", "cpu_weight_multiplier"} <= found
     for namespace in ("moorage.filters", "moorage.weighers"):
         for extension in ExtensionManager[Any](namespace):

@@ -2,7 +2,7 @@
 
 import ssl
 
-from moorage.mysql_connection import MySQLConnection
+from moorage.db.mysql_connection import MySQLConnection
 
 
 def context(**words: object) -> ssl.SSLContext:

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from moorage import errors, ids, wire
-from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider
+from moorage import errors, ids
+from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider, wire
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
 from placement_store.http.routes import NOUNS
 

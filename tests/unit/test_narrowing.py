@@ -7,12 +7,13 @@ from scheduler_builders import host_row, picture, select
 from scheduler_trees import node
 from worded_requests import AGGREGATES, asked, group
 
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Cloud, RequestFilter, RequestRefused
-from scheduler.narrowing import Asking, Narrowing, Refusal
-from scheduler.plugins import Named, load_request_filters
-from scheduler.view import Snapshot
+from scheduler.decide.request_filters import Asking, Narrowing, Refusal
+from scheduler.plugins.loading import Named, load_request_filters
+from scheduler.view.snapshot import Snapshot
 
 
 class Deed(RequestFilter):

@@ -12,9 +12,9 @@ from scheduler_trees import child, groups, node, picture_of, provider_uuid
 from moorage import errors
 from moorage.model import ResourceGroup
 from placement_store import candidates
-from scheduler.picture import Picture, Provider
-from scheduler.planning import Plan, Planner, Shortfall
-from scheduler.serving import GIVEN_UP_HOSTS, WAYS_OF_A_HOST, Refusals, Serving
+from scheduler.decide.host_candidates import GIVEN_UP_HOSTS, WAYS_OF_A_HOST, Refusals, Serving
+from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.view.host_cache import Picture, Provider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 GPU = groups(g={"VGPU": 1})

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from moorage import errors, options
-from scheduler.faults import Ledger
-from scheduler.plugin_lists import enabled
+from moorage import errors
+from moorage.config import options
+from scheduler.decide.plugin_failures import Ledger
+from scheduler.plugins.lists import enabled
 from scheduler.policy import Policy
 
 RACKS = Path(__file__).parents[2] / "docs/examples/racks/README.md"

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from message_samples import RECORDS, VERSIONS, every_message, samples, versions_of
 
-from moorage.wire import Message, decode, decode_strictly, encode
+from moorage.messages.wire import Message, decode, decode_strictly, encode
 
 KINDS = {(kind.topic, kind.method): kind for kind in every_message()}
 RECORDED = sorted(path.stem for path in RECORDS.glob("[!rf]*-*.json"))

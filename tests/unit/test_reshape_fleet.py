@@ -7,8 +7,8 @@ import pytest
 from moorage import errors
 from moorage.ids import derived
 from moorage.messages import GetResourceProvider, ListResourceProviders, PlanReshape
+from moorage.messages.wire import Message, R
 from moorage.model import ChildProvider, Inventory, MoveInstruction, ReshapePlan, ResourceProvider
-from moorage.wire import Message, R
 from placement_store.commands import reshape_fleet
 from placement_store.commands.reshape_file import Entry, HostReshape
 from placement_store.commands.reshape_fleet import DONE, MOVED_BEFORE, NOT_BEGUN, PLANNED, REFUSED, UNKNOWN, Outcome

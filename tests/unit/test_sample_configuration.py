@@ -8,9 +8,9 @@ from typing import Any
 from oslo_config import cfg
 from oslo_policy import opts as oslo_policy_opts
 
-from moorage import options
+from moorage.config import options
 from placement_store.http import application
-from scheduler import plugins
+from scheduler.plugins import loading
 
 SAMPLE = Path(__file__).parents[2] / "etc/moorage/moorage.conf.sample"
 #: Of these the sample shows a placeholder: they depend on the machine.
@@ -23,7 +23,7 @@ def everything(*files: Path) -> cfg.ConfigOpts:
     application.register_options(conf)
     for group, of_policy in oslo_policy_opts.list_opts():
         conf.register_opts(of_policy, group=group)
-    for group, of_plugins in plugins.list_opts():
+    for group, of_plugins in loading.list_opts():
         conf.register_opts(of_plugins, group=group)
     return conf
 
@@ -53,7 +53,7 @@ def test_the_sample_with_every_line_in_force_changes_nothing(tmp_path: Path) -> 
 
 def test_each_of_our_options_stands_in_the_sample() -> None:
     text = SAMPLE.read_text()
-    for group, of_group in [*options.list_opts(), *plugins.list_opts()]:
+    for group, of_group in [*options.list_opts(), *loading.list_opts()]:
         section = re.search(rf"^\[{group}\]$(.*?)(?=^\[|\Z)", text, re.MULTILINE | re.DOTALL)
         assert section is not None, group
         for option in of_group:

@@ -11,11 +11,11 @@ from scheduler_trees import child, groups, node, picture_of
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider, search
-from placement_store.providers import InventoryRow
+from placement_store.candidates.search_budget import CELLS, SearchBudget
+from placement_store.providers.rows import InventoryRow
 from placement_store.reshapes.deal_search import deal
 from placement_store.reshapes.dealing import Deal, Room, Unit
-from placement_store.search_budget import CELLS, SearchBudget
-from scheduler.serving import Refusals, Serving
+from scheduler.decide.host_candidates import Refusals, Serving
 
 #: Processor time within which a search must notice that its budget is used up.
 SLACK = 0.25

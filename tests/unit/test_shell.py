@@ -6,8 +6,8 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from moorage.commands import Configured
-from moorage.shell import Shell
+from moorage.cli.command import Configured
+from moorage.cli.shell import Shell
 
 _LOADED = """
 import sys
@@ -39,7 +39,7 @@ def loaded(*words: str) -> set[str]:
 def test_no_command_waits_for_the_import_of_another_ones_service(words: tuple[str, ...]) -> None:
     modules = loaded(*words)
 
-    assert "moorage.shell" in modules
+    assert "moorage.cli.shell" in modules
     assert modules.isdisjoint(
         {"conductor.service", "scheduler.service", "compute.service", "placement_store.schema", "harness", "alembic"}
     )

@@ -20,9 +20,9 @@ from scheduler_trees import (
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from placement_store import candidates
-from scheduler.picture import Picture, Provider
-from scheduler.planned_view import PlannedView
-from scheduler.view import Snapshot
+from scheduler.view.host_cache import Picture, Provider
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
 
 
 def told(snapshot: Snapshot) -> list[object]:

@@ -4,14 +4,14 @@ import argparse
 
 import pytest
 
-from moorage import request_words
+from moorage.cli import request_arguments
 from moorage.model import RequestSpec
 
 
 def typed(*words: str) -> RequestSpec:
     parser = argparse.ArgumentParser()
-    request_words.add_words(parser, size_required=True)
-    return request_words.request_spec(parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words]))
+    request_arguments.add_words(parser, size_required=True)
+    return request_arguments.request_spec(parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words]))
 
 
 def test_each_pair_is_a_word_of_its_own() -> None:

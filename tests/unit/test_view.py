@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_builders import CELLS, allocation_request, host_row, inventory, picture, provider
 
-from scheduler.columns import Column
-from scheduler.planned_view import PlannedView
-from scheduler.view import Snapshot
+from scheduler.view.column import Column
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
 
 RESOURCES = {"VCPU": 2, "MEMORY_MB": 2048}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from conductor import cell_records
-from conductor.what_first import cannot_move
+from conductor.cell.records import instances as cell_records
+from conductor.engine.preconditions import cannot_move
 from moorage import ids
 
 UUID, MIGRATION = ids.derived("instance"), ids.derived("migration")

@@ -14,14 +14,14 @@ from moorage.messages import SelectDestinations
 from moorage.model import RequestSpec, ResourceGroup, ServerGroup, WhatIf
 from moorage.plugin import Filter, Host, HostInventory
 from placement_store import candidates
-from placement_store.groups import OccupiedRoot
-from scheduler.circumstances import NONE, Circumstances
-from scheduler.funnel import Funnel
-from scheduler.planned_view import PlannedView
-from scheduler.planning import Planner, Shortfall
-from scheduler.plugins import Named
-from scheduler.serving import Refusals
-from scheduler.view import Snapshot
+from placement_store.server_groups.rows import OccupiedRoot
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import Refusals
+from scheduler.decide.planner import Planner, Shortfall
+from scheduler.decide.request_context import NONE, Circumstances
+from scheduler.plugins.loading import Named
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
 
 LONG = 3600.0
 

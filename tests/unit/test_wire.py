@@ -8,9 +8,10 @@ from message_samples import RECORDS, every_message, nested_values
 from msgspec import field
 from scheduler_builders import CELLS, select
 
-from moorage import broker, errors, messages
+from moorage import errors, messages
+from moorage.bus import broker
+from moorage.messages.wire import Message, Mutation, decode, decode_strictly, encode
 from moorage.model import Destination, Name, Value
-from moorage.wire import Message, Mutation, decode, decode_strictly, encode
 
 #: The fields of all messages of version 1.5, and of the values within them, by the name of their class.
 FORMER_FIELDS: dict[str, list[str]] = json.loads((RECORDS / "fields-1.5.json").read_text())

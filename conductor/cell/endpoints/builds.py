@@ -5,16 +5,16 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from conductor.cell_deletes import CellDeletes
-from conductor.cell_payloads import Releasing, Starting
-from conductor.cell_records import CellRecords, NewInstance
-from conductor.cell_requests import CellRequests, origin
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import BUILD, NewOperation, Operation
+from conductor.cell.payloads import Releasing, Starting
+from conductor.cell.records.instances import CellRecords, NewInstance
+from conductor.cell.requests import CellRequests, origin
+from conductor.cell.steps.delete import CellDeletes
+from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import BuildInCell, DeleteInCell, Done, InstanceBuild, ShowInCell
 from moorage.model import Instance, Value
 

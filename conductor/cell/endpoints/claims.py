@@ -4,15 +4,15 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell_deletes import ENDED_BY_DELETION
-from conductor.cell_migrations import MigrationRecords
-from conductor.cell_records import DELETED, DELETING, MOVING, UNSHELVING, CellRecords
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import DELETE
+from conductor.cell.records.instances import DELETED, DELETING, MOVING, UNSHELVING, CellRecords
+from conductor.cell.records.migrations import MigrationRecords
+from conductor.cell.steps.delete import ENDED_BY_DELETION
+from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import DELETE
 from moorage import errors
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import Ownership, OwnsClaimInCell
 
 LOG = logging.getLogger(__name__)

@@ -4,27 +4,19 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell_attempts import BUILDING, FAILED, HELD, STARTING, AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_courses import Courses
-from conductor.cell_move_ends import CellMoveEnds
-from conductor.cell_payloads import Fate
-from conductor.cell_records import (
-    ACTIVE,
-    MOVED,
-    MOVING,
-    REBUILDING,
-    UNSHELVING,
-    CellInstance,
-    CellRecords,
-)
-from conductor.cell_records import BUILDING as BEING_BUILT
-from conductor.operations import Operations
-from conductor.steps import Ended, Operation
-from conductor.worker import Worker
+from conductor.cell.attempt_sequence import Courses
+from conductor.cell.payloads import Fate
+from conductor.cell.records.attempts import BUILDING, FAILED, HELD, STARTING, AttemptRecord
+from conductor.cell.records.instances import ACTIVE, MOVED, MOVING, REBUILDING, UNSHELVING, CellInstance, CellRecords
+from conductor.cell.records.instances import BUILDING as BEING_BUILT
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.end_move import CellMoveEnds
+from conductor.engine.operations import Operations
+from conductor.engine.steps import Ended, Operation
+from conductor.engine.worker import Worker
 from moorage import errors
-from moorage.bus import Client, serves
-from moorage.database import Database
+from moorage.bus.bus import Client, serves
+from moorage.db.database import Database
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
 
 LOG = logging.getLogger(__name__)

@@ -2,14 +2,14 @@
 
 from sqlalchemy import Connection
 
-from conductor.cell_migrations import MigrationRecords
-from conductor.cell_records import CellRecords
-from conductor.operation_states import OperationStates
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import OperationState
+from conductor.cell.records.instances import CellRecords
+from conductor.cell.records.migrations import MigrationRecords
+from conductor.engine.operation_list import OperationStates
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import ListMigrationsInCell, ListOperationsInCell
 from moorage.model import Migration
+from moorage.model.inspection import OperationState
 
 
 class CellInspection:

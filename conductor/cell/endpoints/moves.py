@@ -4,21 +4,21 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor import cell_migrations as migration_states
-from conductor import order_numbers
-from conductor.cell_attempts import ACTIVE, FAILED, HELD, AttemptRecord
-from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
-from conductor.cell_move_ends import CellMoveEnds
-from conductor.cell_payloads import Fate, GivingBack, Starting
-from conductor.cell_records import ERROR, MOVING, CellInstance, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.cell_resource_orders import require_settled
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
-from conductor.what_first import cannot_move
+from conductor.cell.endpoints.resources import require_settled
+from conductor.cell.payloads import Fate, GivingBack, Starting
+from conductor.cell.records import migrations as migration_states
+from conductor.cell.records import order_numbers
+from conductor.cell.records.attempts import ACTIVE, FAILED, HELD, AttemptRecord
+from conductor.cell.records.instances import ERROR, MOVING, CellInstance, CellRecords
+from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell.requests import CellRequests, origin
+from conductor.cell.steps.end_move import CellMoveEnds
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import cannot_move
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
 from moorage.model import Placement
 

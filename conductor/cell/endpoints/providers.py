@@ -2,10 +2,10 @@
 
 from sqlalchemy import Connection
 
-from conductor.agent_reports import AgentReports, Order
+from conductor.cell.hosts.agent_reports import AgentReports, Order
 from moorage import errors, ids
-from moorage.bus import Client, serves
-from moorage.database import Database
+from moorage.bus.bus import Client, serves
+from moorage.db.database import Database
 from moorage.messages import (
     EnsureTrait,
     ListProviderTrees,

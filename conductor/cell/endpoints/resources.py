@@ -2,14 +2,14 @@
 
 from sqlalchemy import Connection
 
-from conductor import order_numbers
-from conductor.cell_payloads import Choosing
-from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.operations import Operations
-from conductor.steps import ATTACH, DETACH, HEAL, NewOperation, Operation
+from conductor.cell.payloads import Choosing
+from conductor.cell.records import order_numbers
+from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.cell.requests import CellRequests, origin
+from conductor.engine.operations import Operations
+from conductor.engine.steps import ATTACH, DETACH, HEAL, NewOperation, Operation
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
 from moorage.messages.basis import NumberedOrder
 from moorage.model import ResourceGroup

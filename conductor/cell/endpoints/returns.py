@@ -6,20 +6,20 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell_attempts import ACTIVE, BUILDING, FAILED, HELD, STARTING, AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_courses import Courses
-from conductor.cell_hosts import BATCH, CellHosts, parts
-from conductor.cell_records import MOVED, CellRecords
-from conductor.cell_strangers import CellStrangers
-from conductor.operations import Operations
-from conductor.steps import Operation
-from conductor.worker import Worker
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import StrangerGuest
+from conductor.cell.attempt_sequence import Courses
+from conductor.cell.hosts.hosts import BATCH, CellHosts, parts
+from conductor.cell.records.attempts import ACTIVE, BUILDING, FAILED, HELD, STARTING, AttemptRecord
+from conductor.cell.records.instances import MOVED, CellRecords
+from conductor.cell.records.unknown_guests import CellStrangers
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.engine.operations import Operations
+from conductor.engine.steps import Operation
+from conductor.engine.worker import Worker
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
 from moorage.model import EndedAttempt, Guest
+from moorage.model.inspection import StrangerGuest
 
 LOG = logging.getLogger(__name__)
 

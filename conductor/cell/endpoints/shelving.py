@@ -3,20 +3,20 @@
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import order_numbers
-from conductor.cell_attempts import ENDED
-from conductor.cell_orders import first_step
-from conductor.cell_payloads import Starting
-from conductor.cell_records import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.cell_resource_orders import require_settled
-from conductor.declared_down import DeclaredDown
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
+from conductor.cell.endpoints.builds import first_step
+from conductor.cell.endpoints.resources import require_settled
+from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.payloads import Starting
+from conductor.cell.records import order_numbers
+from conductor.cell.records.attempts import ENDED
+from conductor.cell.records.instances import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
+from conductor.cell.requests import CellRequests, origin
+from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
 from moorage.model import RequestSpec
 

@@ -3,7 +3,7 @@
 import logging
 
 from moorage import errors
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import ListHostsDeclaredDown
 
 LOG = logging.getLogger(__name__)

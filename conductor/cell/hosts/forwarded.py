@@ -6,8 +6,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, select, tuple_, update
 
 from conductor.schema import cell_hosts
-from moorage.columns import now
-from moorage.database import Database
+from moorage.db.columns import now
+from moorage.db.database import Database
 from moorage.messages import NumberedDescription
 from moorage.model import HostReport
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from oslo_config import cfg
 
-from conductor.cell_hosts import BATCH, CellHosts, parts
-from conductor.cell_loads import CellLoads
+from conductor.cell.hosts.hosts import BATCH, CellHosts, parts
+from conductor.cell.hosts.loads import CellLoads
 from moorage import context, errors, ids
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import HostsRegistered, ReportHosts
 from moorage.model import HostLoad
-from moorage.service import Periodic
+from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import ColumnElement, Connection, Update, bindparam, case, exc, func, select, true, tuple_, update
 
-from conductor.agent_reports import AgentReports, Kind, Order
-from conductor.cell_lives import HostLives, Life
-from conductor.forwarded_hosts import ForwardedHosts
+from conductor.cell.hosts.agent_reports import AgentReports, Kind, Order
+from conductor.cell.hosts.forwarded import ForwardedHosts
+from conductor.cell.records.lives import HostLives, Life
 from conductor.schema import cell_hosts
 from moorage import errors
-from moorage.bus import serves
-from moorage.columns import now
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.columns import now
+from moorage.db.database import Database
 from moorage.messages import HostsReported, ReportHostsInCell
 from moorage.model import HostReport
 

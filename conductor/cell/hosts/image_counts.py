@@ -7,12 +7,12 @@ from functools import partial
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from conductor.cell_hosts import parts
-from conductor.cell_records import ACTIVE, ERROR, MOVED, MOVING, REBUILDING, SHELVING
+from conductor.cell.hosts.hosts import parts
+from conductor.cell.records.instances import ACTIVE, ERROR, MOVED, MOVING, REBUILDING, SHELVING
+from conductor.engine.steps import DONE, FAILED
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
-from conductor.steps import DONE, FAILED
-from moorage.columns import as_uuid, now
-from moorage.database import Database
+from moorage.db.columns import as_uuid, now
+from moorage.db.database import Database
 from moorage.model import Image
 
 #: Hosts whose instances one statement reads, so that no answer is large; arbitrary.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from oslo_config import cfg
 from sqlalchemy import Connection, and_, func, select
 
-from conductor.failed_builds import FailedBuilds
-from conductor.image_counts import ImageCounts
+from conductor.cell.hosts.image_counts import ImageCounts
+from conductor.cell.records.failed_builds import FailedBuilds
+from conductor.engine.steps import BUILD, MOVE, PENDING, REBUILD, UNSHELVE
 from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_operations
-from conductor.steps import BUILD, MOVE, PENDING, REBUILD, UNSHELVE
-from moorage.columns import as_uuid, now
-from moorage.database import Database
+from moorage.db.columns import as_uuid, now
+from moorage.db.database import Database
 from moorage.model import HostLoad
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Row, Table, select
 
-from conductor.cell_lives import HostLives
+from conductor.cell.records.lives import HostLives
 from conductor.schema import cell_attempts
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.model import AllocationRequest, Attempt, Selection
 
 STARTING = "starting"

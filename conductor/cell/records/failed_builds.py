@@ -10,7 +10,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, select
 
 from conductor.schema import cell_failed_builds
-from moorage.columns import now
+from moorage.db.columns import now
 
 #: What is less than this counts no more: of one failure, after one half-life. However little is told, it would put a
 #: host behind all that have none.

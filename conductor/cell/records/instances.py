@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, exc, exists, or_, select
 
-from conductor.attached import provider_of
-from conductor.cell_attempts import ACTIVE as STANDING
-from conductor.cell_attempts import STARTING, AttemptRecord, AttemptRecords, attempt_row, encoded, text
+from conductor.cell.attached_groups import provider_of
+from conductor.cell.records.attempts import ACTIVE as STANDING
+from conductor.cell.records.attempts import STARTING, AttemptRecord, AttemptRecords, attempt_row, encoded, text
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
 

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from conductor.cell_attempts import AttemptRecord, encoded, text
-from conductor.cell_records import CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord, encoded, text
+from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.engine.steps import PENDING, Superseded
 from conductor.schema import cell_migrations, cell_operations
-from conductor.steps import PENDING, Superseded
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
 from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
 

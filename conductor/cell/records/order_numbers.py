@@ -6,11 +6,11 @@ given up, and that arrives only after another one was carried out, changes nothi
 
 from sqlalchemy import Connection
 
-from conductor.cell_records import CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.schema import cell_instances
 from moorage import errors
 from moorage.messages.basis import NumberedOrder
-from moorage.wire import R
+from moorage.messages.wire import R
 
 
 def take(records: CellRecords, connection: Connection, instance: CellInstance, message: NumberedOrder[R]) -> None:

@@ -6,10 +6,10 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from conductor.schema import cell_guests
-from moorage.columns import now
-from moorage.inspection import StrangerGuest
+from moorage.db.columns import now
 from moorage.messages import ListStrangersInCell
 from moorage.model import Guest
+from moorage.model.inspection import StrangerGuest
 
 
 class CellStrangers:

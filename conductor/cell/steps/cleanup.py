@@ -5,15 +5,15 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection
 
-from conductor.acknowledging import Peer
-from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_payloads import Cleaning
-from conductor.cell_records import CellRecords
-from conductor.operations import Operations
-from conductor.steps import CLEAN, Ended, NewOperation, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.cell.agents import CellAgents
+from conductor.cell.payloads import Cleaning
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellRecords
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operations import Operations
+from conductor.engine.steps import CLEAN, Ended, NewOperation, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, GetAllocations
 
 LOG = logging.getLogger(__name__)

@@ -5,18 +5,18 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import cell_migrations as migration_states
-from conductor import foreign_amounts
-from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import ENDED, AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_migrations import MigrationRecords
-from conductor.cell_payloads import Deleting, Destroying, GivingBack, Releasing, Starting, Swapping, Writing
-from conductor.cell_records import DELETED, DELETING, CellInstance, CellRecords
-from conductor.cell_resources import record_claim
-from conductor.operations import Operations
-from conductor.policy_writes import PolicyWrites
-from conductor.steps import (
+from conductor.cell.agents import CellAgents
+from conductor.cell.payloads import Deleting, Destroying, GivingBack, Releasing, Starting, Swapping, Writing
+from conductor.cell.records import migrations as migration_states
+from conductor.cell.records.attempts import ENDED, AttemptRecord
+from conductor.cell.records.instances import DELETED, DELETING, CellInstance, CellRecords
+from conductor.cell.records.migrations import MigrationRecords
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.resources import record_claim
+from conductor.engine import foreign
+from conductor.engine.operations import Operations
+from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.steps import (
     ATTACH,
     BUILD,
     CONFIRM,
@@ -38,7 +38,7 @@ from conductor.steps import (
     Step,
 )
 from moorage import context, errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell, Released
 from moorage.model import AllocationRequest
 
@@ -210,7 +210,7 @@ class CellDeletes:
         if not isinstance(released, Released):
             return released
         residues = {released.residue_uuid, *released.residue_uuids, *deleting.left}
-        reason = foreign_amounts.told(released.extras, stay=self._writes.keeps_extras)
+        reason = foreign.told(released.extras, stay=self._writes.keeps_extras)
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)

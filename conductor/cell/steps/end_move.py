@@ -7,19 +7,20 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import cell_migrations as migration_states
-from conductor import foreign_amounts, order_numbers
-from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import ENDED, AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_guests import CellGuests
-from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
-from conductor.cell_payloads import Ending, Fate, GivingBack, Restarting
-from conductor.cell_records import ACTIVE, MOVED, CellInstance, CellRecords
-from conductor.declared_down import DeclaredDown, awaited
-from conductor.operations import Operations
-from conductor.policy_writes import PolicyWrites
-from conductor.steps import (
+from conductor.cell.agents import CellAgents
+from conductor.cell.guest_orders import CellGuests
+from conductor.cell.hosts.forced_down import DeclaredDown, awaited
+from conductor.cell.payloads import Ending, Fate, GivingBack, Restarting
+from conductor.cell.records import migrations as migration_states
+from conductor.cell.records import order_numbers
+from conductor.cell.records.attempts import ENDED, AttemptRecord
+from conductor.cell.records.instances import ACTIVE, MOVED, CellInstance, CellRecords
+from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.engine import foreign
+from conductor.engine.operations import Operations
+from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.steps import (
     CONFIRM,
     REVERT,
     Again,
@@ -34,7 +35,7 @@ from conductor.steps import (
     Superseded,
 )
 from moorage import context, errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import EndMove, MoveEnded, StopOnHost
 
 LOG = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ class CellMoveEnds:
             return partial(self._confirmed, operation, ending.fate, None, None)
         if not isinstance(ended, MoveEnded):
             return ended
-        extras = foreign_amounts.told(ended.extras, stay=self._writes.keeps_extras)
+        extras = foreign.told(ended.extras, stay=self._writes.keeps_extras)
         return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, extras)
 
     def _confirmed(

@@ -7,19 +7,19 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import foreign_amounts
-from conductor.acknowledging import Peer
-from conductor.cell_attempts import FAILED, AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_courses import Course, Courses
-from conductor.cell_hosts import CellHosts
-from conductor.cell_payloads import GivingBack, Releasing, Starting, Swapping
-from conductor.cell_records import CellInstance, CellRecords
-from conductor.declared_down import DeclaredDown
-from conductor.reshaped_alternates import ReshapedAlternates
-from conductor.steps import BUILD, MOVE, UNSHELVE, Backoff, Ended, Next, Operation, Outcome, Record, Step, Wait
+from conductor.cell.attempt_sequence import Course, Courses
+from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.payloads import GivingBack, Releasing, Starting, Swapping
+from conductor.cell.records.attempts import FAILED, AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.reshaped_alternates import ReshapedAlternates
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.engine import foreign
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Backoff, Ended, Next, Operation, Outcome, Record, Step, Wait
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
 from moorage.model import Selection
 
@@ -158,7 +158,7 @@ class FallBack:
     def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
         instance, course = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, swapping.failed)
-        lost = foreign_amounts.told(claimed.extras, stay=False)
+        lost = foreign.told(claimed.extras, stay=False)
         if lost is not None:
             LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, lost)
         # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
@@ -253,7 +253,7 @@ class FallBack:
             if attempt.number >= course.first_number
         ]
         why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
-        lost = foreign_amounts.told(released.extras, stay=False)
+        lost = foreign.told(released.extras, stay=False)
         state, reason = course.fruitless_state, "; ".join(filter(None, [why, lost]))
         self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)

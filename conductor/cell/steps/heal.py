@@ -8,16 +8,16 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.acknowledging import Peer
-from conductor.cell_holds import CellHolds
-from conductor.cell_payloads import Healing
-from conductor.cell_records import DELETED, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.operations import Operations
-from conductor.steps import HEAL, Ended, NewOperation, Operation, Record, Step, Superseded
+from conductor.cell.holds import CellHolds
+from conductor.cell.payloads import Healing
+from conductor.cell.records.instances import DELETED, CellRecords
+from conductor.cell.requests import CellRequests, origin
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operations import Operations
+from conductor.engine.steps import HEAL, Ended, NewOperation, Operation, Record, Step, Superseded
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import HealConsumers, HealInCell, HealsBegun
 from moorage.model import InstanceHolds, SeenConsumer
 

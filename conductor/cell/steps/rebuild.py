@@ -6,18 +6,18 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import order_numbers
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_guests import CellGuests
-from conductor.cell_payloads import Rebuilding
-from conductor.cell_records import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
-from conductor.cell_requests import CellRequests, origin
-from conductor.cell_resource_orders import require_settled
-from conductor.operations import Operations
-from conductor.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
+from conductor.cell.endpoints.resources import require_settled
+from conductor.cell.guest_orders import CellGuests
+from conductor.cell.payloads import Rebuilding
+from conductor.cell.records import order_numbers
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
+from conductor.cell.requests import CellRequests, origin
+from conductor.engine.operations import Operations
+from conductor.engine.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import Done, RebuildInCell, RebuildOnHost
 
 LOG = logging.getLogger(__name__)

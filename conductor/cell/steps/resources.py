@@ -12,14 +12,15 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import attached, conflict_policy
-from conductor.acknowledging import Peer
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_payloads import Choosing, Writing
-from conductor.cell_records import ACTIVE, SHELVED, CellInstance, CellRecords
-from conductor.steps import ATTACH, DETACH, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.cell import attached_groups
+from conductor.cell.payloads import Choosing, Writing
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.engine import conflict_policy
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.steps import ATTACH, DETACH, Ended, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
 
@@ -62,15 +63,18 @@ class CellResources:
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return _ended(str(fault))
-        out = {*choosing.refused, *attached.shut_out(instance.spec, selection.allocation_request, consumer.allocations)}
+        out = {
+            *choosing.refused,
+            *attached_groups.shut_out(instance.spec, selection.allocation_request, consumer.allocations),
+        }
         provider_uuid = next((uuid for uuid in found if uuid not in out), None)
         if provider_uuid is None:
             asked = ", ".join(f"{amount} {name}" for name, amount in sorted(choosing.group.resources.items()))
             return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
         before = _described(consumer)
-        after = attached.held_with(before.allocations, provider_uuid, choosing.group.resources)
+        after = attached_groups.held_with(before.allocations, provider_uuid, choosing.group.resources)
         writing = Writing(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
-        if attached.is_isolated(instance.spec):
+        if attached_groups.is_isolated(instance.spec):
             writing = msgspec.structs.replace(writing, isolated={choosing.suffix: (provider_uuid,)})
         return _next_write(writing)
 
@@ -94,11 +98,11 @@ class CellResources:
         trees = self._placement.call(ListProviderTrees(uuids=(selection.compute_node_uuid,)))
         tree = {provider.uuid for provider in trees}
         resources = choosing.group.resources
-        after = attached.held_without(before.allocations, selection, choosing.suffix, resources, tree)
+        after = attached_groups.held_without(before.allocations, selection, choosing.suffix, resources, tree)
         if after == before.allocations:
             return partial(self._detached, operation, choosing)
         writing = Writing(choosing=choosing, before=before, after=after)
-        if attached.is_isolated(instance.spec):
+        if attached_groups.is_isolated(instance.spec):
             writing = msgspec.structs.replace(writing, isolated={choosing.suffix: ()})
         return _next_write(writing)
 
@@ -181,7 +185,9 @@ class CellResources:
         self._records.change(
             connection,
             instance.uuid,
-            request_spec=msgspec.json.encode(attached.with_group(instance.spec, choosing.suffix, choosing.group)),
+            request_spec=msgspec.json.encode(
+                attached_groups.with_group(instance.spec, choosing.suffix, choosing.group)
+            ),
             attached=msgspec.json.encode((*instance.attached, choosing.suffix)),
         )
         LOG.info("Group %s of instance %s is held of %s", choosing.suffix, instance.uuid, writing.provider_uuid)
@@ -192,13 +198,15 @@ class CellResources:
         instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
         if choosing.number is not None:
             attempt = self._records.numbered(connection, instance.uuid, choosing.number)
-            claimed = attached.claimed_without(attempt.selection.allocation_request, suffix, choosing.group.resources)
+            claimed = attached_groups.claimed_without(
+                attempt.selection.allocation_request, suffix, choosing.group.resources
+            )
             selection = msgspec.structs.replace(attempt.selection, allocation_request=claimed)
             self._records.change_attempt(connection, attempt.attempt_id, selection=msgspec.json.encode(selection))
         self._records.change(
             connection,
             instance.uuid,
-            request_spec=msgspec.json.encode(attached.without_group(instance.spec, suffix)),
+            request_spec=msgspec.json.encode(attached_groups.without_group(instance.spec, suffix)),
             attached=msgspec.json.encode([name for name in instance.attached if name != suffix]),
         )
         LOG.info("Group %s of instance %s is held no more", suffix, instance.uuid)
@@ -224,7 +232,7 @@ def record_claim(records: CellRecords, connection: Connection, instance: CellIns
     """Record that what an instance is claimed with on its host has a further group, which is or may be written."""
     choosing = writing.choosing
     attempt = records.numbered(connection, instance.uuid, instance.attempt_number)
-    claimed = attached.claimed_with(
+    claimed = attached_groups.claimed_with(
         attempt.selection.allocation_request, choosing.suffix, str(writing.provider_uuid), choosing.group.resources
     )
     selection = msgspec.structs.replace(attempt.selection, allocation_request=claimed)
@@ -248,7 +256,7 @@ def _other_than(writing: Writing) -> Choosing:
 def _described(consumer: Consumer) -> ConsumerAllocations:
     """Return a consumer as it would be written to stay what it is."""
     return ConsumerAllocations(
-        allocations=attached.plain(consumer.allocations),
+        allocations=attached_groups.plain(consumer.allocations),
         project_id=consumer.project_id,
         user_id=consumer.user_id,
         consumer_type=consumer.consumer_type,

@@ -5,18 +5,19 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor import cell_migrations as migration_states
-from conductor import foreign_amounts, order_numbers
-from conductor.cell_attempts import ACTIVE, AttemptRecord
-from conductor.cell_fall_back import FallBack
-from conductor.cell_guests import CellGuests
-from conductor.cell_migrations import STOPPING, MigrationRecord, MigrationRecords
-from conductor.cell_payloads import GivingBack, Restarting
-from conductor.cell_records import ERROR, MOVED, MOVING, CellInstance, CellRecords
-from conductor.policy_writes import PolicyWrites
-from conductor.steps import MOVE, REVERT, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.cell.guest_orders import CellGuests
+from conductor.cell.payloads import GivingBack, Restarting
+from conductor.cell.records import migrations as migration_states
+from conductor.cell.records import order_numbers
+from conductor.cell.records.attempts import ACTIVE, AttemptRecord
+from conductor.cell.records.instances import ERROR, MOVED, MOVING, CellInstance, CellRecords
+from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell.steps.fall_back import FallBack
+from conductor.engine import foreign
+from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.steps import MOVE, REVERT, Ended, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import EndMove, MoveEnded, StartOnHost
 
 LOG = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class GiveBack:
         self._records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
-        extras = foreign_amounts.told(ended.extras, stay=self._writes.keeps_extras)
+        extras = foreign.told(ended.extras, stay=self._writes.keeps_extras)
         if migration.kind in STOPPING and giving.stopped:
             # A late order to stop it is refused from then on.
             order_numbers.next_guest_order(self._records, connection, instance)

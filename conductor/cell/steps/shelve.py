@@ -5,17 +5,17 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor import foreign_amounts
-from conductor.acknowledging import Peer
-from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import AttemptRecord
-from conductor.cell_cleanings import CellCleanings
-from conductor.cell_payloads import Starting
-from conductor.cell_records import SHELVED, SHELVING, CellInstance, CellRecords
-from conductor.declared_down import DeclaredDown, awaited
-from conductor.steps import SHELVE, Again, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.cell.agents import CellAgents
+from conductor.cell.hosts.forced_down import DeclaredDown, awaited
+from conductor.cell.payloads import Starting
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import SHELVED, SHELVING, CellInstance, CellRecords
+from conductor.cell.steps.cleanup import CellCleanings
+from conductor.engine import foreign
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.steps import SHELVE, Again, Ended, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, Released
 
 LOG = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class CellShelves:
         self, operation: Operation, attempt: AttemptRecord, released: Released, connection: Connection
     ) -> Outcome:
         instance = self._shelving(connection, operation)
-        parts = [foreign_amounts.told(released.extras, stay=False)]
+        parts = [foreign.told(released.extras, stay=False)]
         may_be_left = self._records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
         # Its host's word may have come between the two: the residue is there all the same.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):

@@ -6,16 +6,16 @@ from functools import partial
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell_agents import CellAgents
-from conductor.cell_attempts import FAILED, AttemptRecord
-from conductor.cell_courses import Course, Courses
-from conductor.cell_fall_back import UNDECIDED
-from conductor.cell_hosts import CellHosts
-from conductor.cell_payloads import Fate, Starting
-from conductor.cell_records import CellInstance, CellRecords
-from conductor.steps import BUILD, MOVE, UNSHELVE, Operation, Outcome, Record, Step, Superseded, Wait
+from conductor.cell.agents import CellAgents
+from conductor.cell.attempt_sequence import Course, Courses
+from conductor.cell.hosts.hosts import CellHosts
+from conductor.cell.payloads import Fate, Starting
+from conductor.cell.records.attempts import FAILED, AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.steps.fall_back import UNDECIDED
+from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Operation, Outcome, Record, Step, Superseded, Wait
 from moorage import context, errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import BuildOnHost
 from moorage.model import AllocationRequest, Selection
 

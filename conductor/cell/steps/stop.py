@@ -6,15 +6,15 @@ from functools import partial
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell_attempts import FAILED, AttemptRecord
-from conductor.cell_guests import CellGuests
-from conductor.cell_migrations import MigrationRecord, MigrationRecords
-from conductor.cell_payloads import GivingBack, Starting
-from conductor.cell_records import MOVING, CellInstance, CellRecords
-from conductor.operations import Operations
-from conductor.steps import MOVE, Again, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.cell.guest_orders import CellGuests
+from conductor.cell.payloads import GivingBack, Starting
+from conductor.cell.records.attempts import FAILED, AttemptRecord
+from conductor.cell.records.instances import MOVING, CellInstance, CellRecords
+from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
+from conductor.engine.operations import Operations
+from conductor.engine.steps import MOVE, Again, Next, Operation, Outcome, Record, Step, Superseded
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import StopOnHost
 
 LOG = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-from moorage import schema_changes
-from moorage.columns import document_type, name_type, request_id_type, uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import document_type, name_type, request_id_type, uuid_type
 
 revision = "cell_0003"
 down_revision = "cell_0002"

@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
-from moorage.columns import name_type, uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import name_type, uuid_type
 
 revision = "cell_0006"
 down_revision = "cell_0005"

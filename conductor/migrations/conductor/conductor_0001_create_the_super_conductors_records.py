@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
-from moorage.columns import digest_type, document_type, id_type, name_type, request_id_type, uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import digest_type, document_type, id_type, name_type, request_id_type, uuid_type
 
 revision = "conductor_0001"
 down_revision = None

@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
-from moorage.columns import uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import uuid_type
 
 revision = "conductor_0002"
 down_revision = "conductor_0001"

@@ -2,8 +2,8 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
-from moorage.columns import document_type, id_type, name_type, request_id_type, uuid_type
+from moorage.db import schema_changes
+from moorage.db.columns import document_type, id_type, name_type, request_id_type, uuid_type
 
 revision = "conductor_0003"
 down_revision = "conductor_0002"

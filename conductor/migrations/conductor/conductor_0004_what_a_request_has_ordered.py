@@ -1,6 +1,6 @@
 """Find what a request has ordered."""
 
-from moorage import schema_changes
+from moorage.db import schema_changes
 
 revision = "conductor_0004"
 down_revision = "conductor_0003"

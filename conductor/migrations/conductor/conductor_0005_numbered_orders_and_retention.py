@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from moorage import schema_changes
+from moorage.db import schema_changes
 
 revision = "conductor_0005"
 down_revision = "conductor_0004"

@@ -2,16 +2,16 @@
 
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.operations import Operations
-from conductor.steps import BUILD, NewOperation, Operation
-from conductor.super_builds import SuperBuilds
-from conductor.super_deletes import SuperDeletes
-from conductor.worker import Worker
+from conductor.engine.operations import Operations
+from conductor.engine.steps import BUILD, NewOperation, Operation
+from conductor.engine.worker import Worker
+from conductor.super.records import instances as super_records
+from conductor.super.steps.build import SuperBuilds
+from conductor.super.steps.delete import SuperDeletes
 from moorage import context, errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import BuildInstances, DeleteInstance, Done
-from moorage.requests import StoredRequests
+from moorage.service.stored_requests import StoredRequests
 
 
 class SuperOrders:

@@ -5,14 +5,14 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.cells import Cells
-from conductor.disowned import DisownedClaims
-from conductor.operations import Operations
-from conductor.steps import DELETE, MOVE, UNSHELVE
+from conductor.engine.operations import Operations
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import DELETE, MOVE, UNSHELVE
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import Ownership, OwnsClaim, OwnsClaimInCell
 
 LOG = logging.getLogger(__name__)

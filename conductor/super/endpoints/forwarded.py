@@ -6,13 +6,14 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import super_migrations, super_records
-from conductor.cells import Cells
-from conductor.operations import Operations
-from conductor.steps import MOVE, UNSHELVE
+from conductor.engine.operations import Operations
+from conductor.engine.steps import MOVE, UNSHELVE
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from conductor.super.records import migrations as super_migrations
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     AbortMigration,
     AttachResource,
@@ -31,9 +32,9 @@ from moorage.messages import (
 )
 from moorage.messages.basis import NumberedOrder
 from moorage.messages.conductor import EndOfMigration
+from moorage.messages.wire import Mutation
 from moorage.model import Uuid, Value
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
+from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 

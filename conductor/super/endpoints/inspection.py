@@ -5,14 +5,15 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.cells import Cells
-from conductor.operation_states import OperationStates
-from moorage import errors, parts
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import OperationState, StrangerGuest
+from conductor.engine.operation_list import OperationStates
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from moorage import errors
+from moorage.bus.bus import serves
+from moorage.cli import lists
+from moorage.db.database import Database
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
+from moorage.model.inspection import OperationState, StrangerGuest
 
 LOG = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ class SuperInspection:
         )
         together = [*own, *(state for answer in answers for state in answer)]
         if limit is not None:
-            return parts.part_of(together, parts.operation_key, limit, after)
+            return lists.part_of(together, lists.operation_key, limit, after)
         # Of the same age the super conductor's come first: theirs follow from them.
         return sorted(together, key=lambda state: -state.age)
 
@@ -68,4 +69,4 @@ class SuperInspection:
         """Answer with the guests that hosts have and no cell knows anything of, by host; or a part of them."""
         answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
         together = [stranger for answer in answers for stranger in answer]
-        return parts.part_of(together, parts.stranger_key, message.limit, message.after)
+        return lists.part_of(together, lists.stranger_key, message.limit, message.after)

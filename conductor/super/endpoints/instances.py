@@ -6,12 +6,12 @@ from functools import partial
 
 import msgspec
 
-from conductor import super_records
-from conductor.cells import Cells, at_once
-from conductor.steps import MOVE, UNSHELVE
+from conductor.engine.steps import MOVE, UNSHELVE
+from conductor.super.cell_clients import Cells, at_once
+from conductor.super.records import instances as super_records
 from moorage import errors
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ListInstances, ShowInCell, ShowInstance
 from moorage.model import Instance
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection
 
-from conductor import super_migrations
-from conductor.cells import Cells, at_once
-from conductor.super_migrations import MOVING, OVER, PLACING, MigrationRecord
+from conductor.super.cell_clients import Cells, at_once
+from conductor.super.records import migrations as super_migrations
+from conductor.super.records.migrations import MOVING, OVER, PLACING, MigrationRecord
 from moorage import errors
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
 from moorage.model import Migration
 

@@ -5,18 +5,18 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.operations import Operations
-from conductor.steps import MOVE, UNSHELVE, Operation
-from conductor.super_moves import Preparing, SuperMoves
-from conductor.super_targets import Targets
-from conductor.super_unshelves import PreparingUnshelve, SuperUnshelves
-from conductor.super_view import SuperView
-from conductor.what_first import cannot_move
-from conductor.worker import Worker
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import cannot_move
+from conductor.engine.steps import MOVE, UNSHELVE, Operation
+from conductor.engine.worker import Worker
+from conductor.super.endpoints.instances import SuperView
+from conductor.super.endpoints.targets import Targets
+from conductor.super.records import instances as super_records
+from conductor.super.steps.move import Preparing, SuperMoves
+from conductor.super.steps.unshelve import PreparingUnshelve, SuperUnshelves
 from moorage import context, errors, ids
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     Done,
     EvacuateInstance,
@@ -27,9 +27,9 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.messages.basis import OrderAfter
+from moorage.messages.wire import Mutation
 from moorage.model import Flavor, Instance, MoveKind
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
+from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance

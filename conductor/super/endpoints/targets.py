@@ -1,7 +1,7 @@
 """The hosts that an order names: asked of the schedulers before anything is written down."""
 
 from moorage import errors
-from moorage.bus import Client
+from moorage.bus.bus import Client
 from moorage.messages import ListHosts
 from moorage.model import HostState
 

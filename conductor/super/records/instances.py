@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Row, exc, select
 
+from conductor.engine.steps import MOVE, PENDING, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
-from conductor.steps import MOVE, PENDING, UNSHELVE
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import InstanceBuild, ListInstances
 from moorage.model import Explanation, Instance, RequestSpec, Selection
 

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
+from conductor.engine.steps import PENDING
 from conductor.schema import conductor_migrations as migrations
 from conductor.schema import conductor_operations as operations
-from conductor.steps import PENDING
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import ListMigrations
 from moorage.model import Explanation, Migration, MoveKind
 

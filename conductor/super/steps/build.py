@@ -8,15 +8,16 @@ from msgspec import field, structs
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import conflict_policy, super_records
-from conductor.acknowledging import Peer
-from conductor.bulkheads import Postponed
-from conductor.cells import Cells, at_once
-from conductor.disowned import DisownedClaims
-from conductor.held_consumers import HeldConsumers, on_node
-from conductor.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
+from conductor.engine import conflict_policy
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.bulkheads import Postponed
+from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
+from conductor.super.cell_clients import Cells, at_once
+from conductor.super.held_consumers import HeldConsumers, on_node
+from conductor.super.records import instances as super_records
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 

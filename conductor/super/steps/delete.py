@@ -5,16 +5,29 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor import foreign_amounts, super_migrations, super_records
-from conductor.acknowledging import Peer
-from conductor.cell_payloads import Relied
-from conductor.cells import Cells
-from conductor.operations import Operations
-from conductor.policy_writes import PolicyWrites
-from conductor.steps import DELETE, MOVE, UNSHELVE, Ended, NewOperation, Nothing, Operation, Outcome, Record, Step
-from conductor.super_moves import ENDED_BY_DELETION
+from conductor.cell.payloads import Relied
+from conductor.engine import foreign
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operations import Operations
+from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.steps import (
+    DELETE,
+    MOVE,
+    UNSHELVE,
+    Ended,
+    NewOperation,
+    Nothing,
+    Operation,
+    Outcome,
+    Record,
+    Step,
+)
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from conductor.super.records import migrations as super_migrations
+from conductor.super.steps.move import ENDED_BY_DELETION
 from moorage import context, errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, DeleteInCell, DeleteInstance, Released
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +65,7 @@ class SuperDeletes:
         released = self._writes.write(operation, operation.read(Relied), message)
         if not isinstance(released, Released):
             return released
-        reason = foreign_amounts.told(released.extras, stay=keeps)
+        reason = foreign.told(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
         def record(connection: Connection) -> Outcome:

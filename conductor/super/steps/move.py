@@ -5,14 +5,15 @@ import logging
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import super_migrations, super_records
-from conductor.acknowledging import Peer
-from conductor.cells import Cells
-from conductor.operations import Operations
-from conductor.steps import MOVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
-from conductor.super_asking import Asker, Chosen, Refused
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operations import Operations
+from conductor.engine.steps import MOVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from conductor.super.records import migrations as super_migrations
+from conductor.super.scheduling import Asker, Chosen, Refused
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import (
     CancelMoveInCell,
     DeleteAllocations,

@@ -6,15 +6,15 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from conductor import super_records
-from conductor.acknowledging import Peer
-from conductor.cells import Cells
-from conductor.operations import Operations
-from conductor.steps import UNSHELVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
-from conductor.super_asking import Asker, Chosen, Refused
-from conductor.super_moves import was_refused, within_cell
+from conductor.engine.acknowledgements import Peer
+from conductor.engine.operations import Operations
+from conductor.engine.steps import UNSHELVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from conductor.super.scheduling import Asker, Chosen, Refused
+from conductor.super.steps.move import was_refused, within_cell
 from moorage import errors
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import (
     CancelUnshelveInCell,
     GetAllocations,

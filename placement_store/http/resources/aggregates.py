@@ -7,13 +7,15 @@ from sqlalchemy import Connection
 
 from moorage import ids
 from moorage.messages import SetAggregates
-from placement_store import aggregates, feed, provider_outlines, providers
-from placement_store.http.nouns.of_provider import OfProvider
+from placement_store.db import change_feed
 from placement_store.http.operations import Answer, Call, operation
 from placement_store.http.query import canonical_uuid
+from placement_store.http.resources.of_provider import OfProvider
 from placement_store.http.schemas import aggregates as schemas
 from placement_store.http.versions import v
-from placement_store.provider_outlines import Outline
+from placement_store.providers import aggregates, outlines
+from placement_store.providers import rows as providers
+from placement_store.providers.outlines import Outline
 
 _GENERATIONS_SINCE = v("1.19")
 
@@ -57,11 +59,11 @@ def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) 
     id_ = providers.lock_at(connection, uuid, None)
     aggregates.replace(connection, {id_: wanted})
     providers.move_rows(connection, [id_], generation=0)
-    feed.record(connection, provider_ids=[id_])
+    change_feed.record(connection, provider_ids=[id_])
 
 
 def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
-    provider = provider_outlines.get(connection, uuid)
+    provider = outlines.get(connection, uuid)
     return provider, aggregates.of(connection, [provider.id]).get(provider.id, [])
 
 

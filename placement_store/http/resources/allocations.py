@@ -8,8 +8,12 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import DeleteAllocations
-from placement_store import consumer_list, consumers, deletes, puts
-from placement_store.consumer_list import Stored
+from placement_store.allocations import consumers
+from placement_store.allocations import read as consumer_list
+from placement_store.allocations.read import Stored
+from placement_store.claims import delete as deletes
+from placement_store.claims import put as puts
+from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
 from placement_store.http.errors import Told
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.query import canonical_uuid
@@ -18,7 +22,6 @@ from placement_store.http.schemas import allocations as schemas
 from placement_store.http.schemas.usages import UNKNOWN
 from placement_store.http.settings import Settings
 from placement_store.http.versions import Version, v
-from placement_store.puts import ANY_GENERATION, AnyGeneration, Put
 
 _OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
 #: A provider or class that is named and not there is a fault of the request, not of its path.

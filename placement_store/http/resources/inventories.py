@@ -9,15 +9,16 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
-from placement_store import inventories, provider_outlines, providers
 from placement_store.http.errors import Told
-from placement_store.http.nouns.of_provider import OfProvider
-from placement_store.http.nouns.resource_providers import path_of
 from placement_store.http.operations import Answer, Call, operation
 from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, Refused
+from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.resources.resource_providers import path_of
 from placement_store.http.schemas import inventories as schemas
 from placement_store.http.versions import v
-from placement_store.provider_outlines import Outline
+from placement_store.providers import inventories, outlines
+from placement_store.providers import rows as providers
+from placement_store.providers.outlines import Outline
 
 _ALL_RESERVED_SINCE = v("1.26")
 _BAD_CLASS: Told = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
@@ -48,7 +49,7 @@ class _WithInventories(OfProvider):
     """What all paths of inventories have in common."""
 
     def _held(self, connection: Connection, uuid: str) -> tuple[Outline, Held]:
-        provider = provider_outlines.get(connection, uuid)
+        provider = outlines.get(connection, uuid)
         rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
         held = {self.store.classes.name_of(number, connection): row.described for number, row in rows.items()}
         return provider, dict(sorted(held.items()))

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection
 
+from placement_store.db.names import Names
 from placement_store.http.operations import Noun
 from placement_store.http.refusals import Refused
-from placement_store.names import Names
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 _LONGEST = 255

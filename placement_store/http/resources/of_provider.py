@@ -1,7 +1,7 @@
 """What all paths below a provider have in common."""
 
-from placement_store import provider_outlines
 from placement_store.http.operations import Noun
+from placement_store.providers import outlines
 
 
 class OfProvider(Noun):
@@ -12,4 +12,4 @@ class OfProvider(Noun):
 
         :raises ProviderNotFound: it is not.
         """
-        self.store.read(lambda connection: provider_outlines.get(connection, path["uuid"]))
+        self.store.read(lambda connection: outlines.get(connection, path["uuid"]))

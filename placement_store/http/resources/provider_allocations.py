@@ -6,9 +6,9 @@ from sqlalchemy import Connection
 
 from moorage.messages import ListProviderAllocations
 from moorage.model import ProviderAllocations
-from placement_store import provider_outlines, usages
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.versions import v
+from placement_store.providers import outlines, usages
 
 _GENERATION_SINCE = v("1.28")
 
@@ -23,7 +23,7 @@ class AllocationsOfProvider(Noun):
         """Return it by consumer."""
 
         def work(connection: Connection) -> tuple[float, ProviderAllocations]:
-            modified = provider_outlines.get(connection, uuid).updated_at
+            modified = outlines.get(connection, uuid).updated_at
             return modified, usages.of_provider(connection, ListProviderAllocations(uuid=uuid), self.store.classes)
 
         modified, found = self.store.read(work)

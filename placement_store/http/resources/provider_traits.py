@@ -6,12 +6,12 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import SetTraits
-from placement_store import provider_outlines, traits
-from placement_store.http.nouns.of_provider import OfProvider
 from placement_store.http.operations import Answer, Call, operation
 from placement_store.http.refusals import UNDEFINED
+from placement_store.http.resources.of_provider import OfProvider
 from placement_store.http.schemas import traits as schemas
-from placement_store.provider_outlines import Outline
+from placement_store.providers import outlines, traits
+from placement_store.providers.outlines import Outline
 
 
 class ProviderTraits(OfProvider):
@@ -55,7 +55,7 @@ class ProviderTraits(OfProvider):
 
 
 def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
-    provider = provider_outlines.get(connection, uuid)
+    provider = outlines.get(connection, uuid)
     return provider, traits.of(connection, [provider.id]).get(provider.id, [])
 
 

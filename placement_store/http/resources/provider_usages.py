@@ -2,10 +2,11 @@
 
 from sqlalchemy import Connection
 
-from placement_store import provider_outlines, providers
-from placement_store.http.nouns.of_provider import OfProvider
 from placement_store.http.operations import Answer, Call, operation
-from placement_store.provider_outlines import Outline
+from placement_store.http.resources.of_provider import OfProvider
+from placement_store.providers import outlines
+from placement_store.providers import rows as providers
+from placement_store.providers.outlines import Outline
 
 
 class ProviderUsages(OfProvider):
@@ -18,7 +19,7 @@ class ProviderUsages(OfProvider):
         """Return it, nothing used included."""
 
         def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
-            provider = provider_outlines.get(connection, uuid)
+            provider = outlines.get(connection, uuid)
             rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
             return provider, {self.store.classes.name_of(n, connection): row.used for n, row in rows.items()}
 

@@ -3,11 +3,11 @@
 from moorage import errors
 from moorage.model import ReshapedInventories
 from placement_store.http.errors import Told
-from placement_store.http.nouns.allocations import puts_of
-from placement_store.http.nouns.inventories import described
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, Refused
+from placement_store.http.resources.allocations import puts_of
+from placement_store.http.resources.inventories import described
 from placement_store.http.schemas import reshaper as schemas
 from placement_store.reshapes import reshape
 

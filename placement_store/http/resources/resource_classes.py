@@ -4,11 +4,11 @@ import time
 from typing import Any
 
 from moorage import errors
-from placement_store import class_renaming
+from placement_store.allocations import class_renaming
 from placement_store.http.errors import Told
-from placement_store.http.nouns.names import NamedNoun, require_custom
 from placement_store.http.operations import Answer, Call, operation
 from placement_store.http.refusals import UNDEFINED
+from placement_store.http.resources.names import NamedNoun, require_custom
 from placement_store.http.schemas import resource_classes as schemas
 from placement_store.http.versions import v
 

@@ -9,17 +9,20 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import UpdateResourceProvider
 from moorage.model import ResourceGroup
-from placement_store import feed, new_providers, provider_outlines, trees
+from placement_store.db import change_feed
 from placement_store.http import query
 from placement_store.http.errors import Told
-from placement_store.http.nouns.of_provider import OfProvider
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED
+from placement_store.http.resources.of_provider import OfProvider
 from placement_store.http.schemas import resource_providers as schemas
 from placement_store.http.versions import Version, v
-from placement_store.new_providers import NewProvider
-from placement_store.provider_outlines import Outline
+from placement_store.providers import create as new_providers
+from placement_store.providers import outlines
+from placement_store.providers import tree as trees
+from placement_store.providers.create import NewProvider
+from placement_store.providers.outlines import Outline
 
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
 #: What a provider's document links to, by the version that brought it.
@@ -60,7 +63,7 @@ class ResourceProviders(Noun):
         name, uuid = call.query.last("name"), call.query.last("uuid")
         group = asked_of_each(call.query, call.version)
         found = self.store.read(
-            lambda connection: provider_outlines.listed(
+            lambda connection: outlines.listed(
                 connection, name=name, uuid=None if uuid is None else query.uuid_of("uuid", uuid), group=group
             )
         )
@@ -75,8 +78,8 @@ class ResourceProviders(Noun):
         new = NewProvider(str(uuid), call.body["name"], parent and query.canonical_uuid(parent))
 
         def work(connection: Connection) -> Outline:
-            feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
-            return provider_outlines.get(connection, new.uuid)
+            change_feed.record(connection, provider_ids=new_providers.create(connection, [new]).values())
+            return outlines.get(connection, new.uuid)
 
         created = self.store.write(work)
         if call.version < _BODY_OF_CREATED_SINCE:
@@ -92,7 +95,7 @@ class ResourceProvider(OfProvider):
     @operation("placement:resource_providers:show")
     def on_get(self, call: Call, uuid: str) -> Answer:
         """Return it."""
-        provider = self.store.read(lambda connection: provider_outlines.get(connection, uuid))
+        provider = self.store.read(lambda connection: outlines.get(connection, uuid))
         return Answer(body=represented(provider, call), modified=provider.updated_at)
 
     @operation("placement:resource_providers:update", body=schemas.UPDATE)
@@ -107,12 +110,12 @@ class ResourceProvider(OfProvider):
 
         def work(connection: Connection) -> Outline:
             # Not there at all is another answer than a parent that is not there.
-            provider_outlines.get(connection, uuid)
+            outlines.get(connection, uuid)
             try:
                 trees.update(connection, message, may_leave_parent=call.version >= _FREE_TREES_SINCE)
             except errors.ProviderNotFound as fault:
                 raise errors.InvalidRequest(path="$.parent_provider_uuid", reason=str(fault)) from fault
-            return provider_outlines.get(connection, uuid)
+            return outlines.get(connection, uuid)
 
         provider = self.store.write(work)
         return Answer(body=represented(provider, call), modified=provider.updated_at)

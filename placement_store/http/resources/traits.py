@@ -3,10 +3,10 @@
 import time
 from typing import Any
 
-from placement_store.http.nouns.names import NamedNoun, require_custom
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.query import Query
 from placement_store.http.refusals import Refused
+from placement_store.http.resources.names import NamedNoun, require_custom
 from placement_store.http.schemas import traits as schemas
 
 

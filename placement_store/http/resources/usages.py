@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from placement_store import usages
 from placement_store.http.operations import Answer, Call, Noun, operation
 from placement_store.http.schemas import usages as schemas
 from placement_store.http.schemas.usages import ALL, UNKNOWN
 from placement_store.http.versions import v
-from placement_store.usages import Sums
+from placement_store.providers import usages
+from placement_store.providers.usages import Sums
 
 _BY_TYPE_SINCE = v("1.38")
 

@@ -12,12 +12,12 @@ from msgspec import structs
 
 from moorage.model import Explanation, FilterCount, Miss, RankedHost, RequestSpec
 from moorage.plugin import Host
-from scheduler import funnel as funnels
-from scheduler.funnel import Filtered, Funnel
-from scheduler.misses import Misses
-from scheduler.ranking import Ranking
-from scheduler.serving import Refusals, Serving
-from scheduler.view import Snapshot
+from scheduler.decide import funnel as funnels
+from scheduler.decide.explain.nearest_misses import Misses
+from scheduler.decide.funnel import Filtered, Funnel
+from scheduler.decide.host_candidates import Refusals, Serving
+from scheduler.decide.ranking import Ranking
+from scheduler.view.snapshot import Snapshot
 
 #: A request may name thousands of hosts; nobody reads more than this.
 _NAMED_HOSTS = 20

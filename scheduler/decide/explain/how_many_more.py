@@ -16,12 +16,12 @@ import numpy as np
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRequest, WhatIf
 from moorage.plugin import BoolArray, IntArray
-from placement_store.search_budget import SearchBudget
-from scheduler.amounts import InventoryArrays
-from scheduler.funnel import Funnel
-from scheduler.planned_view import PlannedView
-from scheduler.serving import Serving, only_resources
-from scheduler.view import Snapshot
+from placement_store.candidates.search_budget import SearchBudget
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.host_candidates import Serving, only_resources
+from scheduler.view.inventory_columns import InventoryArrays
+from scheduler.view.planned import PlannedView
+from scheduler.view.snapshot import Snapshot
 
 #: Of a request that asks for no amounts: more than anybody will want to know.
 _NO_END = 1_000_000

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from moorage import errors
 from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
 from moorage.plugin import BoolArray, FloatArray, HostInventory
-from placement_store.search_budget import SearchBudget
-from scheduler.funnel import Filtered
-from scheduler.ranking import RowArray
-from scheduler.serving import Serving
-from scheduler.view import Snapshot, TieArray
+from placement_store.candidates.search_budget import SearchBudget
+from scheduler.decide.funnel import Filtered
+from scheduler.decide.host_candidates import Serving
+from scheduler.decide.ranking import RowArray
+from scheduler.view.snapshot import Snapshot, TieArray
 
 CountArray = NDArray[np.int16]
 #: Enough to see what is lacking; the rest are as full as these, or fuller.

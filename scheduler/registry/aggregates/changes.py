@@ -7,7 +7,7 @@ from msgspec import structs
 from sqlalchemy import Connection, exc, select
 
 from moorage import errors, ids
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -16,12 +16,16 @@ from moorage.messages import (
     SetHostAggregate,
 )
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
-from placement_store import aggregates, bulk, feed, providers
-from placement_store.races import Moved
+from placement_store.db import bulk, change_feed
+from placement_store.db.retries import Moved
+from placement_store.providers import aggregates
+from placement_store.providers import rows as providers
 from placement_store.schema import host_aggregate_hosts, provider_aggregates
 from placement_store.schema import host_aggregates as aggregate_table
-from scheduler import aggregate_nodes, host_aggregates, hosts
-from scheduler.aggregate_nodes import Node
+from scheduler.registry import hosts
+from scheduler.registry.aggregates import nodes as aggregate_nodes
+from scheduler.registry.aggregates import rows as host_aggregates
+from scheduler.registry.aggregates.nodes import Node
 
 #: As many keys as one message may bring.
 MAX_KEYS = 256
@@ -159,7 +163,7 @@ def _carry_over(connection: Connection, number: int, before: HostAggregate, afte
         moved = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
         providers.move_rows(connection, moved, generation=1)
     hosts.change(connection, [node.id for node in nodes], {})
-    feed.record(connection, provider_ids=moved)
+    change_feed.record(connection, provider_ids=moved)
 
 
 def _write_members(

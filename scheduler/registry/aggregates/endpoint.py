@@ -8,9 +8,8 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.described import BadValue, number
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import (
     AddAggregateHost,
     CreateHostAggregate,
@@ -22,11 +21,13 @@ from moorage.messages import (
     SetHostAggregate,
     SyncHostAggregates,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import HostAggregate, UnmirroredHost
-from moorage.requests import StoredRequests
-from moorage.wire import Mutation
-from placement_store.races import until_settled
-from scheduler import aggregate_changes, aggregate_mirror, host_aggregates
+from moorage.plugin.attributes import BadValue, number
+from moorage.service.stored_requests import StoredRequests
+from placement_store.db.retries import until_settled
+from scheduler.registry.aggregates import changes, mirror
+from scheduler.registry.aggregates import rows as host_aggregates
 
 LOG = logging.getLogger(__name__)
 
@@ -46,38 +47,38 @@ class AggregateEndpoint:
 
     @serves(CreateHostAggregate)
     def create_host_aggregate(self, message: CreateHostAggregate) -> HostAggregate:
-        """Create one; see :func:`scheduler.aggregate_changes.create` for its errors.
+        """Create one; see :func:`scheduler.registry.aggregates.changes.create` for its errors.
 
         :raises InvalidRequest: moreover, a value is none that a plug-in can read.
         """
         self._check_numbers(message.metadata)
-        return self._once(message, lambda connection: aggregate_changes.create(connection, message))
+        return self._once(message, lambda connection: changes.create(connection, message))
 
     @serves(SetHostAggregate)
     def set_host_aggregate(self, message: SetHostAggregate) -> Done:
-        """Change one; see :func:`scheduler.aggregate_changes.change` for its errors.
+        """Change one; see :func:`scheduler.registry.aggregates.changes.change` for its errors.
 
         :raises InvalidRequest: moreover, a value is none that a plug-in can read.
         """
         self._check_numbers(message.metadata)
-        return self._done(message, lambda connection: aggregate_changes.change(connection, message))
+        return self._done(message, lambda connection: changes.change(connection, message))
 
     @serves(AddAggregateHost)
     def add_aggregate_host(self, message: AddAggregateHost) -> Done:
-        """Put a host into one; see :func:`scheduler.aggregate_changes.add_host` for its errors."""
-        return self._done(message, lambda connection: aggregate_changes.add_host(connection, message))
+        """Put a host into one; see :func:`scheduler.registry.aggregates.changes.add_host` for its errors."""
+        return self._done(message, lambda connection: changes.add_host(connection, message))
 
     @serves(RemoveAggregateHost)
     def remove_aggregate_host(self, message: RemoveAggregateHost) -> Done:
-        """Take a host out of one; see :func:`scheduler.aggregate_changes.remove_host` for its errors."""
-        return self._done(message, lambda connection: aggregate_changes.remove_host(connection, message))
+        """Take a host out of one; see :func:`scheduler.registry.aggregates.changes.remove_host` for its errors."""
+        return self._done(message, lambda connection: changes.remove_host(connection, message))
 
     @serves(DeleteHostAggregate)
     def delete_host_aggregate(self, message: DeleteHostAggregate) -> HostAggregate:
-        """Delete one; see :func:`scheduler.aggregate_changes.delete` for its errors."""
+        """Delete one; see :func:`scheduler.registry.aggregates.changes.delete` for its errors."""
         if message.dry_run:
-            return self._tried(lambda connection: aggregate_changes.delete(connection, message))
-        deleted = self._once(message, lambda connection: aggregate_changes.delete(connection, message))
+            return self._tried(lambda connection: changes.delete(connection, message))
+        deleted = self._once(message, lambda connection: changes.delete(connection, message))
         LOG.warning("Host aggregate %s is deleted, which had %s host(s)", deleted.name, len(deleted.hosts))
         return deleted
 
@@ -98,11 +99,11 @@ class AggregateEndpoint:
     def sync_host_aggregates(self, message: SyncHostAggregates) -> list[UnmirroredHost]:
         """Return the nodes that were missing in an aggregate of their host, and put them into it."""
         if message.dry_run:
-            return self._database.read(aggregate_mirror.missing)
+            return self._database.read(mirror.missing)
 
         def work(connection: Connection) -> list[UnmirroredHost]:
-            found = aggregate_mirror.missing(connection)
-            aggregate_mirror.mend(connection, {one.provider_uuid for one in found})
+            found = mirror.missing(connection)
+            mirror.mend(connection, {one.provider_uuid for one in found})
             return found
 
         return self._once(message, work)

@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, select
 
 from moorage.model import UnmirroredHost
-from placement_store import bulk, feed, host_aggregate_links, providers
+from placement_store.db import bulk, change_feed
+from placement_store.providers import host_aggregate_links
+from placement_store.providers import rows as providers
 from placement_store.schema import (
     aggregates,
     host_aggregate_hosts,
@@ -54,7 +56,7 @@ def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
     )
     moved = {id_ for id_, _ in new}
     providers.move_rows(connection, moved, generation=1)
-    feed.record(connection, provider_ids=moved)
+    change_feed.record(connection, provider_ids=moved)
 
 
 def welcome_nodes(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> None:

@@ -8,9 +8,10 @@ from sqlalchemy import Connection, or_, select
 
 from moorage import errors
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
-from placement_store import bulk, providers
-from placement_store.races import Moved
-from placement_store.residues import RESIDUE
+from placement_store.claims.residues import RESIDUE
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
+from placement_store.providers import rows as providers
 from placement_store.schema import consumers, host_aggregate_hosts, host_aggregates, hosts, resource_providers
 
 #: A refusal names no more consumers than this.

@@ -6,8 +6,8 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from moorage.bounded_lock import PATIENCE, BoundedLock
-from moorage.database import Database
+from moorage.db.bounded_lock import PATIENCE, BoundedLock
+from moorage.db.database import Database
 from moorage.plugin import Aggregate
 from placement_store.schema import aggregates, host_aggregates
 

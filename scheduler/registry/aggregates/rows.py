@@ -7,11 +7,11 @@ import msgspec
 from sqlalchemy import Connection, Row, Select, select
 
 from moorage import errors
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import ListHostAggregates
 from moorage.model import AggregateHost, HostAggregate
-from placement_store import bulk
-from placement_store.races import Moved
+from placement_store.db import bulk
+from placement_store.db.retries import Moved
 from placement_store.schema import aggregates, host_aggregate_hosts, host_aggregates
 
 

@@ -7,8 +7,8 @@ import pytest
 from move_builders import SMALL, Moving, disk
 from placement_builders import Store
 
-from moorage.database import Database
-from placement_store import names
+from moorage.db.database import Database
+from placement_store.db import names
 from placement_store.schema import MAIN
 
 

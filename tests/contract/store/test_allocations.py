@@ -10,7 +10,8 @@ from moorage.messages import (
     ReportProviders,
 )
 from moorage.model import Inventory, ProviderReport
-from placement_store import feed, providers, seqs
+from placement_store.db import change_feed, seqs
+from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
@@ -300,12 +301,12 @@ def test_generations_move_for_providers_named_or_left_and_not_for_a_delete_where
 def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> None:
     first, second = store.provider(VCPU=8), store.provider(VCPU=8)
     uuid = ids.fresh()
-    start = store.database.read(feed.newest)
+    start = store.database.read(change_feed.newest)
 
     def told(write: Any) -> set[str]:
-        since = store.database.read(feed.newest)
+        since = store.database.read(change_feed.newest)
         write()
-        _, found, hosts, _ = store.database.read(lambda connection: feed.changes_since(connection, since))
+        _, found, hosts, _ = store.database.read(lambda connection: change_feed.changes_since(connection, since))
         assert not hosts
         uuids = store.database.read(lambda connection: providers.uuids_of(connection, found))
         return set(uuids.values())
@@ -314,26 +315,31 @@ def test_every_write_tells_the_feed_which_providers_changed(store: Store) -> Non
     assert told(lambda: store.put(uuid, {second: {"VCPU": 1}}, 1)) == {first, second}
     assert told(lambda: store.delete(uuid)) == {second}
     assert told(lambda: store.set_inventories(first, 3, VCPU=9)) == {first}
-    assert store.database.write(lambda connection: feed.prune(connection, 3600)) == 0
-    assert store.database.write(lambda connection: feed.prune(connection, -1)) >= 5
-    assert store.database.read(lambda connection: feed.changes_since(connection, start)) == (start, set(), set(), False)
+    assert store.database.write(lambda connection: change_feed.prune(connection, 3600)) == 0
+    assert store.database.write(lambda connection: change_feed.prune(connection, -1)) >= 5
+    assert store.database.read(lambda connection: change_feed.changes_since(connection, start)) == (
+        start,
+        set(),
+        set(),
+        False,
+    )
 
 
 def test_the_feed_waits_for_a_number_that_may_still_come(store: Store) -> None:
     # Given three changes of which the second is not there yet
-    store.database.write(lambda connection: feed.record(connection, provider_ids=[1, 2, 3]))
+    store.database.write(lambda connection: change_feed.record(connection, provider_ids=[1, 2, 3]))
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("DELETE FROM changes WHERE resource_provider_id = 2")
-    last = store.database.read(feed.newest)
+    last = store.database.read(change_feed.newest)
 
     # When the feed is read, Then what came after the gap is told, and will be once more
-    go_on_from, found, *_ = store.database.read(lambda connection: feed.changes_since(connection, last - 3))
+    go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, last - 3))
     assert (go_on_from, found) == (last - 2, {1, 3})
 
     # Until the gap is old enough to stay one
     with store.database.engine.connect() as connection, connection.begin():
         connection.exec_driver_sql("UPDATE changes SET created_at = created_at - 10")
-    go_on_from, found, *_ = store.database.read(lambda connection: feed.changes_since(connection, go_on_from))
+    go_on_from, found, *_ = store.database.read(lambda connection: change_feed.changes_since(connection, go_on_from))
     assert (go_on_from, found) == (last, {3})
 
 

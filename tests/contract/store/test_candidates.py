@@ -16,12 +16,12 @@ from sqlalchemy import event, select
 from moorage import errors, ids
 from moorage.messages import EnsureTrait, ListAllocationCandidates, SetAggregates, SetTraits
 from moorage.model import AllocationCandidates, Inventory, ProviderSummary, ResourceGroup, ResourceRequest
-from placement_store.candidate_endpoint import CandidateEndpoint
 from placement_store.candidates import HostTree, listing, load
+from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import SHARES
-from placement_store.names import sync
+from placement_store.db.names import sync
+from placement_store.endpoints.candidates import CandidateEndpoint
 from placement_store.schema import inventories, resource_providers
-from placement_store.search_budget import SearchBudget
 
 AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
 SMALL = {"VCPU": 1, "MEMORY_MB": 512}

@@ -5,11 +5,11 @@ from placement_builders import Store
 from sqlalchemy import event
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import (
     PutAllocations,
 )
-from placement_store.claims import standing
+from placement_store.claims.claim import standing
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 

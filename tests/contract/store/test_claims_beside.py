@@ -9,8 +9,9 @@ from sqlalchemy import select
 from moorage import errors, ids
 from moorage.messages import Claimed
 from moorage.model import ServerGroup
-from placement_store import bulk, claims
-from placement_store.claims import NewClaim
+from placement_store.claims import claim as claims
+from placement_store.claims.claim import NewClaim
+from placement_store.db import bulk
 from placement_store.schema import consumer_groups, consumers, hosts
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}

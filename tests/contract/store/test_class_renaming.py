@@ -4,9 +4,10 @@ import pytest
 from placement_builders import Store, at_once
 
 from moorage import errors, ids
-from placement_store import allocations, class_renaming, consumers
-from placement_store.allocations import Change
-from placement_store.races import Moved, until_settled
+from placement_store.allocations import class_renaming, consumers
+from placement_store.allocations import write as allocations
+from placement_store.allocations.write import Change
+from placement_store.db.retries import Moved, until_settled
 
 OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
 

@@ -9,9 +9,9 @@ from placement_builders import Amounts, Store, at_once
 from sqlalchemy import func, select
 
 from moorage import errors, ids
-from placement_store import puts
-from placement_store.puts import ANY_GENERATION, Put
-from placement_store.races import until_settled
+from placement_store.claims import put as puts
+from placement_store.claims.put import ANY_GENERATION, Put
+from placement_store.db.retries import until_settled
 from placement_store.schema import consumers
 
 SMALL = {"VCPU": 2}

@@ -12,11 +12,11 @@ from sqlalchemy import select
 from moorage import errors, ids
 from moorage.messages import Released
 from moorage.model import Allocations
-from moorage.retention import Retention
-from placement_store import puts
-from placement_store.pruning import Pruning
-from placement_store.puts import Put
+from moorage.service.retention import Retention
+from placement_store.claims import put as puts
+from placement_store.claims.put import Put
 from placement_store.schema import consumers, tombstones
+from placement_store.upkeep.pruning import Pruning
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 FREE = {"VCPU": 0, "MEMORY_MB": 0}

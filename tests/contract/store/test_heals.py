@@ -11,9 +11,10 @@ from sqlalchemy import delete, select, update
 from moorage import errors, ids
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
-from placement_store import audit, claims
-from placement_store.heal_endpoint import HealEndpoint
+from placement_store.claims import claim as claims
+from placement_store.endpoints.heals import HealEndpoint
 from placement_store.schema import allocations, consumers, inventories, tombstones
+from placement_store.upkeep import audit
 
 
 def heal_message(*holds: RecordedHold, seen: dict[str, SeenConsumer], **more: Any) -> HealConsumers:

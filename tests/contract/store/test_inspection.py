@@ -5,8 +5,8 @@ import time
 from placement_builders import Store
 
 from moorage import ids
-from moorage.inspection import ServiceReport
 from moorage.messages import AuditStore, ListServices, ReportService
+from moorage.model.inspection import ServiceReport
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 

@@ -18,7 +18,7 @@ from moorage.model import (
     RecordedHold,
     SeenConsumer,
 )
-from placement_store.heal_endpoint import HealEndpoint
+from placement_store.endpoints.heals import HealEndpoint
 
 GPU = {"VGPU": 1}
 

@@ -7,8 +7,8 @@ from sqlalchemy import select
 
 from moorage import errors, ids
 from moorage.model import Inventory
-from placement_store import aggregates, traits
-from placement_store.names import TraitNames
+from placement_store.db.names import TraitNames
+from placement_store.providers import aggregates, traits
 from placement_store.schema import resource_providers
 
 EGR, IGR = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"

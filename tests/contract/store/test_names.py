@@ -18,8 +18,8 @@ from moorage.messages import (
     SetTraits,
 )
 from moorage.model import Inventory
-from placement_store import names
-from placement_store.names import ResourceClassNames, TraitNames
+from placement_store.db import names
+from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.schema import resource_classes
 
 AVX = "HW_CPU_X86_AVX2"

@@ -8,7 +8,7 @@ from placement_builders import Store, assert_trees, at_once
 from sqlalchemy import event
 
 from moorage import ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import (
     DeleteResourceProvider,
     DeleteTrait,

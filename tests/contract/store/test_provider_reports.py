@@ -11,7 +11,7 @@ from sqlalchemy import event, select
 from moorage import errors, ids
 from moorage.messages import ListProviderTrees, ListResourceProviders, ReportProviders, UpdateResourceProvider
 from moorage.model import Inventory, ProviderReport
-from placement_store import providers
+from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
 AVX, SSD = "HW_CPU_X86_AVX2", "STORAGE_DISK_SSD"

@@ -10,7 +10,7 @@ from placement_builders import Store
 from moorage import errors, ids
 from moorage.messages import ListResourceProviders, ReportProviders
 from moorage.model import Inventory, ProviderReport, ResourceGroup, ResourceProvider
-from placement_store.names import TraitNames
+from placement_store.db.names import TraitNames
 
 AVX, SSE, SSD = "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE42", "STORAGE_DISK_SSD"
 TRAITS = [AVX, SSE, SSD]

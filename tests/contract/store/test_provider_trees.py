@@ -9,7 +9,7 @@ from placement_builders import Store
 from sqlalchemy import insert
 
 from moorage import errors, ids
-from moorage.columns import now
+from moorage.db.columns import now
 from moorage.messages import (
     CreateResourceProvider,
     DeleteResourceProvider,
@@ -18,8 +18,9 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from moorage.model import ResourceProvider
-from placement_store import new_providers, providers
-from placement_store.new_providers import NewProvider
+from placement_store.providers import create as new_providers
+from placement_store.providers import rows as providers
+from placement_store.providers.create import NewProvider
 from placement_store.schema import hosts
 
 

@@ -6,10 +6,11 @@ import pytest
 from oslo_config import cfg
 from placement_builders import Store
 
-from moorage import errors, ids, options
-from moorage.bus import Bus, serves
+from moorage import errors, ids
+from moorage.bus.bus import Bus, serves
+from moorage.config import options
 from moorage.messages import ListReconciled, Ownership, OwnsClaim
-from placement_store.reconciler import Reconciler
+from placement_store.upkeep.reconciler import Reconciler
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 

@@ -7,11 +7,11 @@ from placement_builders import Amounts, Store, request
 from reshape_builders import Reshaping, child
 from sqlalchemy import select
 
-from conductor.reshaped_alternates import ReshapedAlternates
+from conductor.cell.reshaped_alternates import ReshapedAlternates
 from moorage import ids
 from moorage.messages import ListProviderTrees
 from moorage.model import AllocationRequest, Flavor, RequestSpec, Selection
-from placement_store.candidate_endpoint import CandidateEndpoint
+from placement_store.endpoints.candidates import CandidateEndpoint
 from placement_store.schema import resource_providers
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512))

@@ -7,8 +7,8 @@ from placement_builders import Store
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups
 from moorage.model import GroupPolicy, ServerGroup
-from placement_store.groups import OccupiedRoot, bind
 from placement_store.schema import consumers
+from placement_store.server_groups.rows import OccupiedRoot, bind
 
 REFUSED = errors.GroupRuleRefused
 

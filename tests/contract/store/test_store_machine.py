@@ -22,7 +22,7 @@ from store_model import BeginMove, Claim, Model, Refused, apply, groups
 from store_move_messages import MovingWrites
 
 from moorage import errors, ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import (
     GetAllocations,
     ListResourceProviders,
@@ -31,11 +31,12 @@ from moorage.messages import (
     ReportProviders,
     ServerGroupState,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Consumer, Inventory, ProviderReport, ResourceProvider
-from moorage.wire import Mutation
-from placement_store import claims, moves
-from placement_store.names import ResourceClassNames
-from placement_store.placed import instances_on
+from placement_store.allocations.placed import instances_on
+from placement_store.claims import begin_move
+from placement_store.claims import claim as claims
+from placement_store.db.names import ResourceClassNames
 from placement_store.schema import allocations, changes, inventories, resource_providers
 from placement_store.service import endpoints
 
@@ -69,7 +70,7 @@ class Writer:
             return self._database.write(lambda connection: claims.claim(connection, message.new, self._names))
         if isinstance(message, BeginMove):
             return self._database.write(
-                lambda connection: moves.begin(connection, message.new, message.move, self._names)
+                lambda connection: begin_move.begin(connection, message.new, message.move, self._names)
             )
         return self._handlers[type(message)](message)
 

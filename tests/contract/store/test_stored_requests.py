@@ -4,11 +4,12 @@ import pytest
 from placement_builders import Store
 from sqlalchemy import func, select
 
-from moorage import errors, ids, options
+from moorage import errors, ids
+from moorage.config import options
 from moorage.messages import AcknowledgeRequests, PutAllocations
-from moorage.retention import Retention
-from placement_store.pruning import Pruning
+from moorage.service.retention import Retention
 from placement_store.schema import requests, services, tombstones
+from placement_store.upkeep.pruning import Pruning
 
 KEEP = Retention(acknowledged=100.0, unacknowledged=1000.0, tombstones=5000.0)
 

@@ -10,11 +10,11 @@ from operation_room import Room
 from port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, delete, rewrite, struck
 from sqlalchemy import select
 
-from conductor.cell_payloads import Writing
+from conductor.cell.payloads import Writing
 from conductor.schema import cell_operations
 from moorage import context, errors, ids
-from moorage.inspection import OperationState
 from moorage.messages import DetachResource, ListOperations, OperationBegun, PutAllocations
+from moorage.model.inspection import OperationState
 
 
 def test_what_has_been_moved_within_the_tree_is_taken_from_where_it_is(room: Room, ports: Ports, server: str) -> None:

@@ -5,8 +5,9 @@ from operation_room import Room
 from port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidth, delete, give
 
 from moorage import errors, ids
-from moorage.audit_command import examine
-from moorage.looking import Look
+from moorage.cli.audit_collector import Look
+from moorage.cli.audit_command import examine
+from moorage.cli.clients import Reach
 from moorage.messages import (
     BuildInstances,
     DetachResource,
@@ -15,7 +16,6 @@ from moorage.messages import (
     PlanReshape,
 )
 from moorage.model import MoveInstruction
-from moorage.reach import Reach
 
 
 def test_what_is_attached_is_held_of_one_provider_and_gone_when_it_is_detached(

@@ -18,7 +18,7 @@ from compute_builders import (
 from msgspec import structs
 
 from compute.driver import GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.service import ComputeService
 from moorage import context, errors
 from moorage.messages import (
@@ -26,8 +26,8 @@ from moorage.messages import (
     BuildFailedInCell,
     BuildFinished,
 )
+from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Image
-from moorage.wire import Message
 
 
 def test_a_build_is_accepted_before_it_starts_and_reported_when_it_runs(stage: Begin) -> None:

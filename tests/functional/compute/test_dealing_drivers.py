@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from compute.driver import ReshapeNeeded
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import errors, ids
+from moorage.cli.shell import main
 from moorage.messages import BuildInstances, GetAllocations, ListProviderTrees, ListResourceProviders, ShowInstance
 from moorage.model import Dealt, Flavor, HostReport, RequestSpec, ReshapePlan, ResourceProvider
-from moorage.shell import main
 
 HOST, AGENT = "cell1-host-0001", "agent-cell1"
 #: Two GPUs of three, and guests of two each.

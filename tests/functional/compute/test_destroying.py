@@ -20,14 +20,14 @@ from compute_builders import (
 
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import (
     AcceptInCell,
     BuildFailedInCell,
     BuildFinished,
 )
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 
 def test_a_destroyed_guest_is_gone_when_the_answer_comes_and_does_not_return(stage: Begin) -> None:

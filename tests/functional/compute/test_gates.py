@@ -18,7 +18,7 @@ from moorage.messages import (
     BuildFinished,
     ReturnHosts,
 )
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 
 def test_nothing_is_started_for_a_released_claim(stage: Begin) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from compute_builders import HOST, Begin, FakeCell, build_on, wait_until
 
 from compute.driver import GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     BuildFailedInCell,
     HostsReported,
@@ -17,7 +17,7 @@ from moorage.messages import (
     ReportProviderTree,
     ReturnHosts,
 )
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 HOSTS = ("host-0001", "host-0002", "host-0003")
 

@@ -7,7 +7,7 @@ import pytest
 from compute_builders import HOST, Begin, build_on, wait_until
 
 from compute.driver import GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import BuildFinished, BuildOnHost, ReportHostsInCell
 from moorage.model import HostReport

@@ -25,11 +25,11 @@ from compute_builders import (
 from compute.agent import ComputeAgent
 from compute.cell_client import CellClient
 from compute.driver import GuestOrder
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.orders import GuestOrders
 from moorage import errors, ids
 from moorage.messages import AcceptInCell, BuildFinished, BuildOnHost
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 LONG = 60.0
 EVERY = pytest.mark.parametrize("order_of", [stop_of, start_of, rebuild_of])

@@ -6,13 +6,13 @@ import pytest
 from compute_builders import Begin, FakeCell, wait_until
 from tree_stage import DEVICES, logged, of_providers, restarted_with_more, until_alive
 
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import ListProviderTreesInCell, ProvidersReported, ReportHostsInCell, ReportProviderTree
+from moorage.messages.wire import Message
 from moorage.model import HostReport, Inventory
-from moorage.wire import Message
 
 
 class Changing(FakeDriver):

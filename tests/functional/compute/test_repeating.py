@@ -20,7 +20,7 @@ from moorage.messages import (
     BuildFailedInCell,
     BuildFinished,
 )
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 
 @pytest.mark.parametrize("lost", [AcceptInCell, BuildFinished, BuildFailedInCell])

@@ -10,14 +10,14 @@ from compute_builders import (
     wait_until,
 )
 
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import (
     ListProviderTreesInCell,
     ReportHostsInCell,
     ReportProviderTree,
 )
-from moorage.wire import Message
+from moorage.messages.wire import Message
 
 
 def test_hosts_are_described_once_after_their_providers_and_are_alive_from_then_on(stage: Begin) -> None:

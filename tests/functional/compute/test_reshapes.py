@@ -9,14 +9,14 @@ from tree_stage import DEVICES, logged, of_providers, until_alive
 
 from compute.cell_client import CellClient
 from compute.driver import ReshapeNeeded
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from compute.numbering import Numbering
 from compute.provider_tree import ProviderTree
 from compute.tracker import Tracker
 from moorage import errors, ids
 from moorage.messages import ReportHostsInCell, ReshapeProviderTree
+from moorage.messages.wire import Message
 from moorage.model import HostReport, Inventory, MoveInstruction
-from moorage.wire import Message
 
 
 def test_a_restart_with_nested_providers_has_what_is_flat_moved_before_anything_is_told(stage: Begin) -> None:

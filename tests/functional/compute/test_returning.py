@@ -19,7 +19,7 @@ from compute_builders import (
 )
 
 from compute.driver import GuestSpec
-from compute.fake import FakeDriver
+from compute.fake.driver import FakeDriver
 from moorage import errors, ids
 from moorage.messages import (
     AcceptInCell,
@@ -30,8 +30,8 @@ from moorage.messages import (
     ReportHostsInCell,
     ReturnHosts,
 )
+from moorage.messages.wire import Message
 from moorage.model import EndedAttempt
-from moorage.wire import Message
 
 HOSTS = ("host-0001", "host-0002", "host-0003")
 

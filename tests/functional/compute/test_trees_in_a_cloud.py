@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compute.guest_file import GuestFile
+from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
 from harness.cloud import Cloud, Plan, wait_until
 from moorage import ids

@@ -8,8 +8,9 @@ import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
 
 from conductor.schema import CELL, CONDUCTOR
-from moorage import ids, options
-from moorage.bus import Bus
+from moorage import ids
+from moorage.bus.bus import Bus
+from moorage.config import options
 
 
 @pytest.fixture

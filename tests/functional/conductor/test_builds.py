@@ -3,8 +3,9 @@
 import pytest
 from conductor_builders import FakeScheduler, LosesReplies, World, node, wait_until
 
-from moorage import errors, ids, parts
-from moorage.bus import serves
+from moorage import errors, ids
+from moorage.bus.bus import serves
+from moorage.cli import lists
 from moorage.messages import (
     ListInstances,
     SelectDestinations,
@@ -65,9 +66,9 @@ def test_a_list_is_asked_for_in_parts_that_fit_into_a_message(world: World) -> N
     assert [each.uuid for each in first + second] == left[:4]
 
     for at_once in (1, 2, 5, 1000):
-        assert [each.uuid for each in parts.instances(conductor, ListInstances(), at_once)] == left
-        assert [each.uuid for each in parts.instances(conductor, ListInstances(deleted=True), at_once)] == uuids
-    assert parts.instances(conductor, ListInstances(project_id="another"), 2) == []
+        assert [each.uuid for each in lists.instances(conductor, ListInstances(), at_once)] == left
+        assert [each.uuid for each in lists.instances(conductor, ListInstances(deleted=True), at_once)] == uuids
+    assert lists.instances(conductor, ListInstances(project_id="another"), 2) == []
 
 
 def test_the_same_request_twice_builds_once_and_another_content_is_refused(world: World) -> None:

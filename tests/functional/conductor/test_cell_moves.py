@@ -6,7 +6,7 @@ from moving_instances import BIGGER, Mover, becomes, built, shown
 from msgspec import structs
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import EndMove, ListHostsDeclaredDown, SwapClaim
 from moorage.model import ProviderAmounts
 

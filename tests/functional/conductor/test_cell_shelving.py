@@ -5,7 +5,7 @@ from conductor_builders import FakePlacement, World, node, wait_until
 from moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     CancelUnshelveInCell,
     DeleteAllocations,

@@ -4,7 +4,7 @@ import pytest
 from conductor_builders import CELL_1, SPEC, FakeAgent, LosesReplies, World, selection, wait_until
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import BuildInCell, BuildOnHost, Done, InstanceBuild, OwnsClaim, OwnsClaimInCell
 
 

@@ -8,9 +8,10 @@ import pytest
 from conductor_builders import FakePlacement, World, node
 
 from conductor.service import CellConductor, SuperConductor
-from moorage import errors, ids, options
-from moorage.bus import Bus
-from moorage.shell import main
+from moorage import errors, ids
+from moorage.bus.bus import Bus
+from moorage.cli.shell import main
+from moorage.config import options
 
 # --- Starting ---------------------------------------------------------------------------------------------------------
 

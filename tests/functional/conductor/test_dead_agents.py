@@ -9,7 +9,7 @@ import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, FakeScheduler, World, wait_until
 from fake_agent import FakeAgent
 
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import BuildOnHost, Done, SelectDestinations
 from moorage.model import Selection
 

@@ -7,11 +7,11 @@ import pytest
 from conductor_builders import FakePlacement, World, node, wait_until
 
 from moorage import errors, ids
-from moorage.bus import serves
-from moorage.inspection import OperationState
+from moorage.bus.bus import serves
+from moorage.cli.shell import main
 from moorage.messages import DeleteAllocations, ListOperations, MigrateInstance, Released
 from moorage.model import ProviderAmounts
-from moorage.shell import main
+from moorage.model.inspection import OperationState
 
 GPU = ids.derived("gpu")
 WORDS = f"2 VGPU of provider {GPU}"

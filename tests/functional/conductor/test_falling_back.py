@@ -7,9 +7,9 @@ import pytest
 from conductor_builders import CALL_TIMEOUT, CELL_1, SPEC, FakeAgent, FakePlacement, World, node, wait_until
 from msgspec import structs
 
-from conductor.instance_timeline import attempt_in_words
+from conductor.commands.timeline import attempt_in_words
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     BuildFinished,
     BuildOnHost,

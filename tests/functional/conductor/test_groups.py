@@ -8,10 +8,10 @@ import pytest
 from conductor_builders import SPEC, FakeScheduler, World, node, selection
 from msgspec import structs
 
+from moorage.cli.shell import main
 from moorage.ids import derived
 from moorage.messages import SelectDestinations, SwapClaim
 from moorage.model import AllocationRequest, ProviderAmounts, ResourceGroup, Selection
-from moorage.shell import main
 
 POOL = derived("tests", "pool")
 

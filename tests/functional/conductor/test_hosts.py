@@ -9,7 +9,7 @@ import pytest
 from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     REPORTS_TOPIC,
     HostsRegistered,

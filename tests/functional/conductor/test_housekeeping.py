@@ -3,7 +3,7 @@
 from conductor_builders import World, wait_until
 
 from moorage import ids
-from moorage.database import Database
+from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, SelectDestinations, SwapClaim
 
 

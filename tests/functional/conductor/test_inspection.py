@@ -3,9 +3,8 @@
 import pytest
 from conductor_builders import World, node, report, wait_until
 
-from conductor.instance_timeline import holdings, timeline
+from conductor.commands.timeline import holdings, timeline
 from moorage import errors, ids
-from moorage.inspection import OperationState
 from moorage.messages import (
     ListClaims,
     ListOperations,
@@ -15,6 +14,7 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import Guest
+from moorage.model.inspection import OperationState
 
 
 def listed(world: World, *, ended: bool = False, instance: str | None = None) -> list[OperationState]:

@@ -4,7 +4,7 @@ import pytest
 from conductor_builders import FakeAgent, FakePlacement, World, node, wait_until
 
 from moorage import errors
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import BuildOnHost, Claimed, SwapClaim
 
 

@@ -7,7 +7,7 @@ from conductor_builders import FakePlacement, World, node, selection, wait_until
 from moving_instances import Mover, becomes, built, shelve, shown
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     CancelUnshelveInCell,
     Claimed,

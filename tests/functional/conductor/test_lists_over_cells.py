@@ -9,18 +9,19 @@ from conductor_builders import CELL_1, World
 from sqlalchemy import Table
 
 from conductor.schema import cell_guests, cell_operations, conductor_operations
-from moorage import ids, parts
-from moorage.bus import serves
-from moorage.database import Database
-from moorage.inspection import OperationState, StrangerGuest
+from moorage import ids
+from moorage.bus.bus import serves
+from moorage.cli import lists
+from moorage.db.database import Database
 from moorage.messages import (
     ListOperations,
     ListOperationsInCell,
     ListStrangers,
     ListStrangersInCell,
 )
+from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Uuid
-from moorage.wire import Message
+from moorage.model.inspection import OperationState, StrangerGuest
 
 OTHER, FORMER, AWAY = (Cell(uuid=ids.derived("lists", name), name=name) for name in ("other", "former", "away"))
 #: The same guest, which the records of two cells have.
@@ -66,11 +67,11 @@ class OtherCell:
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
-        return parts.part_of(self.operations, parts.operation_key, message.limit, message.after)
+        return lists.part_of(self.operations, lists.operation_key, message.limit, message.after)
 
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[StrangerGuest]:
-        return parts.part_of(self.strangers, parts.stranger_key, message.limit, message.after)
+        return lists.part_of(self.strangers, lists.stranger_key, message.limit, message.after)
 
 
 class FormerListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=True):
@@ -172,7 +173,7 @@ def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away
     conductor = cells.bus.client("conductor")
 
     for at_once in (4, 7, len(wanted), 1000):
-        found = parts.operations(conductor, ListOperations(ended=True), at_once)
+        found = lists.operations(conductor, ListOperations(ended=True), at_once)
         assert sorted(one.uuid for one in found) == sorted(wanted)
         ages = [one.age for one in found]
         assert ages == sorted(ages, reverse=True)
@@ -181,15 +182,15 @@ def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away
 @pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
 def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
     found = [*add_strangers(cells, 5), *OtherCell(OTHER).strangers, *FormerCell.strangers]
-    wanted = sorted(map(parts.stranger_key, found))
+    wanted = sorted(map(lists.stranger_key, found))
     assert len({one.guest.attempt_id for one in found}) == len(found) - 2, "three cells have the same attempt"
     if away:
         cells.placement.cells.append(AWAY)
 
     for at_once in (2, 5, len(wanted), 1000):
-        listed = parts.strangers(cells.bus.client("conductor"), ListStrangers(), at_once)
-        assert [parts.stranger_key(one) for one in listed] == wanted
-    of_one_cell = parts.strangers(cells.bus.client(f"conductor.{CELL_1.uuid}"), ListStrangersInCell(), 2)
+        listed = lists.strangers(cells.bus.client("conductor"), ListStrangers(), at_once)
+        assert [lists.stranger_key(one) for one in listed] == wanted
+    of_one_cell = lists.strangers(cells.bus.client(f"conductor.{CELL_1.uuid}"), ListStrangersInCell(), 2)
     assert [one.guest for one in of_one_cell] == [one.guest for one in listed if one.cell_uuid == CELL_1.uuid]
 
 
@@ -201,7 +202,7 @@ def test_twenty_thousand_operations_and_strangers_are_listed_in_parts(world: Wor
     conductor = world.bus.client("conductor")
 
     assert len(conductor.call(ListOperations(ended=True))) == 5_100, "one message has the newest alone"
-    found = parts.operations(conductor, ListOperations(ended=True))
+    found = lists.operations(conductor, ListOperations(ended=True))
     assert len(found) == len(wanted)
     assert {one.uuid for one in found} == wanted
-    assert len(parts.strangers(conductor, ListStrangers())) == many + 1
+    assert len(lists.strangers(conductor, ListStrangers())) == many + 1

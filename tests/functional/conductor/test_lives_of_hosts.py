@@ -4,7 +4,7 @@ import pytest
 from conductor_builders import FakeAgent, FakePlacement, World, node, report, wait_until
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     AcceptInCell,
     AttemptsGone,

@@ -4,7 +4,7 @@ import pytest
 from conductor_builders import FakePlacement, World, node
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     Ensured,
     EnsureTrait,
@@ -16,8 +16,8 @@ from moorage.messages import (
     ReshapeByInstructions,
     ReshapeProviderTree,
 )
+from moorage.messages.wire import Message
 from moorage.model import ChildProvider, MoveInstruction, ProviderReport, ReshapePlan, ResourceProvider
-from moorage.wire import Message
 
 TREE = ResourceProvider(uuid=node("a"), name="a", generation=4, root_provider_uuid=node("a"))
 MOVE = MoveInstruction(from_resource_provider="a", moved_resources={"VGPU": 4}, to_resource_provider="a_gpu")

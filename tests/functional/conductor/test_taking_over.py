@@ -6,8 +6,8 @@ from conductor_builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wa
 from moving_instances import shelve
 from sqlalchemy import text
 
-from moorage.bus import serves
-from moorage.database import Database
+from moorage.bus.bus import serves
+from moorage.db.database import Database
 from moorage.messages import BuildOnHost, Claimed, Done, SwapClaim
 
 

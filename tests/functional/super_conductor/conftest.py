@@ -12,9 +12,10 @@ from conductor_builders import CELL_1, FakeAgent, FakeScheduler
 from moving_world import MovingPlacement, MovingWorld
 
 from conductor.schema import CONDUCTOR
-from moorage import ids, options
-from moorage.bus import Bus
-from moorage.shell import main
+from moorage import ids
+from moorage.bus.bus import Bus
+from moorage.cli.shell import main
+from moorage.config import options
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from moorage.messages import (
     ShowMigration,
     UnshelveInstance,
 )
+from moorage.messages.wire import Mutation
 from moorage.model import Image
-from moorage.wire import Mutation
 
 
 def the_only(kind: type, messages: list[Any]) -> Any:

@@ -8,7 +8,7 @@ from fake_cell import FakeCell
 from moving_world import MovingWorld
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import (
     ConfirmMigration,
     OwnsClaim,

@@ -5,7 +5,7 @@ from conductor_builders import CELL_1, FakeScheduler, host_state, node, wait_unt
 from moving_world import MovingWorld
 
 from moorage import errors, ids
-from moorage.bus import serves
+from moorage.bus.bus import serves
 from moorage.messages import OwnsClaim, SelectDestinations, ShelveInstance, UnshelveInCell, UnshelveInstance
 from moorage.model import ProviderAmounts, Selection
 

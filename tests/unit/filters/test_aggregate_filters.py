@@ -13,8 +13,8 @@ from filters.aggregate_flavor_affinity import AggregateFlavorAffinityFilter
 from filters.aggregate_image_properties import AggregateImagePropertiesFilter
 from filters.aggregate_multi_tenancy import AggregateMultiTenancyFilter
 from moorage import errors
-from scheduler.funnel import Funnel
-from scheduler.plugins import Named
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Named
 
 Metadata = Mapping[str, Sequence[str]]
 

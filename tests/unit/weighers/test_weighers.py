@@ -10,11 +10,12 @@ from plugin_cases import a_weigher, attributes, hosts, imaged, weights
 from scheduler_builders import CELLS, host_row, inventory, picture, provider, spec
 from scheduler_trees import child, groups, node, picture_of
 
-from moorage import errors, options
+from moorage import errors
+from moorage.config import options
 from moorage.model import Destination
-from scheduler.funnel import Funnel
-from scheduler.plugins import Weighted, load_weighers
-from scheduler.view import Snapshot
+from scheduler.decide.funnel import Funnel
+from scheduler.plugins.loading import Weighted, load_weighers
+from scheduler.view.snapshot import Snapshot
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The conductor of one cell: it tries hosts, moves and ends guests, and keeps the cell's records."""

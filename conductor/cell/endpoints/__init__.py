@@ -1,0 +1,1 @@
+"""The methods of topic `conductor.<cell>`."""

@@ -1,0 +1,1 @@
+"""The cell's hosts: reports, lives, loads, and what is forwarded to the schedulers."""

@@ -1,0 +1,1 @@
+"""The steps of a cell's operations, one module for each kind or part of one."""

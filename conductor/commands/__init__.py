@@ -1,0 +1,1 @@
+"""The commands of operators that the conductors carry out."""

@@ -1,0 +1,1 @@
+"""The Alembic revisions of the conductors' two schemas."""

@@ -1,0 +1,1 @@
+"""The tables of the super conductor's schema: instances and migrations."""

@@ -1,0 +1,1 @@
+"""The steps of the super conductor's operations, one module for each kind."""

@@ -1,0 +1,1 @@
+"""Databases: connections, transactions, column types, schemas and their revisions."""

@@ -1,0 +1,1 @@
+"""Processes that serve: start and stop, heartbeats, stored requests and retention."""

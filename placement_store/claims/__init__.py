@@ -1,0 +1,1 @@
+"""Claims and what becomes of them: put, accepted, swapped, moved, released, healed."""

@@ -1,0 +1,1 @@
+"""Resource providers: rows, trees, inventories, traits, aggregates and reports."""

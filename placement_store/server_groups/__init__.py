@@ -1,0 +1,1 @@
+"""Server groups: rows, and the rules that a claim keeps."""

@@ -1,0 +1,1 @@
+"""What keeps the store right in the long run: reconciler, audit, recount, pruning."""

@@ -1,0 +1,1 @@
+"""A decision: from a request to claimed hosts with alternates."""

@@ -1,0 +1,1 @@
+"""Explanations: why a request went where it went, or nowhere."""

@@ -1,0 +1,1 @@
+"""The methods of topic `scheduler` that are not part of a decision."""

@@ -1,0 +1,1 @@
+"""The hosts on record: reports, loads, metadata, aggregates, deletion, and the sweep."""

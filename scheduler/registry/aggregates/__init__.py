@@ -1,0 +1,1 @@
+"""Host aggregates: rows, changes, and their mirror in the store."""
