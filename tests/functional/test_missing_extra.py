@@ -6,7 +6,7 @@ import sys
 import pytest
 
 #: Python takes a module of which it has noted that it is none for one that is not installed.
-_RUN = "import sys; sys.modules['pifpaf'] = None; from moorage.shell import main; sys.exit(main(sys.argv[1:]))"
+_RUN = "import sys; sys.modules['pifpaf'] = None; from moorage.cli.shell import main; sys.exit(main(sys.argv[1:]))"
 
 
 @pytest.mark.parametrize("command", [["demo"], ["bench", "select"], ["bench", "http"]], ids=" ".join)

@@ -16,7 +16,7 @@ SERVICE = """
 import logging, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from moorage import errors
-from moorage.service import run
+from moorage.service.process import run
 
 logging.basicConfig(stream=sys.stdout, format="%(message)s", level=logging.INFO)
 forever = threading.Event().wait

@@ -11,7 +11,7 @@ from moorage.cli.shell import Shell
 
 _LOADED = """
 import sys
-from moorage.shell import main
+from moorage.cli.shell import main
 try:
     main({words!r})
 finally:
@@ -21,7 +21,7 @@ finally:
 #: What cliff remembers once it has looked through all that is installed; the command ends for want of its argument.
 _LOOKED = """
 import contextlib, cliff.command
-from moorage.shell import main
+from moorage.cli.shell import main
 with contextlib.suppress(SystemExit):
     main(["instance", "show"])
 assert cliff.command._dists_by_mods is None

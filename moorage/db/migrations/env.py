@@ -1,4 +1,4 @@
-"""Run the migrations of the schema that :class:`moorage.schemas.Schema` hands over, on its connection."""
+"""Run the migrations of the schema that :class:`moorage.db.schemas.Schema` hands over, on its connection."""
 
 from alembic import context
 
