@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from conductor.engine.policy_writes import Relied
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -51,17 +52,6 @@ class Releasing(Value, frozen=True, kw_only=True):
     reason: str
     #: Without an attempt, the claim of an unshelving: the instance may be placed again before this is carried out.
     claim_id: Uuid | None = None
-
-
-class Relied(Value, frozen=True, kw_only=True):
-    """A step that ends what an instance holds: the generations that it relies on, where the conflict policy says so."""
-
-    #: They have been read, also where there was no consumer to be read.
-    is_read: bool = False
-    generation: int | None = None
-    migration_generation: int | None = None
-    #: How many writes of others have come between reading and writing.
-    conflicts: int = 0
 
 
 class GivingBack(Relied, frozen=True, kw_only=True):

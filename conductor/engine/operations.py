@@ -9,8 +9,11 @@ from sqlalchemy import Connection, Table, select
 
 from conductor.engine.leases import Leases, found
 from conductor.engine.steps import (
+    ATTACH,
+    DETACH,
     DONE,
     FAILED,
+    HEAL,
     PENDING,
     Again,
     Backoff,
@@ -23,6 +26,7 @@ from conductor.engine.steps import (
     Superseded,
     Wait,
 )
+from moorage import errors
 from moorage.db.columns import now
 from moorage.db.database import Database
 
@@ -232,3 +236,14 @@ class Operations(Leases):
             case Ended():
                 values |= {"due_at": now(), "state": DONE if reason is None else FAILED}
         return values | self._lease(False)
+
+
+def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
+    """Refuse whatever changes what an instance asks for or where it is, while that is being changed.
+
+    :raises InvalidState: a resource group is being attached to the instance, or detached from it, or what the store
+        has of the instance is being healed.
+    """
+    for kind in (ATTACH, DETACH, HEAL):
+        if (pending := operations.pending(connection, uuid, kind)) is not None:
+            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")

@@ -7,15 +7,27 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Deleting, Ending, GivingBack, Relied
 from conductor.engine import conflict_policy
 from conductor.engine.acknowledgements import Peer
 from conductor.engine.steps import MOVE, Next, Operation, Outcome, Record, Wait
 from moorage import errors
 from moorage.messages import GetAllocations
 from moorage.messages.wire import Mutation, R
+from moorage.model import Value
 
-P = TypeVar("P", Ending, GivingBack, Deleting, Relied)
+
+class Relied(Value, frozen=True, kw_only=True):
+    """A step that ends what an instance holds: the generations that it relies on, where the conflict policy says so."""
+
+    #: They have been read, also where there was no consumer to be read.
+    is_read: bool = False
+    generation: int | None = None
+    migration_generation: int | None = None
+    #: How many writes of others have come between reading and writing.
+    conflicts: int = 0
+
+
+P = TypeVar("P", bound=Relied)
 
 
 class PolicyWrites:

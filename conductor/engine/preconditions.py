@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from conductor.cell.records import instances as cell_records
 from moorage import errors
 from moorage.model import MoveKind
 
@@ -10,14 +9,14 @@ _UNDER_WAY = "wait for {migration} to end, or abort it if it is a live migration
 _WAITING = "confirm or revert {migration} first"
 #: By the state of an instance.
 _FIRST: Mapping[str, str] = {
-    cell_records.BUILDING: "wait: a host that does not report in time is given up, and the next one tried",
-    cell_records.MOVING: _UNDER_WAY,
-    cell_records.MOVED: _WAITING,
-    cell_records.SHELVED: "unshelve it: it is on no host",
-    cell_records.UNSHELVING: "wait until it is active, or shelved again",
-    cell_records.REBUILDING: "wait: it becomes active, or error if its host does not answer",
-    cell_records.SHELVING: "wait until its host has answered or is forced down; then unshelve it",
-    cell_records.ERROR: "rebuild it, or evacuate it if its host is dead",
+    "building": "wait: a host that does not report in time is given up, and the next one tried",
+    "moving": _UNDER_WAY,
+    "moved": _WAITING,
+    "shelved": "unshelve it: it is on no host",
+    "unshelving": "wait until it is active, or shelved again",
+    "rebuilding": "wait: it becomes active, or error if its host does not answer",
+    "shelving": "wait until its host has answered or is forced down; then unshelve it",
+    "error": "rebuild it, or evacuate it if its host is dead",
 }
 
 

@@ -17,16 +17,13 @@ from oslo_config import cfg
 
 from moorage.bus.broker import (
     CONNECTION_FAULTS,
-    EXCHANGE,
     farewell,
     let_go,
     mask_url,
     probe,
     probe_url,
     reason,
-    register_options,
     servers_of,
-    set_library_defaults,
 )
 
 # isort: split
@@ -42,16 +39,13 @@ from moorage.config import options
 from moorage.messages.wire import Message, R, decode, encode, prepare
 
 __all__ = [
-    "EXCHANGE",
     "Bus",
     "BusServer",
     "Client",
     "handlers",
     "mask_url",
     "probe",
-    "register_options",
     "serves",
-    "set_library_defaults",
 ]
 
 LOG = logging.getLogger(__name__)
@@ -60,7 +54,7 @@ _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
 #: How long a server that is told to stop waits for a broker that is away. Arbitrary: half of what a process has.
 _ANSWER_SECONDS = 5.0
-_HOUSEKEEPING = "moorage.bus.bus"
+_HOUSEKEEPING = "moorage.bus"  # on the wire: every release names it so
 
 # --- The serving side -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
-from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 import oslo_messaging

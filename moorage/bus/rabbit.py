@@ -16,7 +16,7 @@ import cachetools
 from oslo_config import cfg
 
 from moorage import context
-from moorage.bus import broker  # first, because `broker` chooses the threading backend
+from moorage.bus import broker
 
 # isort: split
 import oslo_messaging

@@ -5,7 +5,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from moorage.bus import broker  # noqa: F401 - first, because it chooses the threading backend
+from moorage.config import messaging  # noqa: F401 - first, because it chooses the threading backend
 
 # isort: split
 from oslo_messaging._drivers.base import PollStyleListenerAdapter

@@ -138,10 +138,10 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
 def set_library_defaults() -> None:
     """Have the sample configuration show our defaults of the libraries' options, and not their own."""
     from moorage import logs
-    from moorage.bus import bus  # here, because the bus must choose its threading backend at its first import
+    from moorage.config import messaging  # here, because not every command needs the bus library
 
     logs.set_library_defaults()
-    bus.set_library_defaults()
+    messaging.set_library_defaults()
 
 
 def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence[Path] = ()) -> cfg.ConfigOpts:
@@ -151,11 +151,11 @@ def new(settings: Mapping[str, Mapping[str, Any]] | None = None, files: Sequence
         its option's type.
     """
     from moorage import logs
-    from moorage.bus import bus  # here, because the bus must choose its threading backend at its first import
+    from moorage.config import messaging  # here, because not every command needs the bus library
 
     conf = cfg.ConfigOpts()
     logs.register_options(conf)
-    bus.register_options(conf)
+    messaging.register_options(conf)
     for group, options in GROUPS.items():
         conf.register_opts(options, group=group)
     try:

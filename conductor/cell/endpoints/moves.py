@@ -4,7 +4,6 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.endpoints.resources import require_settled
 from conductor.cell.payloads import Fate, GivingBack, Starting
 from conductor.cell.records import migrations as migration_states
 from conductor.cell.records import order_numbers
@@ -13,7 +12,7 @@ from conductor.cell.records.instances import ERROR, MOVING, CellInstance, CellRe
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.end_move import CellMoveEnds
-from conductor.engine.operations import Operations
+from conductor.engine.operations import Operations, require_settled
 from conductor.engine.preconditions import cannot_move
 from conductor.engine.revoked_claims import DisownedClaims
 from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation

@@ -6,8 +6,8 @@ from conductor.cell.payloads import Choosing
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
-from conductor.engine.steps import ATTACH, DETACH, HEAL, NewOperation, Operation
+from conductor.engine.operations import Operations, require_settled
+from conductor.engine.steps import ATTACH, DETACH, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
@@ -107,17 +107,6 @@ class ResourceOrders:
             raise errors.InvalidState(reason=f"instance {uuid} is {instance.state}; it has to be {needed}")
         require_settled(connection, self._operations, uuid)
         return instance
-
-
-def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
-    """Refuse whatever changes what an instance asks for or where it is, while that is being changed.
-
-    :raises InvalidState: a resource group is being attached to the instance, or detached from it, or what the store
-        has of the instance is being healed.
-    """
-    for kind in (ATTACH, DETACH, HEAL):
-        if (pending := operations.pending(connection, uuid, kind)) is not None:
-            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")
 
 
 def _check(suffix: str, group: ResourceGroup) -> None:

@@ -4,14 +4,13 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell.endpoints.builds import first_step
-from conductor.cell.endpoints.resources import require_settled
 from conductor.cell.hosts.forced_down import DeclaredDown
 from conductor.cell.payloads import Starting
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import ENDED
 from conductor.cell.records.instances import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
+from conductor.engine.operations import Operations, require_settled
 from conductor.engine.revoked_claims import DisownedClaims
 from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
 from moorage import errors, ids

@@ -6,14 +6,13 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from conductor.cell.endpoints.resources import require_settled
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.payloads import Rebuilding
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations
+from conductor.engine.operations import Operations, require_settled
 from conductor.engine.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -5,11 +5,10 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Relied
 from conductor.engine import foreign
 from conductor.engine.acknowledgements import Peer
 from conductor.engine.operations import Operations
-from conductor.engine.policy_writes import PolicyWrites
+from conductor.engine.policy_writes import PolicyWrites, Relied
 from conductor.engine.steps import (
     DELETE,
     MOVE,
