@@ -38,8 +38,8 @@ endif
 
 grid: $(VENV)/.test
 	.ci/install-servers
-	GRID=whole DRILLS=long $(BIN)/pytest tests/external/test_killed_processes.py \
-		tests/external/test_servers_killed_under_load.py $(ARGS)
+	GRID=whole DRILLS=long $(BIN)/pytest tests/external/faults/test_killed_processes.py \
+		tests/external/faults/test_servers_killed_under_load.py $(ARGS)
 
 drills: $(VENV)/.test
 	.ci/install-servers
@@ -61,7 +61,7 @@ docstrings: $(VENV)/.check
 	$(BIN)/interrogate -q .
 
 packaging: $(VENV)/.test
-	$(BIN)/pytest -q tests/unit/test_packaging.py
+	$(BIN)/pytest -q tests/unit/project/test_packaging.py
 
 notes: $(VENV)/.check
 	$(BIN)/reno lint

@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-import hung_tests
 import pytest
-from hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
-from installed_packages import install  # noqa: F401 - a fixture
-from left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
-from migrated import OnMariaDB
+from support.databases.migrated import OnMariaDB
+from support.pytest_plugins import hung_tests
+from support.pytest_plugins.hung_tests import pytest_runtest_protocol  # noqa: F401 - a hook of every test
+from support.pytest_plugins.left_threads import no_thread_is_left  # noqa: F401 - a fixture of every test
+from support.scheduler.installed_packages import install  # noqa: F401 - a fixture
 
 from harness.servers import MariaDBServer, RabbitMQServer, ServersMissing
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import migrated
 import pytest
+from support.databases import migrated
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.schema import CELL

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import migrated
 import msgspec
 import pytest
 from sqlalchemy import Connection
+from support.databases import migrated
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.hosts.loads import CellLoads

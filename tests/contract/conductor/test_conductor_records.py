@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 from sqlalchemy import Connection
+from support.conductor.record_builders import NODE, SPEC, begin, records_database, selected  # noqa: F401 - a fixture
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords, NewInstance

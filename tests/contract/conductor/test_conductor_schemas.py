@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import Connection, text
+from support.databases.interrupted_upgrade import migrate_killed_at_each_statement
 
 from conductor.cell.records.instances import CellRecords
 from conductor.schema import CELL, CONDUCTOR

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
-from record_builders import CELL_UUID, RECORDS, SPEC, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import Table, select
+from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, built, records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Operation

@@ -1,8 +1,8 @@
 """What the conductors forget of what has ended, and what they must not, on SQLite and on MariaDB."""
 
 import pytest
-from record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 from sqlalchemy import select
+from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, Nothing, Wait

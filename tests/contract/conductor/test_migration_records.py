@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import migrated
 import pytest
 from sqlalchemy import Connection
+from support.databases import migrated
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, Nothing, Operation

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver_rigs import DRIVERS, Make, Rig
+from support.compute.driver_rigs import DRIVERS, Make, Rig
 
 from compute.driver import Driver
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import get_args
 
 import pytest
-from compute_builders import guest_spec, tree_of, wait_until
-from driver_rigs import Make, Rig, attempts, destroy, order
+from support.compute.builders import guest_spec, tree_of, wait_until
+from support.compute.driver_rigs import Make, Rig, attempts, destroy, order
 
 from compute.driver import Driver, GuestOrder, GuestSpec
 from moorage import errors, ids

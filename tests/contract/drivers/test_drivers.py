@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from compute_builders import guest_spec, settings, tree_of, wait_until
-from driver_rigs import DRIVERS, Make, Rig, attempts, destroy
+from support.compute.builders import guest_spec, settings, tree_of, wait_until
+from support.compute.driver_rigs import DRIVERS, Make, Rig, attempts, destroy
 
 from compute import driver as drivers
 from compute.driver import Driver, GuestSpec

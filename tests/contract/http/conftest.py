@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from http_api import Api, served
-from http_replies import Http
+from support.http.api import Api, served
+from support.http.replies import Http
 
 
 @pytest.fixture(scope="session", params=["sqlite", pytest.param("mariadb", marks=pytest.mark.servers)])

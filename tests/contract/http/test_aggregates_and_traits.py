@@ -1,7 +1,7 @@
 """Stories of aggregates, and of traits: their names, and whose they are."""
 
 import pytest
-from http_replies import Http
+from support.http.replies import Http
 
 from moorage import ids
 

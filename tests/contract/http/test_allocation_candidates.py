@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import hard_searches
 import pytest
-from http_api import NEWEST, Api
+from support.http.api import NEWEST, Api
+from support.placement_store import hard_searches
 
 from moorage import ids
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from http_api import NEWEST, Api
 from sqlalchemy import func, select
+from support.http.api import NEWEST, Api
 
 from moorage import ids
 from placement_store.schema import consumers

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import requests
-from http_replies import Http
+from support.http.replies import Http
 
 from moorage import ids
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from http_api import Api
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.http.api import Api
 
 from moorage import ids
 from placement_store.http import openapi

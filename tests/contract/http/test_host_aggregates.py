@@ -1,10 +1,10 @@
 """Host aggregates as clients of the Placement API meet them: aggregates of providers like any other."""
 
 import pytest
-from http_api import Api
-from http_replies import Http
-from scheduler_builders import CELLS
-from scheduler_rig import report
+from support.http.api import Api
+from support.http.replies import Http
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import report
 
 from moorage import ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, ReportHosts

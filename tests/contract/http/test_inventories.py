@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from http_replies import Http
+from support.http.replies import Http
 
 from moorage import ids
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 import requests
-from fake_keystone import Keystone, Token, require_middleware, running
-from http_api import Api, served
+from support.http.api import Api, served
+from support.http.fake_keystone import Keystone, Token, require_middleware, running
 
 PROVIDERS = "/resource_providers"
 TOKENS = {

@@ -8,7 +8,7 @@ from placement_store.http import openapi
 from placement_store.http.routes import NOUNS
 from placement_store.http.versions import MAX, Version, v
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "placement-api.openapi.json"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "placement-api.openapi.json"
 
 
 def test_the_document_that_is_kept_is_the_one_of_this_code() -> None:

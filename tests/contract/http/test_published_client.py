@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Self
 
 import pytest
-from http_api import Api, served
+from support.http.api import Api, served
 
 from moorage import ids
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from http_api import Api
+from support.http.api import Api
 
 from moorage import ids
 

@@ -1,7 +1,7 @@
 """Stories of resource classes."""
 
 import pytest
-from http_replies import Http
+from support.http.replies import Http
 
 from moorage import ids
 

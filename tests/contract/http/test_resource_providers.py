@@ -1,7 +1,7 @@
 """Stories of providers and their trees."""
 
 import pytest
-from http_replies import Http
+from support.http.replies import Http
 
 from moorage import ids
 

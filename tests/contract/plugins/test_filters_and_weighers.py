@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plugin_strategies import GROUP, configured, requests, snapshots
-from scheduler_builders import CELLS, host_row, inventory, picture, provider, spec
-from scheduler_trees import granular_requests
 from stevedore import ExtensionManager
+from support.scheduler.builders import CELLS, host_row, inventory, picture, provider, spec
+from support.scheduler.plugin_strategies import GROUP, configured, requests, snapshots
+from support.scheduler.trees import granular_requests
 
 from moorage import errors
 from moorage.config import options

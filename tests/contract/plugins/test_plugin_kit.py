@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec import structs
 from oslo_config import cfg
-from plugin_strategies import INSTANCES, snapshots
+from support.scheduler.plugin_strategies import INSTANCES, snapshots
 
 from filters.io_ops import IoOpsFilter
 from filters.requests.extra_specs import ExtraSpecsRequestFilter
@@ -92,7 +92,7 @@ def test_what_is_sound_passes_the_checks() -> None:
 
 
 def test_what_the_guide_tells_operators_to_write_passes_as_it_stands_there() -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "writing-a-plugin.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "writing-a-plugin.md").read_text()
     blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?:^ {4}.*)?\n)+", guide, re.MULTILINE)]
     plugins = [block for block in blocks if re.match(r"from moorage.plugin import (Filter|Weigher)\n", block.lstrip())]
     [tests] = [block for block in blocks if "def test_the_filter_is_sound" in block]

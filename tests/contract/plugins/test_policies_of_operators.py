@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
-from scheduler_builders import CELLS, select
-from scheduler_rig import Rig, report, rig_on_each_store
+from support.scheduler.builders import CELLS, select
+from support.scheduler.rig import Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.config import options

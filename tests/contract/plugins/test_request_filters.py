@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_builders import host_row, picture
-from scheduler_trees import TRAITS, node
 from stevedore import ExtensionManager
-from worded_requests import AGGREGATES, StillCloud, asked
+from support.scheduler.builders import host_row, picture
+from support.scheduler.trees import TRAITS, node
+from support.scheduler.worded_requests import AGGREGATES, StillCloud, asked
 
 from filters.aggregates import AggregatesFilter
 from filters.traits import TraitsFilter

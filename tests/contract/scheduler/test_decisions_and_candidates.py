@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
-from scheduler_builders import host_row, instance_uuids
-from scheduler_rig import Rig
-from scheduler_trees import TRAITS, granular_requests, is_valid, providers_of_hosts
 from sqlalchemy import Connection, delete, select, update
+from support.scheduler.builders import host_row, instance_uuids
+from support.scheduler.rig import Rig
+from support.scheduler.trees import TRAITS, granular_requests, is_valid, providers_of_hosts
 
 from moorage import errors
 from moorage.ids import fresh

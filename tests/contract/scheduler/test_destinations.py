@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduler_builders import CELLS, funnel, select
-from scheduler_rig import Rig, node_uuid, rig_on_each_store
+from support.scheduler.builders import CELLS, funnel, select
+from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import DeleteResourceProvider

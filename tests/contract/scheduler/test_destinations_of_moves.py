@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from moving_builders import accept, build, consumer, end, held, instance_of, migration_of, move
-from scheduler_builders import CELLS, select
-from scheduler_rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.builders import CELLS, select
+from support.scheduler.moving_builders import accept, build, consumer, end, held, instance_of, migration_of, move
+from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
 
 from moorage import errors
 from moorage.ids import derived

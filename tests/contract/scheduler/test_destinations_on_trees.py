@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
-from scheduler_trees import groups
+from support.scheduler.builders import select
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.trees import groups
 
 from moorage import errors
 from moorage.ids import derived, fresh

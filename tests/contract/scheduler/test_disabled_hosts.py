@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupted_upgrade import migrate_killed_at_each_statement
-from scheduler_builders import select
-from scheduler_rig import Rig, node_uuid, rig_on_each_store
-from scheduler_rig import report as report_of
+from support.databases.interrupted_upgrade import migrate_killed_at_each_statement
+from support.scheduler.builders import select
+from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import report as report_of
 
 from filters.resources import ResourcesFilter
 from filters.traits import TraitsFilter

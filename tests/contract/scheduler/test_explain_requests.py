@@ -1,8 +1,8 @@
 """`explain`: the decision that would be made, up to the claim, and why; on SQLite and on MariaDB."""
 
 import pytest
-from scheduler_builders import CELLS, instance_uuids, select, spec
-from scheduler_rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.builders import CELLS, instance_uuids, select, spec
+from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.ids import derived

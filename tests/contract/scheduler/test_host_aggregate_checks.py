@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from aggregate_builders import Aggregates, marks, members
-from scheduler_builders import CELLS
-from scheduler_rig import Rig
+from support.scheduler.aggregate_builders import Aggregates, marks, members
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig
 
 from moorage import errors
 from moorage.messages import CreateHostAggregate

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
-from aggregate_builders import Aggregates, host_rows, provider
-from placement_builders import at_once
-from scheduler_builders import CELLS
-from scheduler_rig import Rig, node_uuid, report, rig_on_each_store
 from sqlalchemy import Connection, text
+from support.placement_store.builders import at_once
+from support.scheduler.aggregate_builders import Aggregates, host_rows, provider
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
 
 from moorage import errors, ids
 from moorage.messages import (

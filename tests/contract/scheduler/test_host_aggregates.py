@@ -1,9 +1,9 @@
 """Host aggregates on SQLite and on MariaDB: who is in them, what the view is told, their mirror among providers."""
 
 import pytest
-from aggregate_builders import Aggregates, host_rows, marks, members, metadata, provider, told_since
-from scheduler_builders import CELLS, select
-from scheduler_rig import Rig, node_uuid, report, rig_on_each_store
+from support.scheduler.aggregate_builders import Aggregates, host_rows, marks, members, metadata, provider, told_since
+from support.scheduler.builders import CELLS, select
+from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
 
 from moorage import errors, ids
 from moorage.messages import (

@@ -4,11 +4,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from moving_builders import build, consumer, end, held, instance_of, migration_of, move
-from scheduler_builders import CELLS, select
-from scheduler_rig import Rig, node_uuid, report, rig_on_each_store
 from sqlalchemy import func
 from sqlalchemy import select as query
+from support.scheduler.builders import CELLS, select
+from support.scheduler.moving_builders import build, consumer, end, held, instance_of, migration_of, move
+from support.scheduler.rig import Rig, node_uuid, report, rig_on_each_store
 
 from moorage import errors
 from moorage.ids import derived

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from scheduler_builders import CELLS
-from scheduler_rig import OneScheduler, Rig, report, rig_on_each_store
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import OneScheduler, Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import ListHosts, ReportHosts

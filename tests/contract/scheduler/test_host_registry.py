@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from scheduler_builders import CELLS
-from scheduler_rig import Rig, report, rig_on_each_store
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts, SetHost

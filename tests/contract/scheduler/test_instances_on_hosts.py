@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
-from moving_builders import accept, consumer, end, instance_of, move
-from scheduler_builders import funnel, select
-from scheduler_rig import OneScheduler, Rig, node_uuid, report, rig_on_each_store
 from sqlalchemy import select as query
+from support.scheduler.builders import funnel, select
+from support.scheduler.moving_builders import accept, consumer, end, instance_of, move
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, report, rig_on_each_store
 
 from filters.different_host import DifferentHostFilter
 from filters.num_instances import NumInstancesFilter

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from moving_builders import accept
-from scheduler_builders import instance_uuids
-from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
-from worded_requests import asked, group
+from support.scheduler.builders import instance_uuids
+from support.scheduler.moving_builders import accept
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.worded_requests import asked, group
 
 from moorage import errors
 from moorage.ids import derived, fresh

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from scheduler_builders import CELLS, select
-from scheduler_rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.builders import CELLS, select
+from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import SelectDestinations

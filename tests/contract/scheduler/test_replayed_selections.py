@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from scheduler_builders import select
-from scheduler_rig import Rig, rig_on_each_store
+from support.scheduler.builders import select
+from support.scheduler.rig import Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import SelectDestinations

@@ -1,9 +1,9 @@
 """A scheduler that runs notices that the store under it has been restored from an older copy, on each store."""
 
 import pytest
-from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 from sqlalchemy import select
-from store_copy import copied, put_back
+from support.databases.store_copy import copied, put_back
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
 from moorage import ids
 from moorage.messages import CreateResourceProvider, EnsureResourceClass, GetResourceProvider, SetInventories

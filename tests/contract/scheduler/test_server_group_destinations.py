@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from moving_builders import build, consumer, end, group, held, instance_of, migration_of, move
-from scheduler_builders import funnel, select
-from scheduler_rig import OneScheduler, Rig, rig_on_each_store
+from support.scheduler.builders import funnel, select
+from support.scheduler.moving_builders import build, consumer, end, group, held, instance_of, migration_of, move
+from support.scheduler.rig import OneScheduler, Rig, rig_on_each_store
 
 from moorage import errors
 from moorage.messages import CreateServerGroup, SetHost, SwapClaim

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import pytest
-from scheduler_rig import Rig, report, rig_on_each_store
 from sqlalchemy import Connection
+from support.scheduler.rig import Rig, report, rig_on_each_store
 
 from moorage import errors
 from moorage.db.database import Database

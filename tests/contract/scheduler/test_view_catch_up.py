@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig
+from support.scheduler.builders import select
+from support.scheduler.rig import OneScheduler, Rig
 
 from filters.compute import ComputeFilter
 from moorage.messages import CatchUpView, SetHost

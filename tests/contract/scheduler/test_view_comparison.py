@@ -1,7 +1,7 @@
 """What `compare_view` calls drift, on each store: only what the feed of changes has not told."""
 
 import pytest
-from scheduler_rig import OneScheduler, Rig, node_uuid, rig_on_each_store
+from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_store
 
 from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
 from placement_store.schema import changes, hosts

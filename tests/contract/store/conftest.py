@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-import migrated
 import pytest
-from move_builders import SMALL, Moving, disk
-from placement_builders import Store
+from support.databases import migrated
+from support.placement_store.builders import Store
+from support.placement_store.move_builders import SMALL, Moving, disk
 
 from moorage.db.database import Database
 from placement_store.db import names

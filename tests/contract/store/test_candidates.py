@@ -4,14 +4,14 @@ import time
 from random import Random
 from typing import Any
 
-import hard_searches
 import pytest
-from candidate_enumeration import every_candidate
-from candidate_strategies import host_trees, is_valid, requests
 from hypothesis import HealthCheck, given, settings
 from msgspec import structs
-from placement_builders import Store
 from sqlalchemy import event, select
+from support.placement_store import hard_searches
+from support.placement_store.builders import Store
+from support.placement_store.candidate_enumeration import every_candidate
+from support.placement_store.candidate_strategies import host_trees, is_valid, requests
 
 from moorage import errors, ids
 from moorage.messages import EnsureTrait, ListAllocationCandidates, SetAggregates, SetTraits

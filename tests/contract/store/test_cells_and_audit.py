@@ -1,7 +1,7 @@
 """The cells of the cloud, and what an audit finds."""
 
 import pytest
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from harness.audit import judge
 from moorage import errors, ids

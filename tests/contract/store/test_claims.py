@@ -1,8 +1,8 @@
 """Claims: placed, accepted, swapped, released, and buried for good."""
 
 import pytest
-from placement_builders import Store
 from sqlalchemy import event
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -1,9 +1,9 @@
 """What a claim was made with and what has become of it: swaps and releases after a reshape leave nothing behind."""
 
 import pytest
-from placement_builders import Store
-from reshape_builders import Reshaping, child
 from sqlalchemy import select
+from support.placement_store.builders import Store
+from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.messages import DeleteResourceProvider

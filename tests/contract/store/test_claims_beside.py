@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from placement_builders import Amounts, Store
 from sqlalchemy import select
+from support.placement_store.builders import Amounts, Store
 
 from moorage import errors, ids
 from moorage.messages import Claimed

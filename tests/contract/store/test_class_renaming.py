@@ -1,7 +1,7 @@
 """A resource class is given another name, with all that there is and all that is held of it."""
 
 import pytest
-from placement_builders import Store, at_once
+from support.placement_store.builders import Store, at_once
 
 from moorage import errors, ids
 from placement_store.allocations import class_renaming, consumers

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from placement_builders import Amounts, Store, at_once
 from sqlalchemy import func, select
+from support.placement_store.builders import Amounts, Store, at_once
 
 from moorage import errors, ids
 from placement_store.claims import put as puts

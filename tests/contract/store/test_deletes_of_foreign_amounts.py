@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from group_builders import Groups
-from move_builders import Moving
-from placement_builders import Amounts, Store, request
-from reshape_builders import Reshaping, child
 from sqlalchemy import select
+from support.placement_store.builders import Amounts, Store, request
+from support.placement_store.group_builders import Groups
+from support.placement_store.move_builders import Moving
+from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.messages import Released

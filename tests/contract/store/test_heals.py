@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from move_builders import FREE, LARGE, SMALL, Moving, disk, row
-from placement_builders import Amounts, Store
 from sqlalchemy import delete, select, update
+from support.placement_store.builders import Amounts, Store
+from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
 from moorage import errors, ids
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories

@@ -1,7 +1,7 @@
 """Which hosts nobody need wait for, as their operator has it."""
 
-from group_builders import Groups
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.placement_store.group_builders import Groups
 
 from moorage import ids
 from moorage.messages import ListHostsDeclaredDown

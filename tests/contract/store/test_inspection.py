@@ -2,7 +2,7 @@
 
 import time
 
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import ids
 from moorage.messages import AuditStore, ListServices, ReportService

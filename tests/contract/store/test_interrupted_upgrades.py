@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from interrupted_upgrade import migrate_killed_at_each_statement, structure
+from support.databases.interrupted_upgrade import migrate_killed_at_each_statement, structure
 
 from harness.servers import MariaDBServer
 from moorage.db.database import Database

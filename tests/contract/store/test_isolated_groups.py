@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from move_builders import Moving
 from msgspec import structs
-from placement_builders import Amounts, Store, request
-from reshape_builders import Reshaping, child, dealt
+from support.placement_store.builders import Amounts, Store, request
+from support.placement_store.move_builders import Moving
+from support.placement_store.reshape_builders import Reshaping, child, dealt
 
 from moorage import errors, ids
 from moorage.messages import HealConsumers, PutAllocations

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from interrupted_upgrade import migrate_killed_at_each_statement
 from sqlalchemy import text
+from support.databases.interrupted_upgrade import migrate_killed_at_each_statement
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -1,9 +1,9 @@
 """Move instructions: what moves of inventories, and where what consumers hold of it goes."""
 
 import pytest
-from placement_builders import Store
-from reshape_builders import Reshaping, child, dealt, everything
 from sqlalchemy import select
+from support.placement_store.builders import Store
+from support.placement_store.reshape_builders import Reshaping, child, dealt, everything
 
 from moorage import errors, ids
 from moorage.model import Inventory

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from move_builders import Moving
-from move_ledger import (
+from support.placement_store.builders import Store
+from support.placement_store.move_builders import Moving
+from support.placement_store.move_ledger import (
     FILLER,
     HOSTS,
     UUIDS,
@@ -22,7 +23,6 @@ from move_ledger import (
     sums,
     used,
 )
-from placement_builders import Store
 
 from moorage import errors
 from moorage.db.database import Database

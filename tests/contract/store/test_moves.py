@@ -1,8 +1,8 @@
 """Moves in the store: who holds what between source and destination, and what fences a move off."""
 
 import pytest
-from move_builders import FREE, LARGE, SMALL, Moving, disk, row
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
 
 from moorage import errors, ids
 

@@ -1,8 +1,8 @@
 """What a move leaves behind where a guest may still run, and what of it goes with a deleted instance."""
 
 import pytest
-from move_builders import FREE, LARGE, SMALL, Moving, disk
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk
 
 from moorage import errors, ids
 

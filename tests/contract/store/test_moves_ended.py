@@ -1,10 +1,10 @@
 """Moves that are confirmed or reverted: what the instance has then, and what became of others' amounts."""
 
 import pytest
-from move_builders import FREE, LARGE, SMALL, Moving, disk, row
-from placement_builders import Amounts, Store
-from reshape_builders import Reshaping, child
 from sqlalchemy import select
+from support.placement_store.builders import Amounts, Store
+from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk, row
+from support.placement_store.reshape_builders import Reshaping, child
 
 from moorage import errors, ids
 from moorage.model import AllocationRequest, Inventory, ProviderAmounts, ServerGroup

@@ -1,8 +1,8 @@
 """Moves whose destination changes: pools are still counted once, and the source can still be gone back to."""
 
 import pytest
-from move_builders import FREE, LARGE, SMALL, Moving, disk
-from placement_builders import Store, request
+from support.placement_store.builders import Store, request
+from support.placement_store.move_builders import FREE, LARGE, SMALL, Moving, disk
 
 from moorage import errors, ids
 

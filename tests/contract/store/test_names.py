@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from placement_builders import Store
 from sqlalchemy import select
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import (

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
-import migrated
 import pytest
-from aggregate_builders import Aggregates
-from scheduler_builders import CELLS
-from scheduler_rig import Rig, node_uuid, rig_on_each_store
 from sqlalchemy import Connection, Table
+from support.databases import migrated
+from support.scheduler.aggregate_builders import Aggregates
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig, node_uuid, rig_on_each_store
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, Client, handlers

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from placement_builders import Store, assert_trees, at_once
 from sqlalchemy import event
+from support.placement_store.builders import Store, assert_trees, at_once
 
 from moorage import ids
 from moorage.db.database import Database

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from placement_builders import Store
 from sqlalchemy import event, select
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import ListProviderTrees, ListResourceProviders, ReportProviders, UpdateResourceProvider

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import ListResourceProviders, ReportProviders

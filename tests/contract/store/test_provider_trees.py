@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from placement_builders import Store
 from sqlalchemy import insert
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.columns import now

@@ -1,7 +1,7 @@
 """Resource providers with their inventories."""
 
 import pytest
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import (

@@ -1,6 +1,6 @@
 """What others have put on a consumer that lives on after a release, such as one that is shelved: it goes, named."""
 
-from placement_builders import Amounts, Store, request
+from support.placement_store.builders import Amounts, Store, request
 
 from moorage import ids
 from moorage.messages import Released

@@ -1,8 +1,8 @@
 """Reshapes as a whole: inventories and allocations of many at once, or nothing."""
 
 import pytest
-from placement_builders import Store
-from reshape_builders import Reshaping, child, everything
+from support.placement_store.builders import Store
+from support.placement_store.reshape_builders import Reshaping, child, everything
 
 from moorage import errors, ids
 from moorage.model import Inventory

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from placement_builders import Store
-from reshape_builders import Move, Reshaping, child, everything
+from support.placement_store.builders import Store
+from support.placement_store.reshape_builders import Move, Reshaping, child, everything
 
 from moorage import errors, ids
 from moorage.db.database import Database

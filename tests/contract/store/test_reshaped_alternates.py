@@ -3,9 +3,9 @@
 from typing import Any, cast
 
 import pytest
-from placement_builders import Amounts, Store, request
-from reshape_builders import Reshaping, child
 from sqlalchemy import select
+from support.placement_store.builders import Amounts, Store, request
+from support.placement_store.reshape_builders import Reshaping, child
 
 from conductor.cell.reshaped_alternates import ReshapedAlternates
 from moorage import ids

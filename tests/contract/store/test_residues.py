@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.model import Inventory

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from group_builders import Groups, Member
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.placement_store.group_builders import Groups, Member
 
 from moorage import errors
 from moorage.db.database import Database

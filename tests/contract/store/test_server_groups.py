@@ -1,8 +1,8 @@
 """Server groups: which member may come to which host, whoever comes, moves and goes."""
 
 import pytest
-from group_builders import ONE, Groups
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.placement_store.group_builders import ONE, Groups
 
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, GetServerGroup, ListServerGroups

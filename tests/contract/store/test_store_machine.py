@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from placement_builders import Store
 from sqlalchemy import Connection, select
-from store_messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS
-from store_model import BeginMove, Claim, Model, Refused, apply, groups
-from store_move_messages import MovingWrites
+from support.placement_store.builders import Store
+from support.placement_store.messages import CLASSES, CONSUMERS, NAMES, PROVIDERS, TRAITS
+from support.placement_store.model import BeginMove, Claim, Model, Refused, apply, groups
+from support.placement_store.move_messages import MovingWrites
 
 from moorage import errors, ids
 from moorage.db.database import Database

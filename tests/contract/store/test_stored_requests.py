@@ -1,8 +1,8 @@
 """Stored answers and tombstones: kept for as long as they may be needed, and then forgotten."""
 
 import pytest
-from placement_builders import Store
 from sqlalchemy import func, select
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.config import options

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.messages import ListProviderAllocations, ListUsages

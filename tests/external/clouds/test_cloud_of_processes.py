@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from building_client import SPEC, ask_until_all_are_decided, build, built
+from support.processes.building_client import SPEC, ask_until_all_are_decided, build, built
 
 from harness.audit import judge
 from harness.processes import ProcessCloud

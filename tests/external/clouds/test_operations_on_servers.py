@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from move_stage import HOSTS, Stage, plan
-from operation_room import until_answered
+from support.operations.move_stage import HOSTS, Stage, plan
+from support.operations.room import until_answered
 
 from harness.cloud import Cloud, wait_until
 from moorage import ids

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from conductor_builders import wait_until
 from sqlalchemy import Boolean, Engine, Table, event
 from sqlalchemy.engine import Connection
+from support.conductor.builders import wait_until
 
 from conductor.schema import (
     cell_attempts,

@@ -10,7 +10,7 @@ import pytest
 
 from harness.cloud import wait_until
 
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[3] / "README.md"
 
 
 def blocks(kind: str) -> list[str]:

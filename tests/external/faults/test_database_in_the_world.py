@@ -8,7 +8,7 @@ import falcon.testing
 import pymysql
 import pytest
 from sqlalchemy import Connection, exc, make_url, select, text
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
 
 from harness.servers import MariaDBServer
 from moorage import errors

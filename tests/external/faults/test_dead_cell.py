@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from building_client import SPEC, built
+from support.processes.building_client import SPEC, built
 
 from harness.processes import ProcessCloud
 from moorage import ids

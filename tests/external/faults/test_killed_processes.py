@@ -23,9 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import pytest
-from fault_scenes import SCENES, Scene, begin, end, play
-from fault_servers import check, claims
-from faulty_cloud import FaultyCloud, nursed, passed, places, relieved
+from support.processes.fault_scenes import SCENES, Scene, begin, end, play
+from support.processes.fault_servers import check, claims
+from support.processes.faulty_cloud import FaultyCloud, nursed, passed, places, relieved
 
 from harness.servers import MariaDBServer, RabbitMQServer
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from building_client import SPEC, built
 from msgspec import structs
+from support.processes.building_client import SPEC, built
 
 from conductor.schema import CONDUCTOR_METADATA
 from harness.audit import judge

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
-from placement_builders import Store
 from sqlalchemy import make_url, text
+from support.databases.commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 import webob
-from commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
 from sqlalchemy import make_url, select
+from support.databases.commit_wire import Wire, commit_wire  # noqa: F401 - a fixture
 
 from moorage import ids
 from moorage.config import options

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import paused_writer
 import psutil
 import pytest
-from paused_writer import COUNTERS
 from sqlalchemy import Connection, select
+from support.databases import paused_writer
+from support.databases.paused_writer import COUNTERS
 
 from harness.cloud import wait_until
 from moorage import errors

@@ -28,7 +28,9 @@ MEMORY = 200
 CHILD = """
 import gc, os, sys, threading, time
 sys.path[:0] = [{folder!r}]
-from moorage import bus, errors, options
+from moorage import errors
+from moorage.bus import bus
+from moorage.config import options
 from test_silent_broker import Hello, Porch
 
 made = bus.Bus(options.new({{"DEFAULT": {{"transport_url": {url!r}}}}}))

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from fault_servers import Server, check, delete
-from faulty_cloud import FaultyCloud
+from support.processes.fault_servers import Server, check, delete
+from support.processes.faulty_cloud import FaultyCloud
 
 from harness.servers import MariaDBServer, RabbitMQServer
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import kombu
 import pytest
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
 
 from moorage import errors
 from moorage.bus import bus
@@ -190,7 +190,8 @@ STOOD_STILL = """
 import sys
 sys.path[:0] = [{folder!r}]
 from pathlib import Path
-from moorage import bus, options
+from moorage.bus import bus
+from moorage.config import options
 from test_silent_broker import Hello
 
 class Writing:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Connection, make_url, text
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
 
 from moorage import errors
 from moorage.db.database import Database

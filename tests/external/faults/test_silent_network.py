@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import pytest
 import requests
-from building_client import SPEC, build
-from http_api import free_port
 from sqlalchemy import URL, make_url
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
+from support.http.api import free_port
+from support.processes.building_client import SPEC, build
 
 from harness.cloud import Settings, wait_until
 from harness.processes import ProcessCloud

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
 
 from harness.cloud import wait_until
 from harness.processes import ProcessCloud

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import pytest
-from group_builders import ONE, Groups
-from placement_builders import Store, at_once
 from sqlalchemy import Connection, text
+from support.placement_store.builders import Store, at_once
+from support.placement_store.group_builders import ONE, Groups
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
-from building_client import SPEC
 from msgspec import structs
 from sqlalchemy import func, select
+from support.processes.building_client import SPEC
 
 from harness.audit import judge
 from harness.cloud import wait_until

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_api import Api, served
-from scheduler_builders import select
-from scheduler_rig import Rig, node_uuid
+from support.http.api import Api, served
+from support.scheduler.builders import select
+from support.scheduler.rig import Rig, node_uuid
 
 from harness.processes import ProcessCloud
 from harness.servers import MariaDBServer

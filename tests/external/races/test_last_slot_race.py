@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from placement_builders import Store
 from sqlalchemy import create_engine, text
+from support.placement_store.builders import Store
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig
+from support.scheduler.builders import select
+from support.scheduler.rig import OneScheduler, Rig
 
 from harness.servers import MariaDBServer
 from moorage import errors

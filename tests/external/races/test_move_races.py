@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from move_builders import Moving
-from placement_builders import Store, at_once
+from support.placement_store.builders import Store, at_once
+from support.placement_store.move_builders import Moving
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from placement_builders import Store, assert_trees, at_once
 from sqlalchemy import Connection, text
+from support.placement_store.builders import Store, assert_trees, at_once
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 import pytest
-from placement_builders import Store
-from reshape_builders import Reshaping, child
+from support.placement_store.builders import Store
+from support.placement_store.reshape_builders import Reshaping, child
 
 from harness.servers import MariaDBServer
 from moorage import errors, ids

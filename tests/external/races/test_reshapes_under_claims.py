@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-import reshape_rig as rig
-from placement_builders import Store
+from support.placement_store.builders import Store
+from support.processes import reshape_rig as rig
 
 from moorage import errors, ids
 from moorage.db.database import Database

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from moving_builders import accept, group, instance_of, migration_of, move
-from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig
+from support.scheduler.builders import select
+from support.scheduler.moving_builders import accept, group, instance_of, migration_of, move
+from support.scheduler.rig import OneScheduler, Rig
 
 from moorage import errors
 from moorage.messages import SelectDestinations

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from placement_builders import Store
 from sqlalchemy import Connection, text
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database

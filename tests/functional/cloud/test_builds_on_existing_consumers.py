@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from move_stage import plan
 from msgspec import structs
-from operation_room import SPEC
+from support.operations.move_stage import plan
+from support.operations.room import SPEC
 
 from harness.cloud import Cloud, wait_until
 from moorage import ids

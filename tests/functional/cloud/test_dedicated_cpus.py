@@ -1,8 +1,8 @@
 """Servers whose flavors ask for CPUs of their own and for NUMA nodes, through their lives in a whole cloud."""
 
 import pytest
-from move_stage import SMALL, SPEC, Stage, plan
 from msgspec import structs
+from support.operations.move_stage import SMALL, SPEC, Stage, plan
 
 from harness.audit import judge
 from harness.cloud import Cloud

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from operation_cloud import TroublesomeCloud
+from support.operations.cloud import TroublesomeCloud
 
 from harness.cloud import Plan, wait_until
 from moorage import ids

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 from msgspec import structs
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import Room, rooms_of
-from order_table import give
+from support.conductor.order_table import give
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.room import Room, rooms_of
 
 from moorage import errors, ids
 from moorage.messages import BuildInstances, GetAllocations, ListMigrations, Ordered, ShowMigration

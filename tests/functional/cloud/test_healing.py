@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from healed_servers import LARGE, PLAN, Servers
-from operation_cloud import TroublesomeCloud
 from sqlalchemy import Connection, delete, select, update
-from store_copy import copied, put_back
+from support.databases.store_copy import copied, put_back
+from support.operations.cloud import TroublesomeCloud
+from support.operations.healed_servers import LARGE, PLAN, Servers
 
 from compute.service import ComputeService
 from conductor.schema import CELL, CONDUCTOR

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from healed_servers import GROUP, LARGE, PLAN, Servers
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from operation_cloud import TroublesomeCloud
 from sqlalchemy import Connection, delete, insert, select, update
+from support.operations.cloud import TroublesomeCloud
+from support.operations.healed_servers import GROUP, LARGE, PLAN, Servers
 
 from moorage import ids
 from moorage.messages import DeleteAllocations, ResizeInstance

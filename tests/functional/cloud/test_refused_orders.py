@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from database_dump import differences, dump
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import Room, rooms_of
-from order_table import FIRST, MOVES, ORDERS, REFUSED, give, refused, server_in
+from support.conductor.order_table import FIRST, MOVES, ORDERS, REFUSED, give, refused, server_in
+from support.databases.database_dump import differences, dump
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.room import Room, rooms_of
 
 from moorage import errors, ids
 from moorage.messages import BuildInstances, ListMigrations, ListOperations, SetHost

@@ -5,11 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import (
-    Begin,
-    FakeCell,
-    Stage,
-)
+from support.compute.builders import Begin, FakeCell, Stage
 
 
 @pytest.fixture

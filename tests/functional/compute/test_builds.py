@@ -5,17 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import (
-    AGENT,
-    CELL,
-    HOST,
-    Begin,
-    FakeCell,
-    SlowDriver,
-    build_on,
-    wait_until,
-)
 from msgspec import structs
+from support.compute.builders import AGENT, CELL, HOST, Begin, FakeCell, SlowDriver, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver

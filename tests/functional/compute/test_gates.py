@@ -2,14 +2,7 @@
 
 from typing import Any
 
-from compute_builders import (
-    HOST,
-    Begin,
-    FakeCell,
-    SlowDriver,
-    build_on,
-    wait_until,
-)
+from support.compute.builders import HOST, Begin, FakeCell, SlowDriver, build_on, wait_until
 
 from moorage import errors
 from moorage.messages import (

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from compute_builders import HOST, Begin, FakeCell, build_on, wait_until
+from support.compute.builders import HOST, Begin, FakeCell, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver

@@ -3,17 +3,7 @@
 from typing import get_args
 
 import pytest
-from compute_builders import (
-    HOST,
-    Begin,
-    Stage,
-    build_on,
-    move_to,
-    rebuild_of,
-    start_of,
-    stop_of,
-    wait_until,
-)
+from support.compute.builders import HOST, Begin, Stage, build_on, move_to, rebuild_of, start_of, stop_of, wait_until
 
 from moorage import errors
 from moorage.messages import (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from compute_builders import HOST, Begin, build_on, wait_until
+from support.compute.builders import HOST, Begin, build_on, wait_until
 
 from compute.driver import GuestSpec
 from compute.fake.driver import FakeDriver

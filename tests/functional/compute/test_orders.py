@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from compute_builders import (
+from support.compute.builders import (
     AGENT,
     CELL,
     HOST,

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from compute_builders import Begin, FakeCell, wait_until
-from tree_stage import DEVICES, logged, of_providers, restarted_with_more, until_alive
+from support.compute.builders import Begin, FakeCell, wait_until
+from support.conductor.tree_stage import DEVICES, logged, of_providers, restarted_with_more, until_alive
 
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree

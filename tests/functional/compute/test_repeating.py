@@ -5,14 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from compute_builders import (
-    HOST,
-    Begin,
-    FakeCell,
-    SlowDriver,
-    build_on,
-    wait_until,
-)
+from support.compute.builders import HOST, Begin, FakeCell, SlowDriver, build_on, wait_until
 
 from moorage import errors
 from moorage.messages import (

@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from compute_builders import (
-    AGENT,
-    CELL,
-    Begin,
-    FakeCell,
-    wait_until,
-)
+from support.compute.builders import AGENT, CELL, Begin, FakeCell, wait_until
 
 from compute.fake.driver import FakeDriver
 from moorage import errors, ids

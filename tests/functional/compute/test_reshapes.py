@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
-from compute_builders import AGENT, CELL, Begin, wait_until
-from tree_stage import DEVICES, logged, of_providers, until_alive
+from support.compute.builders import AGENT, CELL, Begin, wait_until
+from support.conductor.tree_stage import DEVICES, logged, of_providers, until_alive
 
 from compute.cell_client import CellClient
 from compute.driver import ReshapeNeeded

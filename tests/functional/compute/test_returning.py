@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from compute_builders import (
+from support.compute.builders import (
     AGENT,
     CELL,
     HOST,

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from scheduler_operator import Operator, operator_of_hosts
-from scheduler_rig import Rig
+from support.scheduler.operator import Operator, operator_of_hosts
+from support.scheduler.rig import Rig
 
 from moorage import errors, ids
 from moorage.config import options

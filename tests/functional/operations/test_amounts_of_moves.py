@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec import structs
-from operation_cloud import TroublesomeCloud, plan
-from operation_room import SMALL
-from order_table import give
-from pooled_room import PooledRoom
+from support.conductor.order_table import give
+from support.operations.cloud import TroublesomeCloud, plan
+from support.operations.pooled_room import PooledRoom
+from support.operations.room import SMALL
 
 from moorage import ids
 from moorage.messages import BuildInstances, MigrateInstance, Ordered, ResizeInstance, ShowMigration

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import Room, rooms_of
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.room import Room, rooms_of
 
 from moorage import errors, ids
 from moorage.messages import (

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from disordered_bus import Disorder
-from operation_cloud import TroublesomeCloud
-from random_aftermath import Aftermath, drifts
-from random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
+from support.bus.disordered_bus import Disorder
+from support.operations.cloud import TroublesomeCloud
+from support.operations.random_aftermath import Aftermath, drifts
+from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Troop
 
 from moorage.bus import inproc
 from moorage.messages.wire import Mutation

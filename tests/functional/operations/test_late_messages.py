@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle, taken_too_late
-from late_stories import Story
-from operation_cloud import Troubles, plan
-from operation_room import Room, rooms_of
-from port_room import NICS
-from random_aftermath import Aftermath
+from support.bus.late_messages import MESSAGES, PatientCloud, Recorder, Replays, once_each, settle, taken_too_late
+from support.bus.late_stories import Story
+from support.operations.cloud import Troubles, plan
+from support.operations.port_room import NICS
+from support.operations.random_aftermath import Aftermath
+from support.operations.room import Room, rooms_of
 
 from moorage.bus import inproc
 from moorage.messages import AuditStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from move_stage import HOSTS, LARGE, SMALL, Stage, plan
+from support.operations.move_stage import HOSTS, LARGE, SMALL, Stage, plan
 
 from conductor.service import CellConductor
 from harness.cloud import Cloud, wait_until

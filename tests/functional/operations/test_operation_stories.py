@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import LARGE, SMALL, Room, rooms_of
-from order_table import give
+from support.conductor.order_table import give
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.room import LARGE, SMALL, Room, rooms_of
 
 from moorage import errors, ids
 from moorage.messages import GetResourceProvider, MigrateInstance, Ordered, ShowMigration

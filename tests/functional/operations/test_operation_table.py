@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from operation_basis import KEEPING, WELL, Row
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_player import played
-from operation_room import Room, rooms_of
-from operation_table import rows
-from port_room import NICS
+from support.operations.basis import KEEPING, WELL, Row
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.player import played
+from support.operations.port_room import NICS
+from support.operations.room import Room, rooms_of
+from support.operations.table import rows
 
 from moorage import failpoints
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from late_messages import PatientCloud, Recorder, settle, snapshot
-from late_stories import Story
-from operation_cloud import Troubles, plan
-from operation_room import LARGE, Room, rooms_of
-from port_room import NICS, PORT, bandwidth
+from support.bus.late_messages import PatientCloud, Recorder, settle, snapshot
+from support.bus.late_stories import Story
+from support.operations.cloud import Troubles, plan
+from support.operations.port_room import NICS, PORT, bandwidth
+from support.operations.room import LARGE, Room, rooms_of
 
 from moorage import errors, ids
 from moorage.bus import inproc

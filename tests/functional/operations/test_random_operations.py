@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
-from operation_cloud import TroublesomeCloud
-from random_aftermath import Aftermath, drifts
-from random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Mishaps, Troop
+from support.operations.cloud import TroublesomeCloud
+from support.operations.random_aftermath import Aftermath, drifts
+from support.operations.random_operations import DEEDS, HOSTS, PLAN, SERVERS, Deed, Mishaps, Troop
 
 from moorage import failpoints
 

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec import structs
-from operator_builders import Operator, operator
+from support.cli.operator import Operator, operator
 
 from moorage import ids
 from moorage.config import options

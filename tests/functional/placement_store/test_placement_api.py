@@ -14,9 +14,9 @@ from typing import Any
 import falcon.testing
 import pytest
 import webob
-from fake_keystone import require_middleware
-from http_api import Api, served
 from oslo_context.context import get_current
+from support.http.api import Api, served
+from support.http.fake_keystone import require_middleware
 
 from harness.cloud import wait_until
 from moorage import ids

@@ -12,9 +12,9 @@ import falcon.testing
 import psutil
 import pytest
 import requests
-from http_api import Api, free_port, served
 from sqlalchemy import make_url
-from tcp_proxy import TcpProxy
+from support.databases.tcp_proxy import TcpProxy
+from support.http.api import Api, free_port, served
 
 from harness.cloud import wait_until
 from moorage.config import options

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from placement_builders import Store
-from scheduler_builders import CELLS
-from scheduler_rig import Rig, node_uuid
+from support.placement_store.builders import Store
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig, node_uuid
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from oslo_config import cfg
-from placement_builders import Store
+from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, Client

@@ -1,7 +1,7 @@
 """Resource providers and what they have, as an operator types it: over the bus and directly, with the same answers."""
 
 import pytest
-from operator_builders import Operator, operator
+from support.cli.operator import Operator, operator
 
 from moorage import errors, ids
 from moorage.messages.wire import Message, Mutation, R

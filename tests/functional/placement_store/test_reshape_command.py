@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_builders import Operator, operator
+from support.cli.operator import Operator, operator
 
 from moorage import failpoints, ids
 

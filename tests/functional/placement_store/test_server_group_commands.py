@@ -1,6 +1,6 @@
 """Server groups as an operator types them: over the bus and directly, with the same answers."""
 
-from operator_builders import Operator, operator
+from support.cli.operator import Operator, operator
 
 from moorage import ids
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import falcon.testing
 import pytest
-from http_api import NEWEST, Api, served
 from sqlalchemy import Connection
+from support.http.api import NEWEST, Api, served
 
 from moorage import context, ids
 from moorage.config import options

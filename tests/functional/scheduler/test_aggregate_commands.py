@@ -1,6 +1,6 @@
 """`moorage aggregate …`, against a scheduler on an in-process bus."""
 
-from scheduler_operator import Operator, operator_of_hosts
+from support.scheduler.operator import Operator, operator_of_hosts
 
 from placement_store.schema import provider_aggregates
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from installed_packages import Install
-from scheduler_builders import select
-from scheduler_rig import Rig
+from support.scheduler.builders import select
+from support.scheduler.installed_packages import Install
+from support.scheduler.rig import Rig
 
 from harness.cloud import wait_until
 from moorage import errors, ids

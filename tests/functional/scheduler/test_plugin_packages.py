@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RACKS = ROOT / "docs" / "examples" / "racks"
 PACKAGES = ROOT / "tests" / "plugin_packages"
 SECONDS = 240

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_builders import select, spec
-from scheduler_operator import Operator
-from scheduler_rig import Rig
+from support.scheduler.builders import select, spec
+from support.scheduler.operator import Operator
+from support.scheduler.rig import Rig
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from scheduler_builders import select
-from scheduler_operator import Operator, operator_of_hosts
+from support.scheduler.builders import select
+from support.scheduler.operator import Operator, operator_of_hosts
 
 from moorage.bus.bus import Bus
 from moorage.config import options

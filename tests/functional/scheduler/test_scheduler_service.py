@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_builders import CELLS, select
-from scheduler_rig import Rig, node_uuid
+from support.scheduler.builders import CELLS, select
+from support.scheduler.rig import Rig, node_uuid
 
 from harness.cloud import wait_until
 from moorage import errors, ids

@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from database_dump import Dump, dump
-from message_samples import every_message
-from operation_cloud import TroublesomeCloud
-from operation_room import until_answered
-
 from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage.bus import inproc
 from moorage.bus.bus import Client
 from moorage.messages import REPORTS_TOPIC, AuditStore, ListOperations
 from moorage.messages.wire import Message, Mutation, R
+from support.bus.message_samples import every_message
+from support.databases.database_dump import Dump, dump
+from support.operations.cloud import TroublesomeCloud
+from support.operations.room import until_answered
 
 MESSAGES = {(kind.topic, kind.method): kind for kind in every_message()}
 #: Sent again and again with other content: of each step, so many are kept; and one of each read.

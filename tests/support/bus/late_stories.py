@@ -3,10 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import operators_work
-from operation_cloud import TroublesomeCloud
-from operation_room import LARGE, Room
-from port_room import PORT, bandwidth
 from sqlalchemy import select
 
 from conductor.schema import cell_hosts
@@ -35,6 +31,10 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Mutation
 from moorage.model import Image, SeenConsumer
+from support.operations import operators_work
+from support.operations.cloud import TroublesomeCloud
+from support.operations.port_room import PORT, bandwidth
+from support.operations.room import LARGE, Room
 
 Order = Callable[[str, str | None], Mutation[object]]
 

@@ -1,6 +1,6 @@
 """Samples of every message, made from its type; and the recorded ones of released versions.
 
-Run as a script it records those of one version that are not on record yet: `python tests/message_samples.py 1.6`.
+Run as a script it records those of one version that are not on record yet: `python …/message_samples.py 1.6`.
 """
 
 import json

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import migrated
 import pytest
 
 from moorage import ids
@@ -13,6 +12,7 @@ from moorage.cli.shell import main
 from moorage.config import options
 from placement_store.schema import MAIN
 from placement_store.service import PlacementService
+from support.databases import migrated
 
 
 class Operator:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from fake_providers import FakeProviders
 from oslo_config import cfg
 
 from compute.driver import Driver, GuestSpec
@@ -54,6 +53,7 @@ from moorage.model import (
     ReshapePlan,
     ResourceProvider,
 )
+from support.conductor.fake_providers import FakeProviders
 
 CELL = Cell(uuid=ids.derived("tests", "cell"), name="cell1")
 AGENT = "agent1"

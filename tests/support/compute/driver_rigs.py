@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compute_builders import settings
-
 from compute.driver import Driver, GuestOrder, GuestSpec
 from compute.fake.driver import FakeDriver
 from moorage import ids
+from support.compute.builders import settings
 
 Make = Callable[[], Driver]
 

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from fake_agent import FakeAgent as FakeAgent
-from fake_placement import CELL_1 as CELL_1
-from fake_placement import FakePlacement as FakePlacement
 from oslo_config import cfg
 
 from conductor.engine.revoked_claims import DisownedClaims
@@ -39,6 +36,9 @@ from moorage.model import (
     RequestSpec,
     Selection,
 )
+from support.conductor.fake_agent import FakeAgent as FakeAgent
+from support.conductor.fake_placement import CELL_1 as CELL_1
+from support.conductor.fake_placement import FakePlacement as FakePlacement
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 QUICK = Backoff(first=0.01, longest=0.05)

@@ -3,8 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from fake_placement import CELL_1
-
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
 from moorage.messages import (
@@ -18,6 +16,7 @@ from moorage.messages import (
     StartOnHost,
     StopOnHost,
 )
+from support.conductor.fake_placement import CELL_1
 
 
 class FakeAgent:

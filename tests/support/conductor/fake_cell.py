@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from fake_placement import CELL_1, FakePlacement
 
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -35,6 +34,7 @@ from moorage.messages import (
 from moorage.messages.wire import Mutation
 from moorage.model import AttachedResource, Attempt, Instance, Migration, Placement, RequestSpec, Selection
 from moorage.model.inspection import OperationState
+from support.conductor.fake_placement import CELL_1, FakePlacement
 
 
 @dataclass

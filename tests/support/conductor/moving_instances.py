@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from conductor_builders import SPEC, World, node, selection, wait_until
 from msgspec import structs
 
 from moorage import ids
@@ -21,6 +20,7 @@ from moorage.messages import (
     UnshelveInCell,
 )
 from moorage.model import Flavor, Image, Instance, Migration, Move, MoveKind, Placement, RequestSpec
+from support.conductor.builders import SPEC, World, node, selection, wait_until
 
 BIGGER = structs.replace(SPEC, flavor=Flavor(vcpus=2, memory_mb=2048))
 

@@ -2,10 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from conductor_builders import World, wait_until
-from fake_cell import FakeCell
-from fake_placement import FakePlacement
-
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -25,6 +21,9 @@ from moorage.messages import (
 from moorage.messages.wire import Message, R
 from moorage.model import Consumer, Flavor, Migration, ProviderAmounts, ResourceProvider
 from moorage.model.inspection import ClaimState
+from support.conductor.builders import World, wait_until
+from support.conductor.fake_cell import FakeCell
+from support.conductor.fake_placement import FakePlacement
 
 LARGE = Flavor(vcpus=4, memory_mb=4096)
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from operation_room import LARGE, Room
-
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -23,6 +21,7 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.model import Image, ResourceGroup
+from support.operations.room import LARGE, Room
 
 PORT = "_port"
 RESOURCES = ("attach", "detach")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import migrated
 import pytest
 
 from conductor.cell.records.instances import CellRecords, NewInstance
@@ -14,6 +13,7 @@ from moorage import ids
 from moorage.db.database import Database
 from moorage.messages import InstanceBuild
 from moorage.model import AllocationRequest, Flavor, ProviderAmounts, RequestSpec, Selection
+from support.databases import migrated
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=1, memory_mb=1024))
 NODE = ids.derived("node", "a")

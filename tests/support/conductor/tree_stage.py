@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from compute_builders import Stage, wait_until
 
 from compute import tracker
 from moorage.messages import ListProviderTreesInCell, ReportHostsInCell, ReportProviderTree, ReshapeProviderTree
+from support.compute.builders import Stage, wait_until
 
 DEVICES = {"hosts": 2, "numa_nodes": 2, "gpus": 2, "nics": 1}
 PROVIDER_MESSAGES = (ListProviderTreesInCell, ReportProviderTree, ReshapeProviderTree)

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from placement_builders import Store
 
 from moorage import ids
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.versions import MAX
 from placement_store.schema import MAIN, METADATA, resource_classes, resource_providers, traits
+from support.placement_store.builders import Store
 
 NEWEST = str(MAX)
 

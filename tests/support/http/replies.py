@@ -3,9 +3,9 @@
 from typing import Any
 
 import requests
-from http_api import NEWEST
 
 from moorage import ids
+from support.http.api import NEWEST
 
 
 class Reply:

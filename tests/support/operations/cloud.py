@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from operation_basis import KEEPING
 from oslo_config import cfg
 
 from compute.driver import GuestOrder, GuestSpec
@@ -22,6 +21,7 @@ from conductor.service import CellConductor, SuperConductor
 from harness.cloud import Cloud, Plan
 from moorage import context, errors, failpoints
 from moorage.service.process import Service
+from support.operations.basis import KEEPING
 
 NEVER = 3600.0
 

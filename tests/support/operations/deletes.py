@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from operation_basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
+from support.operations.basis import ANSWERS, ANY, KEEPING, Row, Stand, ends_well
 
 #: Troubles that have names of their own, for whoever plays them.
 ON_IT = "others have put something on it"

@@ -5,8 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from operation_cloud import TroublesomeCloud
-from port_room import NICS, PORT, WIDTH, bandwidth
 from sqlalchemy import Connection, select
 
 from harness import demo
@@ -37,6 +35,8 @@ from moorage.messages import (
 from moorage.messages.wire import Message, R
 from moorage.model import ConsumerAllocations, Flavor, Instance, ProviderAmounts, RequestSpec, ServerGroup
 from placement_store.schema import allocations, consumers
+from support.operations.cloud import TroublesomeCloud
+from support.operations.port_room import NICS, PORT, WIDTH, bandwidth
 
 PLAN = Plan(
     hosts=6,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from operation_basis import (
+from support.operations.basis import (
     AGAIN,
     ALL,
     ANSWERS,

@@ -3,9 +3,6 @@
 from contextlib import suppress
 from typing import Any
 
-from operation_cloud import TroublesomeCloud
-from operation_room import Room
-
 from moorage import errors, ids
 from moorage.messages import (
     AcknowledgeRequests,
@@ -69,6 +66,8 @@ from moorage.model import (
     ReshapedInventories,
     ServerGroup,
 )
+from support.operations.cloud import TroublesomeCloud
+from support.operations.room import Room
 
 #: What operators ask for without naming anything.
 READS: tuple[Message[Any], ...] = (

@@ -5,30 +5,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from operation_basis import (
-    AGAIN,
-    ANOTHER,
-    ANSWERS,
-    AS_ORDERED,
-    CONFIRM,
-    DELETE,
-    DROPPING,
-    ELSEWHERE,
-    FORCED_DOWN,
-    KEEPING,
-    REBUILD,
-    ROOM,
-    TAKEN_AWAY,
-    Row,
-    Stand,
-)
-from operation_cloud import CrashPoint, Troubles, lose
-from operation_deletes import ON_BOTH_SIDES, ON_IT, SILENT, TAKE_AWAY
-from operation_resources import ALL_FULL, DELETED, FENCED, NO_ROOM, ONE_FULL, TAKEN
-from operation_room import LARGE, Room, Seen
-from operation_timeouts import ALL_GIVEN_UP, ONE_GIVEN_UP
-from port_room import PORT, WIDTH, Ports, bandwidth
-
 from moorage import context, errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -48,6 +24,29 @@ from moorage.messages import (
     UnshelveInstance,
 )
 from moorage.model import Image
+from support.operations.basis import (
+    AGAIN,
+    ANOTHER,
+    ANSWERS,
+    AS_ORDERED,
+    CONFIRM,
+    DELETE,
+    DROPPING,
+    ELSEWHERE,
+    FORCED_DOWN,
+    KEEPING,
+    REBUILD,
+    ROOM,
+    TAKEN_AWAY,
+    Row,
+    Stand,
+)
+from support.operations.cloud import CrashPoint, Troubles, lose
+from support.operations.deletes import ON_BOTH_SIDES, ON_IT, SILENT, TAKE_AWAY
+from support.operations.port_room import PORT, WIDTH, Ports, bandwidth
+from support.operations.resources import ALL_FULL, DELETED, FENCED, NO_ROOM, ONE_FULL, TAKEN
+from support.operations.room import LARGE, Room, Seen
+from support.operations.timeouts import ALL_GIVEN_UP, ONE_GIVEN_UP
 
 OTHERS = ("destination", "alternate")
 

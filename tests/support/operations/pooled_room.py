@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from operation_cloud import Troubles, TroublesomeCloud
-from operation_room import Room, rooms_of
 from os_traits import MISC_SHARES_VIA_AGGREGATE
 
 from moorage import errors, ids
@@ -18,6 +16,8 @@ from moorage.messages import (
     SetTraits,
 )
 from moorage.model import Inventory, Resources
+from support.operations.cloud import Troubles, TroublesomeCloud
+from support.operations.room import Room, rooms_of
 
 #: By who holds it and where: ``instance``, ``migration`` or ``residue``; the role of a host, ``pool`` or ``licences``.
 Held = dict[str, dict[str, Resources]]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from operation_room import Room
 
 from moorage import context, errors, ids
 from moorage.messages import (
@@ -19,6 +18,7 @@ from moorage.messages import (
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
 from moorage.model.inspection import OperationState
+from support.operations.room import Room
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
 #: Of the fake driver: each NIC has room for one port, and for a small one beside it.

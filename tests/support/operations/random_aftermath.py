@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from operation_cloud import TroublesomeCloud
-from operation_room import until_answered
-
 from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import errors, ids
@@ -26,6 +23,8 @@ from moorage.messages import (
     SetHost,
 )
 from moorage.model import Flavor, HostState, Instance, Resources
+from support.operations.cloud import TroublesomeCloud
+from support.operations.room import until_answered
 
 _SECONDS = 240.0
 

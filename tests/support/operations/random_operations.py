@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from operation_cloud import Crash, TroublesomeCloud
-from operation_room import LARGE, LICENCE, SMALL, until_answered
-from port_room import NICS, bandwidth
-
 from harness.cloud import Plan, wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
@@ -44,6 +40,9 @@ from moorage.model import (
     ProviderAmounts,
     RequestSpec,
 )
+from support.operations.cloud import Crash, TroublesomeCloud
+from support.operations.port_room import NICS, bandwidth
+from support.operations.room import LARGE, LICENCE, SMALL, until_answered
 
 SERVERS, HOSTS = 10, 6
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=SMALL)

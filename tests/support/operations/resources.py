@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from operation_basis import (
-    AGAIN,
-    ALL,
-    ANY,
-    ROOM,
-    WELL,
-    Row,
-    Stand,
-    ends_well,
-    with_licence,
-)
+from support.operations.basis import AGAIN, ALL, ANY, ROOM, WELL, Row, Stand, ends_well, with_licence
 
 #: Troubles that have names of their own, for whoever plays them.
 ONE_FULL = "the NIC that was chosen fills up before the write"

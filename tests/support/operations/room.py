@@ -4,9 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lost_patience import run_out
 from msgspec import structs
-from operation_cloud import Troubles, TroublesomeCloud, roles
 from sqlalchemy import or_, select
 
 from harness.cloud import wait_until
@@ -41,6 +39,8 @@ from moorage.model import (
     ResourceGroup,
 )
 from placement_store.schema import allocations, consumers, resource_classes, resource_providers
+from support.operations.cloud import Troubles, TroublesomeCloud, roles
+from support.operations.lost_patience import run_out
 
 SMALL = Flavor(name="small", vcpus=2, memory_mb=4096, root_gb=20)
 LARGE = Flavor(name="large", vcpus=4, memory_mb=8192, root_gb=20)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import operation_deletes
-import operation_migration_writes
-import operation_resources
-import operation_timeouts
-from operation_basis import (
+from support.operations import deletes as operation_deletes
+from support.operations import migration_writes as operation_migration_writes
+from support.operations import resources as operation_resources
+from support.operations import timeouts as operation_timeouts
+from support.operations.basis import (
     AGAIN,
     ALL,
     ANOTHER,
@@ -38,7 +38,7 @@ from operation_basis import (
     with_licence,
 )
 
-GUIDE = Path(__file__).parents[1] / "docs" / "operations.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "operations.md"
 
 #: What a move or an unshelving does that goes straight: the half of the conductor, the kind of operation, the step.
 _ASKING = ("prepare", "read", "select", "hand_over")
@@ -238,11 +238,10 @@ def _interrupted_placing(operation: str, fruitless: Stand, following: str) -> It
 
 _HEAD = """# What becomes of a server when trouble strikes an operation
 
-Written by `python tests/operation_table.py`; `tests/functional/test_operation_table.py` plays every row on a whole
-cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the *alternate*.
-*Licence* is something on no host that others have written to the server's consumer. A *port* is bandwidth of one of its
-host's two NICs. A *residue* holds what a host may
-still have a guest on, until that host has answered; one that *is given up* has begun, and not reported within
+Written by `python tests/support/operations/table.py`. `tests/functional/operations/test_operation_table.py` plays
+every row on a whole cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the
+*alternate*. *Licence* is something on no host that others have written to the server's consumer. A *port* is bandwidth
+of one of its host's two NICs. A *residue* holds what a host may still have a guest on, until that host has answered; one that *is given up* has begun, and not reported within
 `[conductor] build_timeout`. *Policy* is `[conductor] consumer_conflict_policy`, where it matters, or another option.
 After every row the server was deleted, and nobody held anything for it.
 """

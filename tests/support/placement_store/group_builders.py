@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placement_builders import Store, request
-
 from moorage import ids
 from moorage.db.columns import now
 from moorage.messages import EndMove, GetServerGroup, MoveEnded, ServerGroupState
@@ -17,6 +15,7 @@ from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import hosts
 from placement_store.server_groups import rows as groups
 from placement_store.server_groups.rows import Occupancy
+from support.placement_store.builders import Store, request
 
 ONE = {"VCPU": 1}
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from store_model import Claim, Model, described
-
 from moorage import ids
 from moorage.messages import (
     AcceptClaim,
@@ -46,6 +44,7 @@ from moorage.model import (
     ReshapedInventories,
 )
 from placement_store.claims.claim import NewClaim
+from support.placement_store.model import Claim, Model, described
 
 # Few of each, so that messages meet.
 PROVIDERS = [ids.derived("provider", number) for number in range(6)]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from placement_builders import Amounts, Store, request
 from sqlalchemy import select
 
 from moorage import errors, ids
@@ -12,6 +11,7 @@ from moorage.model import Move
 from placement_store.claims import begin_move
 from placement_store.claims.claim import NewClaim
 from placement_store.schema import consumers
+from support.placement_store.builders import Amounts, Store, request
 
 #: What instances hold of their hosts, and what is shown of a host that nobody holds anything of.
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}

@@ -6,14 +6,14 @@ from typing import Any
 
 import os_resource_classes
 from hypothesis import strategies as st
-from move_builders import Moving
-from placement_builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import ListResourceProviders
 from moorage.model import Allocations
 from placement_store.schema import MAIN, allocations, changes, consumers, inventories, requests, tombstones
+from support.placement_store.builders import Store
+from support.placement_store.move_builders import Moving
 
 #: Who takes whatever is free.
 FILLER = ids.derived("consumer", "filler")

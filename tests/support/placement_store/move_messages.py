@@ -1,13 +1,10 @@
-"""Random messages about moves and server groups, beside those of :mod:`store_messages`."""
+"""Random messages about moves and server groups, beside those of :mod:`support.placement_store.messages`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
-from store_messages import KINDS, Writes
-from store_model import GROUPS, BeginMove, Claim, described
-from store_model.basis import Holder
 
 from moorage import ids
 from moorage.messages import (
@@ -21,6 +18,9 @@ from moorage.messages import (
 )
 from moorage.model import AllocationRequest, Move
 from placement_store.claims.claim import NewClaim
+from support.placement_store.messages import KINDS, Writes
+from support.placement_store.model import GROUPS, BeginMove, Claim, described
+from support.placement_store.model.basis import Holder
 
 #: Who moves: nobody else claims for them, and they are seldom deleted.
 MOVERS = [ids.derived("mover", number) for number in range(4)]

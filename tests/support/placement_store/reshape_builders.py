@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from placement_builders import Store
 from sqlalchemy import select
 
 from moorage import ids
@@ -20,6 +19,7 @@ from moorage.model import (
 )
 from placement_store.endpoints.reshapes import ReshapeEndpoint
 from placement_store.schema import METADATA, changes, requests
+from support.placement_store.builders import Store
 
 #: From where, how much, to where.
 Move = tuple[str, Mapping[str, int], str]

@@ -7,9 +7,6 @@ more, and must then end as asked. What cannot be done by any means must leave th
 from collections.abc import Callable
 from typing import Any
 
-from fault_servers import Server, check, flavor
-from faulty_cloud import HANGING, LEAVING, WORKING, Guest
-
 from harness.cloud import wait_until
 from moorage import errors
 from moorage.messages import (
@@ -30,6 +27,8 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Mutation
 from moorage.model import Image, Instance, Migration
+from support.processes.fault_servers import Server, check, flavor
+from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, Guest
 
 Deed = Callable[[Server], None]
 #: A kind of message that orders a move.

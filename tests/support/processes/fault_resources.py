@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from fault_servers import Server, check
-
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.messages import (
@@ -21,6 +19,7 @@ from moorage.messages import (
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
 from moorage.model.inspection import OperationState
+from support.processes.fault_servers import Server, check
 
 PORT, VCPUS = "_port", 1
 #: How often a deed is tried: a process is killed once, so it cannot be the reason why the second try fails.

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import fault_deeds as deeds
-import fault_resources as resources
-from fault_deeds import Deed
-from fault_servers import PATIENCE, Server, check, delete
-from faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
+from support.processes import fault_deeds as deeds
+from support.processes import fault_resources as resources
+from support.processes.fault_deeds import Deed
+from support.processes.fault_servers import PATIENCE, Server, check, delete
+from support.processes.faulty_cloud import HANGING, LEAVING, WORKING, FaultyCloud
 
 
 @dataclass(frozen=True)

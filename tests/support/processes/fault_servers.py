@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import os_resource_classes
-from faulty_cloud import FaultyCloud, Guest
 from sqlalchemy import Connection, select
 
 from harness.audit import judge
@@ -23,6 +22,7 @@ from moorage.messages import (
 from moorage.messages.wire import Mutation, R
 from moorage.model import Flavor, Instance, Migration, RequestSpec
 from placement_store.schema import allocations, consumers, resource_providers
+from support.processes.faulty_cloud import FaultyCloud, Guest
 
 #: Seconds that an order may take which meets a process that is away.
 PATIENCE = 60.0

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import psutil
-from forked_process import ForkedProcess
 
 from conductor.schema import CELL, CONDUCTOR
 from harness.cloud import wait_until
@@ -25,6 +24,7 @@ from moorage.db.database import Database
 from moorage.messages.wire import Message
 from placement_store import cells
 from placement_store.schema import MAIN
+from support.processes.forked_process import ForkedProcess
 
 R = TypeVar("R")
 

@@ -10,12 +10,12 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any
 
-from placement_builders import Store
 from sqlalchemy import Connection, Row, create_engine, select
 
 from moorage import errors, ids
 from moorage.db.database import Database
 from placement_store.schema import allocations, consumers, inventories
+from support.placement_store.builders import Store
 
 #: What each process holds at most: the oldest goes when a new one comes.
 HELD = 2
@@ -146,7 +146,7 @@ def _stands(guest: Guest, host: Host, held: "list[Row[Any]] | Any") -> bool:
 @contextmanager
 def at_work(host: Host, resting: list[Guest], claimers: int) -> Iterator[Counters]:
     """Have so many processes claim, and one look, until the block ends; their results are in the queue then."""
-    _CONTEXT.set_forkserver_preload(["placement_builders"])
+    _CONTEXT.set_forkserver_preload(["support.placement_store.builders"])
     counters = Counters()
     processes = [_CONTEXT.Process(target=claim_and_release, args=(host, counters, n)) for n in range(claimers)]
     processes.append(_CONTEXT.Process(target=look, args=(host, resting, counters)))

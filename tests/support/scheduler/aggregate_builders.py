@@ -3,8 +3,6 @@
 from collections.abc import Collection
 from typing import Any
 
-from scheduler_builders import CELLS
-from scheduler_rig import Rig, node_uuid
 from sqlalchemy import select
 
 from moorage.messages import (
@@ -26,6 +24,8 @@ from placement_store.schema import requests
 from scheduler.registry import hosts
 from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 from scheduler.registry.hosts import HostRow
+from support.scheduler.builders import CELLS
+from support.scheduler.rig import Rig, node_uuid
 
 #: What some plug-in reads as a number.
 NUMERIC = frozenset({"max_io_ops_per_host", "ram_weight_multiplier"})

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from scheduler_builders import select
-from scheduler_rig import OneScheduler, Rig
-
 from moorage.ids import derived
 from moorage.messages import AcceptClaim, EndMove, GetAllocations, SelectDestinations
 from moorage.model import Consumer, Move, MoveKind, Selection, ServerGroup
+from support.scheduler.builders import select
+from support.scheduler.rig import OneScheduler, Rig
 
 
 def group(policy: Any, most: int = 1, number: int = 1) -> ServerGroup:

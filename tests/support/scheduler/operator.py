@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_rig import Rig
 
 from moorage import ids
 from moorage.cli.shell import main
 from moorage.config import options
 from scheduler.service import SchedulerService
+from support.scheduler.rig import Rig
 
 
 class Operator:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scheduler_builders import host_row, picture, spec
 
 from moorage import errors
 from moorage.config import options
@@ -13,6 +12,7 @@ from moorage.model import Flavor, Image, RequestSpec
 from moorage.plugin import Filter, Weigher
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.view.snapshot import Snapshot
+from support.scheduler.builders import host_row, picture, spec
 
 
 def hosts(*described: Mapping[str, Any]) -> Snapshot:

@@ -12,14 +12,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 from oslo_config import cfg
-from scheduler_builders import CELLS, host_row, picture, spec
-from scheduler_trees import providers_of_hosts
 
 from moorage.config import options
 from moorage.ids import derived
 from moorage.model import Destination, Flavor, Image, ServerGroup
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.view.snapshot import Snapshot
+from support.scheduler.builders import CELLS, host_row, picture, spec
+from support.scheduler.trees import providers_of_hosts
 
 GROUP = derived("tests", "group", 1)
 INSTANCES = [derived("tests", "instance", number) for number in range(3)]

@@ -5,11 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import migrated
 import pytest
-from placement_builders import Endpoint
-from scheduler_builders import CELLS, funnel
-from worded_requests import loaded
 
 from moorage.db.database import Database
 from moorage.ids import derived
@@ -38,6 +34,10 @@ from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import Picture
+from support.databases import migrated
+from support.placement_store.builders import Endpoint
+from support.scheduler.builders import CELLS, funnel
+from support.scheduler.worded_requests import loaded
 
 
 def node_uuid(number: int) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from scheduler_builders import host_row, inventory, picture, spec
 
 from moorage import errors
 from moorage.ids import derived
@@ -16,6 +15,7 @@ from moorage.plugin import HostInventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
 from scheduler.view.host_cache import Picture, Provider
+from support.scheduler.builders import host_row, inventory, picture, spec
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
 AGGREGATES = [derived("tests", "aggregate", number) for number in range(3)]

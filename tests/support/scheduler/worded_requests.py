@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from scheduler_builders import spec
-
 from moorage.config import options
 from moorage.ids import derived
 from moorage.model import Flavor, Image, RequestSpec, ResourceGroup
 from moorage.plugin import Aggregate, Cloud, RequestFilter
 from scheduler.plugins.loading import Named, load_request_filters
+from support.scheduler.builders import spec
 
 AGGREGATES = [derived("tests", "host-aggregate", number) for number in range(3)]
 

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import settings
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compute.builders import settings
 
 from compute.fake.attributes import FakeAttributes
 from compute.fake.driver import FakeDriver

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings, tree_of, wait_until
-from driver_rigs import order
 from hypothesis import given
 from hypothesis import strategies as st
+from support.compute.builders import guest_spec, settings, tree_of, wait_until
+from support.compute.driver_rigs import order
 
 from compute.driver import GuestSpec
 from compute.fake.behaviour import Behaviour, chance

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings, tree_of
+from support.compute.builders import guest_spec, settings, tree_of
 
 from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compute_builders import guest_spec, settings
-from driver_rigs import destroy, order
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from support.compute.builders import guest_spec, settings
+from support.compute.driver_rigs import destroy, order
 
 from compute.driver import GuestOrder, GuestSpec
 from compute.fake.behaviour import Behaviour

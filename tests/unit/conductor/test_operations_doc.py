@@ -1,11 +1,11 @@
 """The guide shows the table that is played on a whole cloud."""
 
-from operation_basis import WELL
-from operation_table import GUIDE, guide, rows
+from support.operations.basis import WELL
+from support.operations.table import GUIDE, guide, rows
 
 
 def test_the_guide_has_the_table_as_it_is_played() -> None:
-    assert GUIDE.read_text() == guide(), "run tests/operation_table.py"
+    assert GUIDE.read_text() == guide(), "run tests/support/operations/table.py"
 
 
 def test_no_trouble_of_an_operation_stands_in_the_table_twice_under_one_policy() -> None:

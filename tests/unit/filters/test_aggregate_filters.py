@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plugin_cases import a_filter, aggregates, flavored, hosts, imaged, passing, refusal
-from scheduler_builders import spec
+from support.scheduler.builders import spec
+from support.scheduler.plugin_cases import a_filter, aggregates, flavored, hosts, imaged, passing, refusal
 
 from filters.aggregate_extra_specs import AggregateExtraSpecsFilter
 from filters.aggregate_flavor_affinity import AggregateFlavorAffinityFilter

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from plugin_cases import attributes, flavored, passing, refusal
+from support.scheduler.plugin_cases import attributes, flavored, passing, refusal
 
 from filters.capabilities import CapabilitiesFilter
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin_cases import a_filter, attributes, hosts, imaged, passing
-from scheduler_builders import spec
+from support.scheduler.builders import spec
+from support.scheduler.plugin_cases import a_filter, attributes, hosts, imaged, passing
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The filters that go by the hints of a request."""
 
 import pytest
-from plugin_cases import attributes, hinted, hosts, passing, refusal
-from scheduler_builders import host_row
+from support.scheduler.builders import host_row
+from support.scheduler.plugin_cases import attributes, hinted, hosts, passing, refusal
 
 from filters.cidr_affinity import CidrAffinityFilter
 from filters.different_host import DifferentHostFilter

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plugin_cases import a_filter, attributes, imaged, passing, refusal
+from support.scheduler.plugin_cases import a_filter, attributes, imaged, passing, refusal
 
 from filters.image_properties import ImagePropertiesFilter
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plugin_cases import attributes, hinted, passing, refusal
-from scheduler_builders import host_row, inventory, picture, provider
+from support.scheduler.builders import host_row, inventory, picture, provider
+from support.scheduler.plugin_cases import attributes, hinted, passing, refusal
 
 from filters.json_query import JsonQueryFilter
 from moorage import errors

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import host_row, inventory, picture, provider, spec
+from support.scheduler.builders import host_row, inventory, picture, provider, spec
 
 from harness.bench import packing
 from harness.bench.packing_workload import MIXES, stream

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from message_samples import RECORDS, VERSIONS, every_message, samples, versions_of
+from support.bus.message_samples import RECORDS, VERSIONS, every_message, samples, versions_of
 
 from moorage.messages.wire import Message, decode, decode_strictly, encode
 

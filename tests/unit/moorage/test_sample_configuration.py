@@ -12,7 +12,7 @@ from moorage.config import options
 from placement_store.http import application
 from scheduler.plugins import loading
 
-SAMPLE = Path(__file__).parents[2] / "etc/moorage/moorage.conf.sample"
+SAMPLE = Path(__file__).parents[3] / "etc/moorage/moorage.conf.sample"
 #: Of these the sample shows a placeholder: they depend on the machine.
 OF_THE_MACHINE = {"[compute] agent", "[oslo_messaging_rabbit] hostname", "[oslo_messaging_rabbit] processname"}
 

@@ -4,9 +4,9 @@ import json
 from typing import Any, ClassVar, get_args
 
 import pytest
-from message_samples import RECORDS, every_message, nested_values
 from msgspec import field
-from scheduler_builders import CELLS, select
+from support.bus.message_samples import RECORDS, every_message, nested_values
+from support.scheduler.builders import CELLS, select
 
 from moorage import errors, messages
 from moorage.bus import broker

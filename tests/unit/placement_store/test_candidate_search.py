@@ -4,11 +4,11 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from candidate_enumeration import Amounts, amounts_of, every_candidate, every_serving
-from candidate_strategies import host_trees, is_valid, requests, row, tight_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.placement_store.candidate_enumeration import Amounts, amounts_of, every_candidate, every_serving
+from support.placement_store.candidate_strategies import host_trees, is_valid, requests, row, tight_cases
 
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup, ResourceRequest

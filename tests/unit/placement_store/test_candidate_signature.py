@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from typing import Any
 
-from candidate_strategies import row
+from support.placement_store.candidate_strategies import row
 
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import HostTree, Provider

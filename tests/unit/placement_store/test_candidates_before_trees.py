@@ -1,7 +1,7 @@
 """Candidates that take one provider of each tree: what is left of all of them."""
 
-from candidate_strategies import host_trees, is_valid, requests
 from hypothesis import given, settings
+from support.placement_store.candidate_strategies import host_trees, is_valid, requests
 
 from moorage.model import AllocationRequest, ResourceRequest
 from placement_store.candidates import HostTree, search

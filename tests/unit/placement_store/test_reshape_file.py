@@ -9,7 +9,7 @@ from moorage.model import ChildProvider, Dealt, InventoryFields, MoveInstruction
 from placement_store.commands import reshape_file
 from placement_store.commands.reshape_file import MalformedFile
 
-SAMPLE = Path(__file__).parents[2] / "etc" / "moorage" / "reshape.yaml.sample"
+SAMPLE = Path(__file__).parents[3] / "etc" / "moorage" / "reshape.yaml.sample"
 CONSUMER = "9f1f2f0e-6ad8-4f4b-9d1c-2f1f7a4f6e01"
 
 

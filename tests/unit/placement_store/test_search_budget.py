@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 
-import hard_searches
 import pytest
-from scheduler_builders import spec
-from scheduler_trees import child, groups, node, picture_of
+from support.placement_store import hard_searches
+from support.scheduler.builders import spec
+from support.scheduler.trees import child, groups, node, picture_of
 
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest

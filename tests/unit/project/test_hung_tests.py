@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hung_tests import Sample, hangs
+from support.pytest_plugins.hung_tests import Sample, hangs
 
 pytest_plugins = ["pytester"]
 
@@ -55,13 +55,13 @@ def test_a_test_that_begins_and_ends_processes_does_not_hang() -> None:
 
 
 def test_a_test_that_hangs_is_ended_with_the_stacks_of_all_threads(pytester: pytest.Pytester) -> None:
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     pytester.makeconftest(
         f"""
         import sys
         sys.path.insert(0, {str(tests)!r})
-        import hung_tests
-        from hung_tests import pytest_runtest_protocol
+        from support.pytest_plugins import hung_tests
+        from support.pytest_plugins.hung_tests import pytest_runtest_protocol
 
         hung_tests.IDLE_SECONDS, hung_tests._SAMPLE_SECONDS = 1.0, 0.2
         hung_tests.WATCH.start()

@@ -12,9 +12,9 @@ def checked(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         f"""
         import sys
-        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-        import left_threads
-        from left_threads import no_thread_is_left
+        sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+        from support.pytest_plugins import left_threads
+        from support.pytest_plugins.left_threads import no_thread_is_left
 
         left_threads.GRACE_SECONDS = 0.3
         """

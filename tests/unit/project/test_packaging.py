@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = {"moorage", "filters", "weighers", "placement_store", "scheduler", "conductor", "compute", "harness"}
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from worded_requests import AGGREGATES, aggregates, asked, group, narrowed
+from support.scheduler.worded_requests import AGGREGATES, aggregates, asked, group, narrowed
 
 from moorage.plugin import RequestRefused
 

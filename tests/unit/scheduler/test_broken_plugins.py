@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from scheduler_builders import host_row, picture, select
+from support.scheduler.builders import host_row, picture, select
 
 from moorage import errors
 from moorage.model import RequestSpec

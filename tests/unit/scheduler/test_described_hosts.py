@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import host_row, picture
+from support.scheduler.builders import host_row, picture
 
 from moorage.plugin import BadValue, measured
 from scheduler.registry.hosts import HostRow

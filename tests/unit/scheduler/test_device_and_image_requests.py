@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from worded_requests import StillCloud, asked, group, loaded, narrowed
+from support.scheduler.worded_requests import StillCloud, asked, group, loaded, narrowed
 
 from moorage import errors
 from moorage.model import ResourceGroup

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from worded_requests import asked, group, narrowed
+from support.scheduler.worded_requests import asked, group, narrowed
 
 from moorage import errors
 from moorage.ids import derived

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import funnel, host_row, inventory, picture, provider, select, spec
+from support.scheduler.builders import funnel, host_row, inventory, picture, provider, select, spec
 
 from moorage import errors
 from moorage.model import RequestSpec

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from installed_packages import Install
+from support.scheduler.installed_packages import Install
 
 from moorage import errors
 from moorage.config import options

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import host_row, picture, spec
 from stevedore import ExtensionManager
+from support.scheduler.builders import host_row, picture, spec
 
 from moorage import errors
 from moorage.model import RequestSpec

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from scheduler_builders import host_row, picture, select
-from scheduler_trees import node
-from worded_requests import AGGREGATES, asked, group
+from support.scheduler.builders import host_row, picture, select
+from support.scheduler.trees import node
+from support.scheduler.worded_requests import AGGREGATES, asked, group
 
 from moorage import errors
 from moorage.config import options

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import funnel, host_row, inventory, picture, provider, select, spec
-from scheduler_trees import child, groups, node, picture_of, provider_uuid
+from support.scheduler.builders import funnel, host_row, inventory, picture, provider, select, spec
+from support.scheduler.trees import child, groups, node, picture_of, provider_uuid
 
 from moorage import errors
 from moorage.model import ResourceGroup

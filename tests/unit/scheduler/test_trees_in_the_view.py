@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from scheduler_builders import allocation_request, funnel, host_row, inventory, picture, spec
-from scheduler_trees import (
+from support.scheduler.builders import allocation_request, funnel, host_row, inventory, picture, spec
+from support.scheduler.trees import (
     AGGREGATES,
     child,
     granular_requests,

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_builders import CELLS, allocation_request, host_row, inventory, picture, provider
+from support.scheduler.builders import CELLS, allocation_request, host_row, inventory, picture, provider
 
 from scheduler.view.column import Column
 from scheduler.view.planned import PlannedView

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_builders import CELLS, funnel, host_row, inventory, picture, provider, select
-from scheduler_trees import AGGREGATES, child, groups, node, picture_of, pool
+from support.scheduler.builders import CELLS, funnel, host_row, inventory, picture, provider, select
+from support.scheduler.trees import AGGREGATES, child, groups, node, picture_of, pool
 
 from moorage.ids import derived
 from moorage.messages import SelectDestinations

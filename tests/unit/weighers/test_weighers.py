@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plugin_cases import a_weigher, attributes, hosts, imaged, weights
-from scheduler_builders import CELLS, host_row, inventory, picture, provider, spec
-from scheduler_trees import child, groups, node, picture_of
+from support.scheduler.builders import CELLS, host_row, inventory, picture, provider, spec
+from support.scheduler.plugin_cases import a_weigher, attributes, hosts, imaged, weights
+from support.scheduler.trees import child, groups, node, picture_of
 
 from moorage import errors
 from moorage.config import options

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-import port_room
 import pytest
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import Room, rooms_of
-from port_room import NICS, Ports
+from support.operations import port_room
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.port_room import NICS, Ports
+from support.operations.room import Room, rooms_of
 
 from moorage import failpoints
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from operation_cloud import lose
-from operation_room import Room
-from port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, delete, rewrite, struck
 from sqlalchemy import select
+from support.operations.cloud import lose
+from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, delete, rewrite, struck
+from support.operations.room import Room
 
 from conductor.cell.payloads import Writing
 from conductor.schema import cell_operations

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from operation_cloud import Troubles, TroublesomeCloud, plan
-from operation_room import LICENCE, Room, rooms_of
-from port_room import NICS, Ports, attach_under, struck
+from support.operations.cloud import Troubles, TroublesomeCloud, plan
+from support.operations.port_room import NICS, Ports, attach_under, struck
+from support.operations.room import LICENCE, Room, rooms_of
 
 from moorage import failpoints, ids
 from moorage.messages import DeleteInstance, GetAllocations

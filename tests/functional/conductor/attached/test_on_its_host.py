@@ -1,8 +1,8 @@
 """A resource group that is attached to a server that runs: held of one provider of its host."""
 
 import pytest
-from operation_room import Room
-from port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidth, delete, give
+from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidth, delete, give
+from support.operations.room import Room
 
 from moorage import errors, ids
 from moorage.cli.audit_collector import Look

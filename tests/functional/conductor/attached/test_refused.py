@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from operation_room import Room
-from port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, bandwidth, delete, give, struck
+from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, bandwidth, delete, give, struck
+from support.operations.room import Room
 
 from moorage import errors, ids
 from moorage.messages import (

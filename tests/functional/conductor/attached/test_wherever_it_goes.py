@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from operation_room import LARGE, Room
-from port_room import PORT, WIDTH, Ports, give
+from support.operations.port_room import PORT, WIDTH, Ports, give
+from support.operations.room import LARGE, Room
 
 from moorage import errors
 from moorage.messages import (

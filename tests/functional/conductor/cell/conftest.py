@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import migrated
 import pytest
-from conductor_builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
+from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeAgent, FakePlacement, FakeScheduler, World
+from support.databases import migrated
 
 from conductor.schema import CELL, CONDUCTOR
 from moorage import ids

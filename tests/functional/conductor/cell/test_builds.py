@@ -1,7 +1,7 @@
 """A build in the super conductor: asked for, placed, handed over."""
 
 import pytest
-from conductor_builders import FakeScheduler, LosesReplies, World, node, wait_until
+from support.conductor.builders import FakeScheduler, LosesReplies, World, node, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from conductor_builders import World, node, report, wait_until
-from moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
+from support.conductor.builders import World, node, report, wait_until
+from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, failpoints, ids
 from moorage.messages import (

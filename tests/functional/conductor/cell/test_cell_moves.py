@@ -1,9 +1,9 @@
 """Moves in their cell: straight, from host to host, given back, confirmed, reverted, broken off."""
 
 import pytest
-from conductor_builders import World, node, wait_until
-from moving_instances import BIGGER, Mover, becomes, built, shown
 from msgspec import structs
+from support.conductor.builders import World, node, wait_until
+from support.conductor.moving_instances import BIGGER, Mover, becomes, built, shown
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -1,8 +1,8 @@
 """Shelving, unshelving and rebuilding in a cell."""
 
 import pytest
-from conductor_builders import FakePlacement, World, node, wait_until
-from moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
+from support.conductor.builders import FakePlacement, World, node, wait_until
+from support.conductor.moving_instances import Mover, becomes, built, rebuild, shelve, shown, unshelve
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -1,7 +1,7 @@
 """What the conductors say of claims that no host has accepted."""
 
 import pytest
-from conductor_builders import CELL_1, SPEC, FakeAgent, LosesReplies, World, selection, wait_until
+from support.conductor.builders import CELL_1, SPEC, FakeAgent, LosesReplies, World, selection, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

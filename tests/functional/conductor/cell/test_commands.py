@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conductor_builders import FakePlacement, World, node
+from support.conductor.builders import FakePlacement, World, node
 
 from conductor.service import CellConductor, SuperConductor
 from moorage import errors, ids

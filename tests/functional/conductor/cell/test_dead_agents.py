@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from conductor_builders import CALL_TIMEOUT, CELL_1, FakeScheduler, World, wait_until
-from fake_agent import FakeAgent
+from support.conductor.builders import CALL_TIMEOUT, CELL_1, FakeScheduler, World, wait_until
+from support.conductor.fake_agent import FakeAgent
 
 from moorage.bus.bus import serves
 from moorage.messages import BuildOnHost, Done, SelectDestinations

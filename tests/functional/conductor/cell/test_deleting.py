@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from conductor_builders import CELL_1, SPEC, FakePlacement, World, selection, wait_until
+from support.conductor.builders import CELL_1, SPEC, FakePlacement, World, selection, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conductor_builders import FakePlacement, World, node, wait_until
+from support.conductor.builders import FakePlacement, World, node, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from conductor_builders import CALL_TIMEOUT, CELL_1, SPEC, FakeAgent, FakePlacement, World, node, wait_until
 from msgspec import structs
+from support.conductor.builders import CALL_TIMEOUT, CELL_1, SPEC, FakeAgent, FakePlacement, World, node, wait_until
 
 from conductor.commands.timeline import attempt_in_words
 from moorage import errors, ids

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conductor_builders import SPEC, FakeScheduler, World, node, selection
 from msgspec import structs
+from support.conductor.builders import SPEC, FakeScheduler, World, node, selection
 
 from moorage.cli.shell import main
 from moorage.ids import derived

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from conductor_builders import CELL_1, FakeScheduler, World, report, wait_until
+from support.conductor.builders import CELL_1, FakeScheduler, World, report, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -1,6 +1,6 @@
 """What the conductors acknowledge, forget, and find out without being asked."""
 
-from conductor_builders import World, wait_until
+from support.conductor.builders import World, wait_until
 
 from moorage import ids
 from moorage.db.database import Database

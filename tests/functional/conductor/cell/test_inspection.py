@@ -1,7 +1,7 @@
 """What an operator sees of operations, attempts, residues and strangers."""
 
 import pytest
-from conductor_builders import World, node, report, wait_until
+from support.conductor.builders import World, node, report, wait_until
 
 from conductor.commands.timeline import holdings, timeline
 from moorage import errors, ids

@@ -1,7 +1,7 @@
 """Hosts that do not answer in time: what they may still have stays held, until nothing of it is left."""
 
 import pytest
-from conductor_builders import FakeAgent, FakePlacement, World, node, wait_until
+from support.conductor.builders import FakeAgent, FakePlacement, World, node, wait_until
 
 from moorage import errors
 from moorage.bus.bus import serves

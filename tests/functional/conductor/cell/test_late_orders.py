@@ -3,8 +3,8 @@
 from typing import Literal
 
 import pytest
-from conductor_builders import FakePlacement, World, node, selection, wait_until
-from moving_instances import Mover, becomes, built, shelve, shown
+from support.conductor.builders import FakePlacement, World, node, selection, wait_until
+from support.conductor.moving_instances import Mover, becomes, built, shelve, shown
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

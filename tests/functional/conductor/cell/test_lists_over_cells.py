@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from conductor_builders import CELL_1, World
 from sqlalchemy import Table
+from support.conductor.builders import CELL_1, World
 
 from conductor.schema import cell_guests, cell_operations, conductor_operations
 from moorage import ids

@@ -1,7 +1,7 @@
 """Messages of an earlier life of a host, or of its agent, that arrive late: they prove and change nothing."""
 
 import pytest
-from conductor_builders import FakeAgent, FakePlacement, World, node, report, wait_until
+from support.conductor.builders import FakeAgent, FakePlacement, World, node, report, wait_until
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

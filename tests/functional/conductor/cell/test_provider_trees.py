@@ -1,7 +1,7 @@
 """What a cell passes on between its agents and the placement role of the providers of their hosts."""
 
 import pytest
-from conductor_builders import FakePlacement, World, node
+from support.conductor.builders import FakePlacement, World, node
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from conductor_builders import World, node, report, wait_until
+from support.conductor.builders import World, node, report, wait_until
 
 from moorage import ids
 from moorage.messages import (

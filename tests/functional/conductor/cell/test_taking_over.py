@@ -2,9 +2,9 @@
 
 import time
 
-from conductor_builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
-from moving_instances import shelve
 from sqlalchemy import text
+from support.conductor.builders import CALL_TIMEOUT, FakeAgent, FakePlacement, World, wait_until
+from support.conductor.moving_instances import shelve
 
 from moorage.bus.bus import serves
 from moorage.db.database import Database

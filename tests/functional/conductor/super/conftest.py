@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import migrated
 import pytest
-from conductor_builders import CELL_1, FakeAgent, FakeScheduler
-from moving_world import MovingPlacement, MovingWorld
+from support.conductor.builders import CELL_1, FakeAgent, FakeScheduler
+from support.conductor.moving_world import MovingPlacement, MovingWorld
+from support.databases import migrated
 
 from conductor.schema import CONDUCTOR
 from moorage import ids

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
-from conductor_builders import FakeScheduler, wait_until
-from moving_world import MovingWorld
+from support.conductor.builders import FakeScheduler, wait_until
+from support.conductor.moving_world import MovingWorld
 
 from moorage import ids
 from moorage.messages import BuildInstances, ListInstances, ListOperations, SelectDestinations

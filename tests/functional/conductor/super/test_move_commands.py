@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from conductor_builders import CELL_1, host_state, node
-from moving_world import MovingWorld
+from support.conductor.builders import CELL_1, host_state, node
+from support.conductor.moving_world import MovingWorld
 
 from moorage import ids
 

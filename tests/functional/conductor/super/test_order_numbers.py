@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from moving_world import MovingWorld
+from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, ids
 from moorage.messages import (

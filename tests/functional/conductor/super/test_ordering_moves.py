@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conductor_builders import CELL_1, host_state, wait_until
-from moving_world import LARGE, MovingWorld
+from support.conductor.builders import CELL_1, host_state, wait_until
+from support.conductor.moving_world import LARGE, MovingWorld
 
 from moorage import errors, failpoints, ids
 from moorage.messages import (

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from conductor_builders import CELL_1, FakeScheduler, wait_until
-from fake_cell import FakeCell
-from moving_world import MovingWorld
+from support.conductor.builders import CELL_1, FakeScheduler, wait_until
+from support.conductor.fake_cell import FakeCell
+from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from moving_world import MovingWorld
+from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, failpoints, ids
 from moorage.messages import (

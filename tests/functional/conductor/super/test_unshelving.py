@@ -1,8 +1,8 @@
 """Shelved instances that are placed again, and instances that are built for a consumer which exists."""
 
 import pytest
-from conductor_builders import CELL_1, FakeScheduler, host_state, node, wait_until
-from moving_world import MovingWorld
+from support.conductor.builders import CELL_1, FakeScheduler, host_state, node, wait_until
+from support.conductor.moving_world import MovingWorld
 
 from moorage import errors, ids
 from moorage.bus.bus import serves

@@ -4,11 +4,11 @@ The model is given the very messages that the store is given, and returns the an
 a right reason to refuse: which of several the store tells first is its own affair.
 """
 
-from store_model import groups, instructions, names, providers, reports, reshapes  # noqa: F401 - they teach `apply`
-from store_model.basis import Held, Model, Pair, apply, described
-from store_model.consumers import Claim
-from store_model.faults import Refused
-from store_model.groups import GROUPS
-from store_model.moves import BeginMove
+from support.placement_store.model import groups, instructions, names, providers, reports, reshapes  # noqa: F401 - they teach `apply`
+from support.placement_store.model.basis import Held, Model, Pair, apply, described
+from support.placement_store.model.consumers import Claim
+from support.placement_store.model.faults import Refused
+from support.placement_store.model.groups import GROUPS
+from support.placement_store.model.moves import BeginMove
 
 __all__ = ["GROUPS", "BeginMove", "Claim", "Held", "Model", "Pair", "Refused", "apply", "described"]

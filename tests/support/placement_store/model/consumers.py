@@ -21,9 +21,9 @@ from moorage.messages import (
 )
 from moorage.model import ConsumerAllocations, Inventory, ProviderAmounts
 from placement_store.claims.claim import NewClaim
-from store_model import groups
-from store_model.basis import Held, Holder, Model, Pair, apply
-from store_model.faults import Refused, refuse
+from support.placement_store.model import groups
+from support.placement_store.model.basis import Held, Holder, Model, Pair, apply
+from support.placement_store.model.faults import Refused, refuse
 
 #: What a consumer is that no claim places.
 UNCLAIMED: Mapping[str, None] = dict.fromkeys(("claim_id", "root", "accepted_by", "accepted_host", "owner"))

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from moorage import errors, ids
 from moorage.messages import CreateServerGroup, DeleteServerGroup, Done, ServerGroupState
 from moorage.model import ServerGroup
-from store_model.basis import GONE, Holder, Model, apply
-from store_model.faults import refuse
+from support.placement_store.model.basis import GONE, Holder, Model, apply
+from support.placement_store.model.faults import refuse
 
 #: All that may ever be there; the rule of each never changes.
 GROUPS = {

@@ -10,9 +10,9 @@ from msgspec.structs import asdict, replace
 from moorage import errors, ids
 from moorage.messages import ReshapeByInstructions
 from moorage.model import ChildProvider, Dealt, Inventory, InventoryFields, ReshapePlan
-from store_model.basis import Held, Model, Pair, Provider, apply
-from store_model.faults import Refused, refuse
-from store_model.providers import taken
+from support.placement_store.model.basis import Held, Model, Pair, Provider, apply
+from support.placement_store.model.faults import Refused, refuse
+from support.placement_store.model.providers import taken
 
 
 @dataclass

@@ -11,10 +11,10 @@ from moorage import errors
 from moorage.messages import Claimed, DeleteAllocations, EndMove, MoveEnded, Released, SwapClaim
 from moorage.model import AllocationRequest, Move, ProviderAmounts
 from placement_store.claims.claim import NewClaim
-from store_model import consumers
-from store_model.basis import Held, Holder, Model, Pair, apply
-from store_model.consumers import UNCLAIMED, Change, flat, write
-from store_model.faults import Refused, refuse
+from support.placement_store.model import consumers
+from support.placement_store.model.basis import Held, Holder, Model, Pair, apply
+from support.placement_store.model.consumers import UNCLAIMED, Change, flat, write
+from support.placement_store.model.faults import Refused, refuse
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from typing import Any
 
 from moorage import errors
 from moorage.messages import DeleteResourceClass, DeleteTrait, Done, Ensured, EnsureResourceClass, EnsureTrait
-from store_model.basis import Model, apply
-from store_model.faults import refuse
+from support.placement_store.model.basis import Model, apply
+from support.placement_store.model.faults import refuse
 
 
 @apply.register

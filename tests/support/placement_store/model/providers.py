@@ -19,8 +19,8 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from moorage.model import Inventory, ResourceProvider
-from store_model.basis import Model, Provider, apply
-from store_model.faults import refuse
+from support.placement_store.model.basis import Model, Provider, apply
+from support.placement_store.model.faults import refuse
 
 # --- Trees ----------------------------------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ from typing import Any
 from moorage import errors
 from moorage.messages import ProvidersReported, ReportProviders
 from moorage.model import ProviderReport
-from store_model.basis import Model, Provider, apply
-from store_model.faults import refuse
-from store_model.providers import in_use, invalid
+from support.placement_store.model.basis import Model, Provider, apply
+from support.placement_store.model.faults import refuse
+from support.placement_store.model.providers import in_use, invalid
 
 
 @apply.register

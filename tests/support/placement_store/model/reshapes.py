@@ -6,11 +6,11 @@ from typing import Any
 
 from moorage import errors
 from moorage.messages import Done, Reshape
-from store_model.basis import Model, apply
-from store_model.consumers import Change, asked_for, differing, exceeded
-from store_model.consumers import write as write_consumers
-from store_model.faults import refuse
-from store_model.providers import invalid
+from support.placement_store.model.basis import Model, apply
+from support.placement_store.model.consumers import Change, asked_for, differing, exceeded
+from support.placement_store.model.consumers import write as write_consumers
+from support.placement_store.model.faults import refuse
+from support.placement_store.model.providers import invalid
 
 
 @apply.register

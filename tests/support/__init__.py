@@ -1,0 +1,1 @@
+"""What several folders of tests share, one package for each of the product."""

@@ -1,0 +1,1 @@
+"""Messages that arrive late, twice, out of order or not at all."""

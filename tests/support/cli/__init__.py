@@ -1,0 +1,1 @@
+"""Operators who type commands and read what they print."""

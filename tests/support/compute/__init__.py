@@ -1,0 +1,1 @@
+"""Agents and drivers under test."""

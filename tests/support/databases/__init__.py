@@ -1,0 +1,1 @@
+"""Databases for tests: with their tables as new, copied, dumped, interrupted, and behind wires that fail."""

@@ -1,0 +1,1 @@
+"""Plug-ins of pytest that watch every test."""

@@ -1,0 +1,1 @@
+"""A scheduler under test: hosts, trees, aggregates, plug-ins and requests."""
