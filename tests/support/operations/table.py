@@ -240,8 +240,9 @@ _HEAD = """# What becomes of a server when trouble strikes an operation
 
 Written by `python tests/support/operations/table.py`. `tests/functional/operations/test_operation_table.py` plays
 every row on a whole cloud. A server of two VCPU is on the *source*; the scheduler prefers the *destination*, then the
-*alternate*. *Licence* is something on no host that others have written to the server's consumer. A *port* is bandwidth
-of one of its host's two NICs. A *residue* holds what a host may still have a guest on, until that host has answered; one that *is given up* has begun, and not reported within
+*alternate*. *Licence* is something on no host that others have written to the server's consumer. A *port* is
+bandwidth of one of its host's two NICs. A *residue* holds what a host may still have a guest on, until that host has
+answered; one that *is given up* has begun, and not reported within
 `[conductor] build_timeout`. *Policy* is `[conductor] consumer_conflict_policy`, where it matters, or another option.
 After every row the server was deleted, and nobody held anything for it.
 """
