@@ -5,7 +5,8 @@ import sys
 
 SCRIPT = """
 import sys, threading
-from moorage import messages, wire
+from moorage import messages
+from moorage.messages import wire
 from moorage.errors import InvalidRequest
 
 wire.prepare()
