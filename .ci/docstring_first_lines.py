@@ -30,7 +30,7 @@ def main() -> int:
         for line, first in first_lines(path)
         if first.partition(" ")[0].rstrip(",:") in FORBIDDEN
     ]
-    print(*wrong, sep="\n" if wrong else "")
+    sys.stderr.writelines(f"{line}\n" for line in wrong)
     return 1 if wrong else 0
 
 
