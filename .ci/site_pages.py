@@ -29,7 +29,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
     """List the decisions on their first page; name the files of the check-out that the site does not hold as such."""
     if page.file.src_uri == "adr/README.md":
         markdown += "\n\n" + "\n".join(decisions())
-    return re.sub(r"\[([^]]+)\]\((?:\.\./)+(?!adr/)([^)#]+)\)", r"\1 (`\2`)", markdown)
+    folder = (ROOT / "docs" / page.file.src_uri).parent
+    return re.sub(r"\[([^]]+)\]\(((?:\.\./)+[^)#]+)(?:#[^)]*)?\)", lambda link: _in_site(link, folder), markdown)
 
 
 def commands() -> str:
@@ -62,6 +63,14 @@ def decisions() -> Iterator[str]:
     for file in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")):
         title = file.read_text().splitlines()[0].removeprefix("# ")
         yield f"- [{title}]({file.name})"
+
+
+def _in_site(link: re.Match[str], folder: Path) -> str:
+    """Return a link as it is where it leads to a page of the site, else its text and the file in the check-out."""
+    target = (folder / link[2]).resolve()
+    if target.is_relative_to(ROOT / "docs") and target.suffix == ".md":
+        return link[0]
+    return f"{link[1]} (`{target.relative_to(ROOT)}`)"
 
 
 def _block(text: str) -> str:
