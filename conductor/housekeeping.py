@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from conductor.engine.acknowledgements import Acknowledgements, settle
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.retention import EndedRecords
 from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from moorage import context
@@ -59,17 +59,17 @@ class Housekeeping:
 def forgetting(
     database: Database,
     requests: StoredRequests,
-    disowned: DisownedClaims,
+    revoked_claims: RevokedClaims,
     ended: EndedRecords,
     deleted: CellDeletedInstances | SuperDeletedInstances,
     retention: Retention,
 ) -> Callable[[], None]:
-    """Return what forgets the old answers, disowned claims, ended operations and deleted instances of one schema."""
+    """Return what forgets the old answers, revoked claims, ended operations and deleted instances of one schema."""
 
     def forget() -> None:
         requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
         # As long as a tombstone: whatever names such a claim is refused for the same time.
-        database.write(lambda connection: disowned.forget(connection, retention.tombstones))
+        database.write(lambda connection: revoked_claims.forget(connection, retention.tombstones))
         ended.forget()
         # After the operations: an instance is kept as long as one of its own is.
         deleted.forget()

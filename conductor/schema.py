@@ -48,7 +48,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
     )
 
 
-def disowned_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
+def revoked_claims_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
     """Return a table of claims that their owner does not want: whatever comes late and names one is refused."""
     return Table(
         name,
@@ -124,7 +124,7 @@ conductor_migrations = Table(
 
 conductor_operations = operation_table("conductor_operations", CONDUCTOR_METADATA)
 conductor_requests = request_table("conductor_requests", CONDUCTOR_METADATA)
-conductor_disowned = disowned_table("conductor_disowned", CONDUCTOR_METADATA)
+conductor_disowned = revoked_claims_table("conductor_disowned", CONDUCTOR_METADATA)
 
 # --- A cell's: several may share one database -------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ cell_guests = Table(
 cell_operations = operation_table("cell_operations", CELL_METADATA, _cell())
 # One space of ids for all cells of a database: a cell stores its own under ids that follow from its uuid.
 cell_requests = request_table("cell_requests", CELL_METADATA)
-cell_disowned = disowned_table("cell_disowned", CELL_METADATA, _cell())
+cell_disowned = revoked_claims_table("cell_disowned", CELL_METADATA, _cell())
 
 CONDUCTOR = Schema(name="conductor", metadata=CONDUCTOR_METADATA, versions="conductor.migrations.conductor")
 CELL = Schema(name="cell", metadata=CELL_METADATA, versions="conductor.migrations.cell")

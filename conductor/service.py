@@ -8,10 +8,10 @@ from conductor.cell.hosts.forced_down import DeclaredDown
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
 from conductor.cell.parts import CellParts
-from conductor.engine.acknowledgements import Acknowledgements, Peer
+from conductor.engine.acknowledgements import Acknowledgements, AcknowledgingClient
 from conductor.engine.operation_list import OperationStates
 from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Backoff
 from conductor.engine.worker import Worker
 from conductor.housekeeping import Housekeeping, forgetting
@@ -121,14 +121,14 @@ class SuperConductor(_Conductor):
         opened.callback(cells.close)
         cells.bulkheads.start()
         acknowledgements = Acknowledgements(bus.client("placement"))
-        placement = Peer(bus.client("placement"), acknowledgements)
-        scheduler = Peer(bus.client("scheduler"), acknowledgements)
+        placement = AcknowledgingClient(bus.client("placement"), acknowledgements)
+        scheduler = AcknowledgingClient(bus.client("scheduler"), acknowledgements)
 
         operations = Operations(
             database, conductor_operations, self._name, {}, self._backoff, conf.conductor.lease_seconds
         )
-        disowned = DisownedClaims(conductor_disowned, {})
-        builds = SuperBuilds(conf, database, disowned, scheduler, placement, cells)
+        revoked_claims = RevokedClaims(conductor_disowned, {})
+        builds = SuperBuilds(conf, database, revoked_claims, scheduler, placement, cells)
         deletes = SuperDeletes(conf, database, placement, cells)
         asker = Asker(conf, scheduler, placement)
         moves = SuperMoves(database, asker, placement, cells)
@@ -147,12 +147,12 @@ class SuperConductor(_Conductor):
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
-            forgetting(database, requests, disowned, ended, deleted, Retention.of(conf)),
+            forgetting(database, requests, revoked_claims, ended, deleted, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
             [("deleted instances", deleted.settle), ("migrations", migrations.settle)],
         )
-        claims = SuperClaims(conf, database, operations, disowned, cells)
+        claims = SuperClaims(conf, database, operations, revoked_claims, cells)
         inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
 
         asked = [view, migrations, claims, inspection]
@@ -184,7 +184,7 @@ class CellConductor(_Conductor):
         CELL.check(database)
         cell_bus = bus if cell.transport_url is None else self._bus(opened, cell.transport_url)
         acknowledgements = Acknowledgements(bus.client("placement"))
-        placement = Peer(bus.client("placement"), acknowledgements)
+        placement = AcknowledgingClient(bus.client("placement"), acknowledgements)
         service = logs.service_name(conf) or self._name
 
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
@@ -199,7 +199,7 @@ class CellConductor(_Conductor):
         requests = StoredRequests(database, cell_requests)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
-        forget = forgetting(database, requests, parts.disowned, ended, deleted, Retention.of(conf))
+        forget = forgetting(database, requests, parts.revoked_claims, ended, deleted, Retention.of(conf))
         housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client(REPORTS_TOPIC), service)

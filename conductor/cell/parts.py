@@ -31,11 +31,11 @@ from conductor.cell.steps.return_to_source import GiveBack
 from conductor.cell.steps.shelve import CellShelves
 from conductor.cell.steps.start import CellBuilds
 from conductor.cell.steps.stop import CellStops
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.conflict_policy import PolicyWrites
 from conductor.engine.operation_list import OperationStates
 from conductor.engine.operations import Operations
-from conductor.engine.policy_writes import PolicyWrites
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Step
 from conductor.engine.worker import Worker
 from conductor.schema import cell_disowned, cell_operations
@@ -61,14 +61,14 @@ class CellParts:
         cell_uuid: str,
         operations: Operations,
         bus: Bus,
-        peer: Peer,
+        peer: AcknowledgingClient,
         declared: DeclaredDown,
     ) -> None:
         self._conf = conf
         self._database = database
         self._operations = operations
         self.scope = {"cell_uuid": cell_uuid}
-        self.disowned = DisownedClaims(cell_disowned, self.scope)
+        self.revoked_claims = RevokedClaims(cell_disowned, self.scope)
         self._records = CellRecords(cell_uuid)
         self._migrations = MigrationRecords(self._records)
         self._courses = Courses(self._records, self._migrations)
@@ -132,16 +132,16 @@ class CellParts:
         database, records, operations = self._database, self._records, self._operations
         requests = CellRequests(database, stored, records.cell_uuid, worker)
         return [
-            CellOrders(database, requests, records, operations, self._deletes, self.disowned),
-            CellMoves(requests, records, self._migrations, operations, self.disowned, self._ends),
-            ShelfOrders(database, requests, records, operations, self.disowned, self._declared),
+            CellOrders(database, requests, records, operations, self._deletes, self.revoked_claims),
+            CellMoves(requests, records, self._migrations, operations, self.revoked_claims, self._ends),
+            ShelfOrders(database, requests, records, operations, self.revoked_claims, self._declared),
             RebuildOrders(requests, records, operations),
             ResourceOrders(requests, records, operations),
             HealOrders(requests, records, operations, self._holds),
             self._holds,
             CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),
             *self.reports(worker),
-            CellClaims(database, records, self._migrations, operations, self.disowned),
+            CellClaims(database, records, self._migrations, operations, self.revoked_claims),
             CellProviders(database, self.scope["cell_uuid"], placement),
             CellInspection(database, records, self._migrations, OperationStates(cell_operations, self.scope)),
         ]

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from conductor.engine.policy_writes import Relied
+from conductor.engine.conflict_policy import RelyingOnGenerations
 from moorage.model import (
     AllocationRequest,
     Allocations,
@@ -54,7 +54,7 @@ class Releasing(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
 
 
-class GivingBack(Relied, frozen=True, kw_only=True):
+class GivingBack(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `give_back`: the source is the instance's again, be it that every attempt has failed or that it reverts."""
 
     #: The attempt that has the claim on a destination, and its fate.
@@ -74,7 +74,7 @@ class Restarting(Value, frozen=True, kw_only=True):
     extras: str | None = None
 
 
-class Ending(Relied, frozen=True, kw_only=True):
+class Ending(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `end` of a confirm: the source's guest has had its time."""
 
     fate: Fate
@@ -120,7 +120,7 @@ class Destroying(Value, frozen=True, kw_only=True):
     left: tuple[Uuid, ...] = ()
 
 
-class Deleting(Relied, frozen=True, kw_only=True):
+class Deleting(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
     #: A host that may have the guest does not answer.

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from conductor.cell import attached_groups
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from moorage import errors
 from moorage.messages import ListAllocationCandidates, ListProviderTrees
 from moorage.model import (
@@ -34,7 +34,7 @@ class _Moved:
 class ReshapedAlternates:
     """Translates the allocation request of an alternate to the tree that its host has now."""
 
-    def __init__(self, placement: Peer) -> None:
+    def __init__(self, placement: AcknowledgingClient) -> None:
         self._placement = placement
 
     def translated(self, spec: RequestSpec, selection: Selection) -> AllocationRequest | None:

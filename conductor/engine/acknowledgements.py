@@ -66,7 +66,7 @@ class Acknowledgements:
         return answered
 
 
-class Peer:
+class AcknowledgingClient:
     """A topic that steps send to, and that keeps its answers until they are acknowledged."""
 
     def __init__(self, client: Client, acknowledgements: Acknowledgements) -> None:

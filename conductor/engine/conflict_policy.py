@@ -1,26 +1,132 @@
-"""What is done when others have written to a consumer between our reading of it and our writing."""
+"""Apply `[conductor] consumer_conflict_policy`: another client wrote to a consumer between our read and our write.
 
-from conductor.engine.steps import Backoff
+:class:`PolicyWrites` sends the requests that release the allocations of an instance; the functions serve the steps
+that claim.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.steps import MOVE, Backoff, CommitStep, Next, Operation, Outcome, Wait
 from moorage import errors
+from moorage.messages import GetAllocations
+from moorage.messages.wire import Mutation, R
+from moorage.model import Allocations, Value
+from moorage.model.amounts import amounts_of, in_words
 
 FAIL = "fail"
-RETRY = "retry"
 COMBINE = "combine"
 
-#: Between two readings of a consumer that others keep writing to. Arbitrary: their writes take milliseconds.
+#: Seconds between two reads of a consumer that other clients keep writing to. Arbitrary: a write takes milliseconds.
 BACKOFF = Backoff(first=0.1, longest=5.0)
 
 
 def is_placed(conflict: errors.ConsumerGenerationConflict) -> bool:
-    """Tell whether nothing has changed, but the consumer has a placement already: reading again would not help."""
+    """Tell whether the generations agree: the consumer has allocations already, and another read would not help."""
     return conflict.named == conflict.found
 
 
-def asks_again(policy: str, conflict: errors.ConsumerGenerationConflict, conflicts: int, most: int) -> bool:
-    """Tell whether what has met its ``conflicts``-th conflict reads the consumer again and writes once more.
+def retries(policy: str, conflict: errors.ConsumerGenerationConflict, conflicts: int, most: int) -> bool:
+    """Tell whether a step reads the consumer again and repeats its write after its ``conflicts``-th conflict.
 
-    :param most: how often it does under the policy `retry`.
+    :param most: the number of retries under the policy `retry`.
     """
     if policy == FAIL or is_placed(conflict):
         return False
     return policy == COMBINE or conflicts <= most
+
+
+def describe_foreign(foreign: Allocations, *, stay: bool) -> str | None:
+    """Return, in words for operators, which foreign allocations were deleted or stay; nothing if there were none.
+
+    :param stay: whether they were to stay.
+    """
+    if not foreign:
+        return None
+    outcome = "what others had put there stays" if stay else "with it went what others had put there"
+    return f"{outcome}: {in_words(amounts_of(foreign))}"
+
+
+class RelyingOnGenerations(Value, frozen=True, kw_only=True):
+    """The payload of a step that releases allocations: the consumer generations that its request names, if any."""
+
+    #: The generations were read, also where there was no consumer to read.
+    is_read: bool = False
+    generation: int | None = None
+    migration_generation: int | None = None
+    #: The number of conflicts so far: writes of other clients between our read and our write.
+    conflicts: int = 0
+
+
+P = TypeVar("P", bound=RelyingOnGenerations)
+
+
+class PolicyWrites:
+    """Sends the requests that end a move or an instance. A conflict never fails the operation; it only delays it.
+
+    Generations are read and recorded before a request names them: a repeated request is then the same request. Under
+    `combine` none is named: the store itself tells the allocations of the instance from foreign ones. The same holds
+    under every policy when a failed move is rolled back, because nobody could order that again.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, placement: AcknowledgingClient) -> None:
+        self._policy: str = conf.conductor.consumer_conflict_policy
+        self.keeps_foreign: bool = not conf.conductor.delete_foreign_amounts
+        self._placement = placement
+
+    def request_id(self, operation: Operation, step: str, payload: P, *parts: object) -> str:
+        """Return the request id of a write; it depends on `delete_foreign_amounts`, which a restart may change."""
+        kept = ("keep extras",) if self.keeps_foreign else ()
+        return operation.derived(step, *parts, payload.generation, payload.conflicts, *kept)
+
+    def write(
+        self,
+        operation: Operation,
+        payload: P,
+        message: Callable[[P], Mutation[R]],
+        migration_uuid: str | None = None,
+    ) -> R | CommitStep:
+        """Send a message and return its answer, or return the commit step that must be recorded before it is sent.
+
+        :param message: returns the message, with the generations that the payload names.
+        :param migration_uuid: the migration that ends with this write, if any.
+        :raises MoorageError: the store has refused the message, or does not answer.
+        """
+        names_some = self._policy != COMBINE and operation.kind != MOVE
+        if names_some and not payload.is_read:
+            following = msgspec.structs.replace(
+                payload,
+                is_read=True,
+                generation=self._generation(operation.subject),
+                migration_generation=None if migration_uuid is None else self._generation(migration_uuid),
+            )
+            return lambda _connection: Next(operation.step, following)
+        try:
+            return self._placement.call(message(payload))
+        except errors.ConsumerGenerationConflict as conflict:
+            if not payload.is_read:
+                raise
+            return self._conflict(operation, payload, conflict)
+
+    def _generation(self, uuid: str) -> int | None:
+        try:
+            return self._placement.call(GetAllocations(consumer_uuid=uuid)).generation
+        except errors.ConsumerNotFound:
+            return None
+
+    def _conflict(self, operation: Operation, payload: P, conflict: errors.ConsumerGenerationConflict) -> CommitStep:
+        following = msgspec.structs.replace(
+            payload, is_read=False, generation=None, migration_generation=None, conflicts=payload.conflicts + 1
+        )
+
+        def record(_connection: Connection) -> Outcome:
+            if self._policy == FAIL:
+                return Wait(operation.step, following, reason=f"{conflict} Order it again.")
+            return Next(operation.step, following, delay=BACKOFF.seconds(following.conflicts))
+
+        return record

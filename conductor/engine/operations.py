@@ -17,12 +17,12 @@ from conductor.engine.steps import (
     PENDING,
     Again,
     Backoff,
+    CommitStep,
     Ended,
     NewOperation,
     Next,
     Operation,
     Outcome,
-    Record,
     Superseded,
     Wait,
 )
@@ -104,7 +104,7 @@ class Operations(Leases):
         connection.execute(statement, [{name: getattr(each, name) for name in columns} for each in begun])
         return begun
 
-    def advance(self, operation: Operation, record: Record) -> Operation | None:
+    def advance(self, operation: Operation, record: CommitStep) -> Operation | None:
         """Record what came of a step; return the operation with its next step, or nothing where there is none to do.
 
         :raises Superseded: somebody else has moved or ended it, or has the lease; nothing was recorded.

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Table, select
 from moorage.db.columns import now
 
 
-class DisownedClaims:
+class RevokedClaims:
     """The record of such claims of one schema; each method is a part of the transaction that it is given.
 
     :param scope: columns that narrow the table down, with their values: the cell.

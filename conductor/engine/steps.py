@@ -130,8 +130,8 @@ class Ended:
 
 Outcome = Next | Wait | Again | Ended
 #: What a step hands back: called in the transaction that records the outcome, it writes what the step has found out.
-Record = Callable[[Connection], Outcome]
-Step = Callable[[Operation], Record]
+CommitStep = Callable[[Connection], Outcome]
+Step = Callable[[Operation], CommitStep]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, Postponed
 from conductor.engine.operations import Operations
-from conductor.engine.steps import Again, Operation, Record, Step, Superseded
+from conductor.engine.steps import Again, CommitStep, Operation, Step, Superseded
 from moorage import context, errors, failpoints
 from moorage.service.process import Periodic
 
@@ -207,7 +207,7 @@ class Worker:
             self._acknowledgements.recorded()
         return following
 
-    def _done(self, operation: Operation) -> Record:
+    def _done(self, operation: Operation) -> CommitStep:
         try:
             return self._steps[operation.kind, operation.step](operation)
         except Superseded:

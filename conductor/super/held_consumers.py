@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from moorage import errors
 from moorage.messages import GetAllocations, GetResourceProvider
 from moorage.model import Destination, RequestSpec
@@ -13,7 +13,7 @@ _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 class HeldConsumers:
     """Reads consumers from the placement role."""
 
-    def __init__(self, placement: Peer) -> None:
+    def __init__(self, placement: AcknowledgingClient) -> None:
         self._placement = placement
 
     def node_of(self, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:

@@ -15,8 +15,8 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import Peer
-from conductor.engine.steps import Again, Backoff, Next, Operation, Outcome, Record, Step
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.steps import Again, Backoff, CommitStep, Next, Operation, Outcome, Step
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.messages import GetAllocations, SelectDestinations
@@ -78,7 +78,7 @@ class Refused(Value, frozen=True, kw_only=True):
 class Asker:
     """The steps that ask, the same for every kind of operation; after them comes `hand_over`, `fence` or `cancel`."""
 
-    def __init__(self, conf: cfg.ConfigOpts, scheduler: Peer, placement: Peer) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, scheduler: AcknowledgingClient, placement: AcknowledgingClient) -> None:
         self._conf = conf.conductor
         self._scheduler = scheduler
         self._placement = placement
@@ -94,7 +94,7 @@ class Asker:
 
     # --- read ---------------------------------------------------------------------------------------------------------
 
-    def read(self, operation: Operation) -> Record:
+    def read(self, operation: Operation) -> CommitStep:
         """Read the generation to be named, and whether an earlier request has been carried out."""
         asking, uuid = operation.read(Asking), operation.subject
         try:
@@ -131,7 +131,7 @@ class Asker:
 
     # --- select -------------------------------------------------------------------------------------------------------
 
-    def select(self, operation: Operation) -> Record:
+    def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host; not answered, ask the same again for as long as it takes."""
         asking = operation.read(Asking)
         try:
@@ -162,7 +162,7 @@ class Asker:
         )
         return selections
 
-    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
+    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _UNDECIDED):
             raise fault
         # It may have been sent before, and that sending may be slower than this answer.
@@ -181,7 +181,7 @@ class Asker:
         return _refused(operation, doubted, fault)
 
     def _asks_again(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
-        return conflict_policy.asks_again(self._policy, fault, conflicts, self._conf.max_contention_retries)
+        return conflict_policy.retries(self._policy, fault, conflicts, self._conf.max_contention_retries)
 
     @property
     def _policy(self) -> str:
@@ -190,7 +190,7 @@ class Asker:
 
     # --- recover ------------------------------------------------------------------------------------------------------
 
-    def recover(self, operation: Operation) -> Record:
+    def recover(self, operation: Operation) -> CommitStep:
         """Get the answer of whichever earlier request has been carried out: each is repeated as it was."""
         asking = operation.read(Asking)
         refusal: errors.MoorageError = errors.ConsumerNotFound(name=operation.subject)
@@ -217,7 +217,7 @@ def _not_recovered(operation: Operation, refusal: errors.MoorageError, connectio
     return Again(str(refusal))
 
 
-def _chosen(asking: Asking, selections: Sequence[Selection]) -> Record:
+def _chosen(asking: Asking, selections: Sequence[Selection]) -> CommitStep:
     chosen = Chosen(
         request_spec=asking.request_spec,
         move=asking.move,
@@ -227,7 +227,7 @@ def _chosen(asking: Asking, selections: Sequence[Selection]) -> Record:
     return lambda _connection: Next("hand_over", chosen)
 
 
-def _refused(operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
+def _refused(operation: Operation, asking: Asking, fault: errors.MoorageError) -> CommitStep:
     deleted = isinstance(fault, errors.ConsumerDeleted) and fault.consumer_uuid == operation.subject
     LOG.info("Instance %s stays where it is: %s", operation.subject, fault)
     refused = Refused(

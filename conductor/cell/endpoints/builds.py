@@ -10,7 +10,7 @@ from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.delete import CellDeletes
 from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import BUILD, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -31,9 +31,9 @@ class CellOrders:
         records: CellRecords,
         operations: Operations,
         deletes: CellDeletes,
-        disowned: DisownedClaims,
+        revoked_claims: RevokedClaims,
     ) -> None:
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
         self._database = database
         self._requests = requests
         self._records = records
@@ -54,8 +54,8 @@ class CellOrders:
                 LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
             new = [build for build in message.builds if build.instance_uuid not in known]
             claims = [claim for build in new if (claim := build.selections[0].claim_id) is not None]
-            disowned = self._disowned.among(connection, claims)
-            begun += self._begin(connection, message.request_id, origin(message), new, disowned)
+            revoked = self._revoked_claims.among(connection, claims)
+            begun += self._begin(connection, message.request_id, origin(message), new, revoked)
             return Done()
 
         return self._requests.once(message, work)
@@ -66,9 +66,9 @@ class CellOrders:
         parent: str,
         request_id: str,
         builds: list[InstanceBuild],
-        disowned: Collection[str | None],
+        revoked: Collection[str | None],
     ) -> list[Operation]:
-        operations = [_build(parent, build, build.selections[0].claim_id in disowned) for build in builds]
+        operations = [_build(parent, build, build.selections[0].claim_id in revoked) for build in builds]
         if builds:
             instances = [
                 NewInstance(build, ids.derived(operation.uuid, "attempt", 1))
@@ -95,17 +95,17 @@ class CellOrders:
         )
 
 
-def first_step(number: int, disowned: bool, claim_id: str | None = None) -> tuple[str, Value]:
+def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
     """Return what is done first with a claimed host: it is tried, unless its claim was given up before it arrived."""
-    if not disowned:
+    if not is_revoked:
         return "start", Starting(number=number)
     why = "its claim had been given up before it arrived"
     return "release", Releasing(failed=None, fate="unknown", reason=why, claim_id=claim_id)
 
 
-def _build(parent: str, build: InstanceBuild, disowned: bool) -> NewOperation:
+def _build(parent: str, build: InstanceBuild, is_revoked: bool) -> NewOperation:
     """Return the operation that builds an instance, or, where its claim was given up before, ends it in error."""
-    step, payload = first_step(1, disowned)
+    step, payload = first_step(1, is_revoked)
     return NewOperation(
         uuid=ids.derived(parent, "build", build.instance_uuid),
         kind=BUILD,

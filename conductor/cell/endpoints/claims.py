@@ -8,7 +8,7 @@ from conductor.cell.records.instances import DELETED, DELETING, MOVING, UNSHELVI
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.steps.delete import ENDED_BY_DELETION
 from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import DELETE
 from moorage import errors
 from moorage.bus.bus import serves
@@ -27,13 +27,13 @@ class CellClaims:
         records: CellRecords,
         migrations: MigrationRecords,
         operations: Operations,
-        disowned: DisownedClaims,
+        revoked_claims: RevokedClaims,
     ) -> None:
         self._database = database
         self._records = records
         self._migrations = migrations
         self._operations = operations
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
 
     @serves(OwnsClaimInCell)
     def owns_claim(self, message: OwnsClaimInCell) -> Ownership:
@@ -57,5 +57,5 @@ class CellClaims:
         if current or placed or any(self._operations.pending(connection, uuid, kind) for kind in kinds):
             return Ownership(owned=True)
         LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
-        self._disowned.add(connection, message.claim_id, uuid)
+        self._revoked_claims.add(connection, message.claim_id, uuid)
         return Ownership(owned=False)

@@ -14,7 +14,7 @@ from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.operations import Operations, require_settled
 from conductor.engine.preconditions import cannot_move
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -35,14 +35,14 @@ class CellMoves:
         records: CellRecords,
         migrations: MigrationRecords,
         operations: Operations,
-        disowned: DisownedClaims,
+        revoked_claims: RevokedClaims,
         ends: CellMoveEnds,
     ) -> None:
         self._requests = requests
         self._records = records
         self._migrations = migrations
         self._operations = operations
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
         self._ends = ends
 
     @serves(PrepareMoveInCell)
@@ -55,7 +55,7 @@ class CellMoves:
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._lock(connection, message.instance_uuid)
-            if self._disowned.among(connection, [message.migration_uuid]):
+            if self._revoked_claims.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
             order_numbers.take(self._records, connection, instance, message)
             source = self._movable(connection, instance, message)
@@ -90,7 +90,7 @@ class CellMoves:
             instance = self._lock(connection, message.instance_uuid)
             migration = self._migrations.read(connection, message.migration_uuid)
             if migration is None:
-                self._disowned.add(connection, message.migration_uuid, message.instance_uuid)
+                self._revoked_claims.add(connection, message.migration_uuid, message.instance_uuid)
             elif self._is_placing(instance, migration):
                 self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
                 self._migrations.change(

@@ -11,7 +11,7 @@ from conductor.cell.records.attempts import ENDED
 from conductor.cell.records.instances import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations, require_settled
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
@@ -29,14 +29,14 @@ class ShelfOrders:
         requests: CellRequests,
         records: CellRecords,
         operations: Operations,
-        disowned: DisownedClaims,
+        revoked_claims: RevokedClaims,
         declared: DeclaredDown,
     ) -> None:
         self._database = database
         self._requests = requests
         self._records = records
         self._operations = operations
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
         self._declared = declared
 
     @serves(ShelveInCell)
@@ -149,7 +149,7 @@ class ShelfOrders:
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
             _require(instance, UNSHELVING)
             number = self._records.next_number(connection, instance.uuid)
-            step, payload = first_step(number, claim_id in self._disowned.among(connection, [claim_id]), claim_id)
+            step, payload = first_step(number, claim_id in self._revoked_claims.among(connection, [claim_id]), claim_id)
             uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
             self._records.add_attempt(
                 connection,

@@ -9,9 +9,9 @@ from conductor.cell.agents import CellAgents
 from conductor.cell.payloads import Cleaning
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellRecords
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import CLEAN, Ended, NewOperation, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.steps import CLEAN, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Step, Superseded
 from moorage import errors, ids
 from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, GetAllocations
@@ -28,7 +28,7 @@ class CellCleanings:
         records: CellRecords,
         operations: Operations,
         agents: CellAgents,
-        placement: Peer,
+        placement: AcknowledgingClient,
     ) -> None:
         self._database = database
         self._records = records
@@ -81,7 +81,7 @@ class CellCleanings:
 
     # --- Steps --------------------------------------------------------------------------------------------------------
 
-    def destroy(self, operation: Operation) -> Record:
+    def destroy(self, operation: Operation) -> CommitStep:
         """Order the host to destroy the guest, and to start none of this attempt; repeated until it has answered.
 
         Nobody waits for a host that is missed once nothing is held for the guest, for instance because the host was
@@ -115,7 +115,7 @@ class CellCleanings:
                 continue
         return False
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release what was held for the guest, if there was anything, by the attempt's id or by another."""
         residue_uuid = operation.read(Cleaning).residue_uuid
         self._placement.call(

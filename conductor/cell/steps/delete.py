@@ -13,9 +13,8 @@ from conductor.cell.records.instances import DELETED, DELETING, CellInstance, Ce
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.cell.steps.resources import record_claim
-from conductor.engine import foreign
+from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
 from conductor.engine.operations import Operations
-from conductor.engine.policy_writes import PolicyWrites
 from conductor.engine.steps import (
     ATTACH,
     BUILD,
@@ -29,12 +28,12 @@ from conductor.engine.steps import (
     SHELVE,
     UNSHELVE,
     Again,
+    CommitStep,
     Ended,
     NewOperation,
     Next,
     Operation,
     Outcome,
-    Record,
     Step,
 )
 from moorage import context, errors, ids
@@ -120,7 +119,7 @@ class CellDeletes:
                 self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
         return Destroying(left=tuple(left))
 
-    def destroy(self, operation: Operation) -> Record:
+    def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest on each host that may have one; repeated until every one of them has answered, for a time.
 
         Attempts that are being cleaned up are not waited for: what their hosts may have is held by residues.
@@ -182,7 +181,7 @@ class CellDeletes:
             if attempt.may_have_a_guest and not self._cleanings.begun(connection, attempt)
         ]
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release all that the instance holds, for good: a swap or a selection still on its way is refused.
 
         What a host may still have a guest for stays held by a residue, until that host has been cleaned up. What
@@ -201,7 +200,7 @@ class CellDeletes:
                 migration_uuids=() if migration_uuid is None else (migration_uuid,),
                 guests_gone=deleting.guests_gone,
                 claimed_with=claimed_with,
-                keep_extras=self._writes.keeps_extras,
+                keep_extras=self._writes.keeps_foreign,
                 consumer_generation=deleting.generation,
                 migration_generation=deleting.migration_generation,
             )
@@ -210,7 +209,7 @@ class CellDeletes:
         if not isinstance(released, Released):
             return released
         residues = {released.residue_uuid, *released.residue_uuids, *deleting.left}
-        reason = foreign.told(released.extras, stay=self._writes.keeps_extras)
+        reason = describe_foreign(released.extras, stay=self._writes.keeps_foreign)
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)

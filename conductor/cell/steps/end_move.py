@@ -17,20 +17,19 @@ from conductor.cell.records.attempts import ENDED, AttemptRecord
 from conductor.cell.records.instances import ACTIVE, MOVED, CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.steps.cleanup import CellCleanings
-from conductor.engine import foreign
+from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
 from conductor.engine.operations import Operations
-from conductor.engine.policy_writes import PolicyWrites
 from conductor.engine.steps import (
     CONFIRM,
     REVERT,
     Again,
+    CommitStep,
     Ended,
     NewOperation,
     Next,
     Nothing,
     Operation,
     Outcome,
-    Record,
     Step,
     Superseded,
 )
@@ -123,7 +122,7 @@ class CellMoveEnds:
 
     # --- Steps --------------------------------------------------------------------------------------------------------
 
-    def destroy_source(self, operation: Operation) -> Record:
+    def destroy_source(self, operation: Operation) -> CommitStep:
         """Destroy the guest that was left behind, until its host has answered; of a live migration for a time.
 
         The host of an evacuation has been declared down: it is not asked, and what it has stays held as a residue. So
@@ -135,7 +134,7 @@ class CellMoveEnds:
         patience = None if migration.kind in STOPPING else self._patience
         return self._destroy(operation, instance, migration.source_number, patience)
 
-    def destroy_destination(self, operation: Operation) -> Record:
+    def destroy_destination(self, operation: Operation) -> CommitStep:
         """Destroy the guest that has arrived, until its host has answered, for a time; first make sure of the source.
 
         Where nothing has been destroyed yet and the source has no guest that could be started, the revert is given up:
@@ -187,7 +186,7 @@ class CellMoveEnds:
         LOG.warning("The revert of migration %s is given up: %s", migration.uuid, why)
         return Ended(why)
 
-    def _destroy(self, operation: Operation, instance: CellInstance, number: int, patience: float | None) -> Record:
+    def _destroy(self, operation: Operation, instance: CellInstance, number: int, patience: float | None) -> CommitStep:
         attempt = self._database.read(lambda connection: self._records.numbered(connection, instance.uuid, number))
         if not attempt.guest_gone:
             try:
@@ -222,7 +221,7 @@ class CellMoveEnds:
     def _is_gone(self, connection: Connection, operation: Operation, number: int) -> bool:
         return self._records.numbered(connection, operation.subject, number).guest_gone
 
-    def end(self, operation: Operation) -> Record:
+    def end(self, operation: Operation) -> CommitStep:
         """Have what the migration holds released; without a word of the source's host it stays, as a residue."""
         ending = operation.read(Ending)
 
@@ -246,7 +245,7 @@ class CellMoveEnds:
                 migration_generation=ending.migration_generation,
                 guest_gone=ending.fate == "gone",
                 leave_residue=ending.fate == "unknown",
-                keep_extras=self._writes.keeps_extras,
+                keep_extras=self._writes.keeps_foreign,
             )
 
         try:
@@ -258,7 +257,7 @@ class CellMoveEnds:
             return partial(self._confirmed, operation, ending.fate, None, None)
         if not isinstance(ended, MoveEnded):
             return ended
-        extras = foreign.told(ended.extras, stay=self._writes.keeps_extras)
+        extras = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
         return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, extras)
 
     def _confirmed(

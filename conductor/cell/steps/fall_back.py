@@ -15,9 +15,21 @@ from conductor.cell.records.attempts import FAILED, AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.reshaped_alternates import ReshapedAlternates
 from conductor.cell.steps.cleanup import CellCleanings
-from conductor.engine import foreign
-from conductor.engine.acknowledgements import Peer
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Backoff, Ended, Next, Operation, Outcome, Record, Step, Wait
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.steps import (
+    BUILD,
+    MOVE,
+    UNSHELVE,
+    Backoff,
+    CommitStep,
+    Ended,
+    Next,
+    Operation,
+    Outcome,
+    Step,
+    Wait,
+)
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import Claimed, DeleteAllocations, Released, SwapClaim
@@ -48,7 +60,7 @@ class FallBack:
         hosts: CellHosts,
         cleanings: CellCleanings,
         declared: DeclaredDown,
-        placement: Peer,
+        placement: AcknowledgingClient,
         backoff: Backoff,
     ) -> None:
         self._declared = declared
@@ -70,7 +82,7 @@ class FallBack:
 
     # --- swap ---------------------------------------------------------------------------------------------------------
 
-    def swap(self, operation: Operation) -> Record:
+    def swap(self, operation: Operation) -> CommitStep:
         """Release the failed host and claim the next one, in one transaction of the store."""
         swapping = operation.read(Swapping)
         instance, course, failed = self._read(operation, swapping.failed)
@@ -118,7 +130,7 @@ class FallBack:
         course: Course,
         failed: AttemptRecord,
         fault: errors.MoorageError,
-    ) -> Record:
+    ) -> CommitStep:
         if isinstance(fault, errors.InvalidState):
             return partial(self.accepted, operation, swapping.failed, swapping.reason)
         if isinstance(fault, LOST):
@@ -158,7 +170,7 @@ class FallBack:
     def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
         instance, course = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, swapping.failed)
-        lost = foreign.told(claimed.extras, stay=False)
+        lost = describe_foreign(claimed.extras, stay=False)
         if lost is not None:
             LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, lost)
         # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
@@ -206,7 +218,7 @@ class FallBack:
 
     # --- release ------------------------------------------------------------------------------------------------------
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release what the instance holds, then record that it is in error with every attempt named."""
         releasing = operation.read(Releasing)
         claim_id, claimed_with = releasing.claim_id, {}
@@ -253,7 +265,7 @@ class FallBack:
             if attempt.number >= course.first_number
         ]
         why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
-        lost = foreign.told(released.extras, stay=False)
+        lost = describe_foreign(released.extras, stay=False)
         state, reason = course.fruitless_state, "; ".join(filter(None, [why, lost]))
         self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)

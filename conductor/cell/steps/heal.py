@@ -12,9 +12,9 @@ from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import Healing
 from conductor.cell.records.instances import DELETED, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import HEAL, Ended, NewOperation, Operation, Record, Step, Superseded
+from conductor.engine.steps import HEAL, CommitStep, Ended, NewOperation, Operation, Step, Superseded
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -66,7 +66,9 @@ class HealOrders:
 class CellHeals:
     """The step of a heal."""
 
-    def __init__(self, database: Database, records: CellRecords, holds: CellHolds, placement: Peer) -> None:
+    def __init__(
+        self, database: Database, records: CellRecords, holds: CellHolds, placement: AcknowledgingClient
+    ) -> None:
         self._database = database
         self._records = records
         self._holds = holds
@@ -76,7 +78,7 @@ class CellHeals:
         """Return the function for each step."""
         return {(HEAL, "heal"): self.heal}
 
-    def heal(self, operation: Operation) -> Record:
+    def heal(self, operation: Operation) -> CommitStep:
         """Have the store hold what is on record here, and release what is not; what it refuses is the reason."""
         recorded = self._database.read_one_moment(lambda connection: self._recorded(connection, operation))
         seen = operation.read(Healing).seen
@@ -100,7 +102,7 @@ class CellHeals:
             raise Superseded
         return self._holds.of(connection, [instance], besides=[operation.uuid])[0]
 
-    def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> Record:
+    def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> CommitStep:
         """Release what is held by claims that are on no record, and end: it may be in the way of other instances."""
         known = {hold.consumer_uuid: hold.claim_id for hold in message.holds}
         stale = {
@@ -134,5 +136,5 @@ def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, Seen
     )
 
 
-def _ended(reason: str) -> Record:
+def _ended(reason: str) -> CommitStep:
     return lambda _connection: Ended(reason)

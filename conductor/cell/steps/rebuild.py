@@ -13,7 +13,7 @@ from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations, require_settled
-from conductor.engine.steps import REBUILD, Ended, NewOperation, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Step, Superseded
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -34,7 +34,7 @@ class CellRebuilds:
         """Return the function for the step."""
         return {(REBUILD, "rebuild"): self.rebuild}
 
-    def rebuild(self, operation: Operation) -> Record:
+    def rebuild(self, operation: Operation) -> CommitStep:
         """Have the guest made anew, until it is answered; what cannot be done leaves the instance in error."""
         rebuilding = operation.read(Rebuilding)
 

@@ -17,8 +17,8 @@ from conductor.cell.payloads import Choosing, Writing
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import Peer
-from conductor.engine.steps import ATTACH, DETACH, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
@@ -30,7 +30,9 @@ LOG = logging.getLogger(__name__)
 class CellResources:
     """The steps of attaching and detaching."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, records: CellRecords, placement: Peer) -> None:
+    def __init__(
+        self, conf: cfg.ConfigOpts, database: Database, records: CellRecords, placement: AcknowledgingClient
+    ) -> None:
         self._policy: str = conf.conductor.consumer_conflict_policy
         self._most_retries: int = conf.conductor.max_contention_retries
         self._database = database
@@ -49,7 +51,7 @@ class CellResources:
 
     # --- choose and read ----------------------------------------------------------------------------------------------
 
-    def choose(self, operation: Operation) -> Record:
+    def choose(self, operation: Operation) -> CommitStep:
         """Find a provider of the host's tree for the group, and work out what the consumer is to hold with it."""
         choosing = operation.read(Choosing)
         instance, attempt = self._standing(operation, choosing)
@@ -84,7 +86,7 @@ class CellResources:
         answer = self._placement.call(asked)
         return [uuid for one in answer.allocation_requests for uuid in one.allocations]
 
-    def read(self, operation: Operation) -> Record:
+    def read(self, operation: Operation) -> CommitStep:
         """Find out what is left of the group, and work out what the consumer is to hold without it."""
         choosing = operation.read(Choosing)
         if choosing.number is None:
@@ -114,7 +116,7 @@ class CellResources:
 
     # --- write and fence ----------------------------------------------------------------------------------------------
 
-    def write(self, operation: Operation) -> Record:
+    def write(self, operation: Operation) -> CommitStep:
         """Have the consumer hold what was worked out, unless somebody else has written to it since."""
         writing = operation.read(Writing)
         try:
@@ -140,14 +142,14 @@ class CellResources:
 
     def _conflict(
         self, operation: Operation, choosing: Choosing, conflict: errors.ConsumerGenerationConflict
-    ) -> Record:
+    ) -> CommitStep:
         following = msgspec.structs.replace(choosing, conflicts=choosing.conflicts + 1)
-        if not conflict_policy.asks_again(self._policy, conflict, following.conflicts, self._most_retries):
+        if not conflict_policy.retries(self._policy, conflict, following.conflicts, self._most_retries):
             return _ended(str(conflict))
         delay = conflict_policy.BACKOFF.seconds(following.conflicts)
         return lambda _connection: Next(_first_step(operation), following, delay=delay)
 
-    def _refused(self, operation: Operation, writing: Writing, fault: errors.MoorageError) -> Record:
+    def _refused(self, operation: Operation, writing: Writing, fault: errors.MoorageError) -> CommitStep:
         if operation.kind == DETACH or isinstance(fault, errors.ConsumerDeleted):
             return _ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
@@ -156,7 +158,7 @@ class CellResources:
             return lambda _connection: Next("fence", writing)
         return lambda _connection: Next("choose", _other_than(writing))
 
-    def fence(self, operation: Operation) -> Record:
+    def fence(self, operation: Operation) -> CommitStep:
         """See to it that a write that was refused is not carried out later, or find that it has been."""
         writing = operation.read(Writing)
         try:
@@ -173,7 +175,7 @@ class CellResources:
 
     # --- Records ------------------------------------------------------------------------------------------------------
 
-    def _written(self, operation: Operation, writing: Writing) -> Record:
+    def _written(self, operation: Operation, writing: Writing) -> CommitStep:
         if operation.kind == DETACH:
             return partial(self._detached, operation, writing.choosing)
         return partial(self._attached, operation, writing)
@@ -243,7 +245,7 @@ def _first_step(operation: Operation) -> str:
     return "choose" if operation.kind == ATTACH else "read"
 
 
-def _next_write(writing: Writing) -> Record:
+def _next_write(writing: Writing) -> CommitStep:
     numbered = msgspec.structs.replace(writing.choosing, writes=writing.choosing.writes + 1)
     return lambda _connection: Next("write", msgspec.structs.replace(writing, choosing=numbered))
 
@@ -264,5 +266,5 @@ def _described(consumer: Consumer) -> ConsumerAllocations:
     )
 
 
-def _ended(reason: str) -> Record:
+def _ended(reason: str) -> CommitStep:
     return lambda _connection: Ended(reason)

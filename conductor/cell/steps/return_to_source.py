@@ -13,9 +13,8 @@ from conductor.cell.records.attempts import ACTIVE, AttemptRecord
 from conductor.cell.records.instances import ERROR, MOVED, MOVING, CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.steps.fall_back import FallBack
-from conductor.engine import foreign
-from conductor.engine.policy_writes import PolicyWrites
-from conductor.engine.steps import MOVE, REVERT, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
+from conductor.engine.steps import MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import EndMove, MoveEnded, StartOnHost
@@ -47,7 +46,7 @@ class GiveBack:
         same: dict[str, Step] = {"give_back": self.give_back, "restart": self.restart}
         return {(kind, name): step for kind in (MOVE, REVERT) for name, step in same.items()}
 
-    def give_back(self, operation: Operation) -> Record:
+    def give_back(self, operation: Operation) -> CommitStep:
         """Have the instance take back what the migration holds of its source, and give the destination up."""
         giving = operation.read(GivingBack)
 
@@ -71,7 +70,7 @@ class GiveBack:
                 migration_generation=giving.migration_generation,
                 guest_gone=giving.fate == "gone",
                 leave_residue=giving.fate == "unknown",
-                keep_extras=self._writes.keeps_extras,
+                keep_extras=self._writes.keeps_foreign,
             )
 
         try:
@@ -97,14 +96,14 @@ class GiveBack:
         self._records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
-        extras = foreign.told(ended.extras, stay=self._writes.keeps_extras)
+        extras = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
         if migration.kind in STOPPING and giving.stopped:
             # A late order to stop it is refused from then on.
             order_numbers.next_guest_order(self._records, connection, instance)
             return Next("restart", Restarting(reason=giving.reason, extras=extras))
         return self._back(connection, operation, giving.reason, None, extras)
 
-    def restart(self, operation: Operation) -> Record:
+    def restart(self, operation: Operation) -> CommitStep:
         """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
         restarting = operation.read(Restarting)
 

@@ -11,9 +11,9 @@ from conductor.cell.payloads import Starting
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import SHELVED, SHELVING, CellInstance, CellRecords
 from conductor.cell.steps.cleanup import CellCleanings
-from conductor.engine import foreign
-from conductor.engine.acknowledgements import Peer
-from conductor.engine.steps import SHELVE, Again, Ended, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.conflict_policy import describe_foreign
+from conductor.engine.steps import SHELVE, Again, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, Released
@@ -31,7 +31,7 @@ class CellShelves:
         agents: CellAgents,
         declared: DeclaredDown,
         cleanings: CellCleanings,
-        placement: Peer,
+        placement: AcknowledgingClient,
     ) -> None:
         self._database = database
         self._records = records
@@ -44,7 +44,7 @@ class CellShelves:
         """Return the function for each step."""
         return {(SHELVE, "destroy"): self.destroy, (SHELVE, "release"): self.release, (SHELVE, "leave"): self.leave}
 
-    def destroy(self, operation: Operation) -> Record:
+    def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest, until its host has answered: nobody else may have its place before.
 
         A host that was declared down meanwhile is not waited for. Going back to what the instance was is no way out:
@@ -81,18 +81,18 @@ class CellShelves:
             return Next("leave", Starting(number=attempt.number))
         return Again(awaited(attempt.host, fault))
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release all that the instance holds."""
         return self._released(operation, leave_residue=False)
 
-    def leave(self, operation: Operation) -> Record:
+    def leave(self, operation: Operation) -> CommitStep:
         """Release what the instance holds elsewhere; on its host, which was declared down, it stays as a residue.
 
         A step of its own: a conductor that does not know it leaves it to one that does.
         """
         return self._released(operation, leave_residue=True)
 
-    def _released(self, operation: Operation, *, leave_residue: bool) -> Record:
+    def _released(self, operation: Operation, *, leave_residue: bool) -> CommitStep:
         attempt = self._attempt(operation, operation.read(Starting))
         message = DeleteAllocations(
             # What others have put there is named since there is a step `leave`: before, it was another request.
@@ -114,7 +114,7 @@ class CellShelves:
         self, operation: Operation, attempt: AttemptRecord, released: Released, connection: Connection
     ) -> Outcome:
         instance = self._shelving(connection, operation)
-        parts = [foreign.told(released.extras, stay=False)]
+        parts = [describe_foreign(released.extras, stay=False)]
         may_be_left = self._records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
         # Its host's word may have come between the two: the residue is there all the same.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):

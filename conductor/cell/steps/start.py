@@ -13,7 +13,7 @@ from conductor.cell.payloads import Fate, Starting
 from conductor.cell.records.attempts import FAILED, AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.fall_back import UNDECIDED
-from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Operation, Outcome, Record, Step, Superseded, Wait
+from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Step, Superseded, Wait
 from moorage import context, errors
 from moorage.db.database import Database
 from moorage.messages import BuildOnHost
@@ -53,7 +53,7 @@ class CellBuilds:
         same: dict[str, Step] = {"start": self.start, "wait": self.time_out}
         return {(kind, name): step for kind in (BUILD, MOVE, UNSHELVE) for name, step in same.items()}
 
-    def start(self, operation: Operation) -> Record:
+    def start(self, operation: Operation) -> CommitStep:
         """Order the host's agent to start the attempt, then wait for what the host reports, for a time."""
         starting = operation.read(Starting)
         attempt, message = self._database.read(partial(self._order, operation, starting))
@@ -92,7 +92,7 @@ class CellBuilds:
             node=selection.nodename,
         )
 
-    def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> Record:
+    def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _NOT_NOW) and operation.tries < self._retries:
             raise fault
         # Even a clear refusal may follow an order that was taken up and whose answer was lost. So in either case the
@@ -106,7 +106,7 @@ class CellBuilds:
 
         return record
 
-    def time_out(self, operation: Operation) -> Record:
+    def time_out(self, operation: Operation) -> CommitStep:
         """Give up a host that has not reported in time. From here on its attempt passes neither gate."""
         starting = operation.read(Starting)
         return lambda connection: self.give_up(connection, operation, starting, TIMED_OUT)

@@ -12,7 +12,7 @@ from conductor.cell.records.attempts import FAILED, AttemptRecord
 from conductor.cell.records.instances import MOVING, CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
 from conductor.engine.operations import Operations
-from conductor.engine.steps import MOVE, Again, Next, Operation, Outcome, Record, Step, Superseded
+from conductor.engine.steps import MOVE, Again, CommitStep, Next, Operation, Outcome, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import StopOnHost
@@ -43,7 +43,7 @@ class CellStops:
         """Return the function for the step."""
         return {(MOVE, "stop"): self.stop}
 
-    def stop(self, operation: Operation) -> Record:
+    def stop(self, operation: Operation) -> CommitStep:
         """Have the guest on the source stopped, until it is answered, for a time; else the move is given up."""
         starting = operation.read(Starting)
 

@@ -6,7 +6,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.engine.operations import Operations
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import DELETE, MOVE, UNSHELVE
 from conductor.super.cell_clients import Cells
 from conductor.super.records import instances as super_records
@@ -26,13 +26,13 @@ class SuperClaims:
         conf: cfg.ConfigOpts,
         database: Database,
         operations: Operations,
-        disowned: DisownedClaims,
+        revoked_claims: RevokedClaims,
         cells: Cells,
     ) -> None:
         self._timeout: float = conf.rpc.call_timeout / 3
         self._database = database
         self._operations = operations
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
         self._cells = cells
 
     @serves(OwnsClaim)
@@ -72,5 +72,5 @@ class SuperClaims:
         if self._operations.pending(connection, uuid, DELETE) is not None:
             return None, True
         LOG.info("Claim %s of instance %s, which is %s, is not wanted", message.claim_id, uuid, instance.state)
-        self._disowned.add(connection, message.claim_id, uuid)
+        self._revoked_claims.add(connection, message.claim_id, uuid)
         return None, False

@@ -9,10 +9,10 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.engine import conflict_policy
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.bulkheads import Postponed
-from conductor.engine.revoked_claims import DisownedClaims
-from conductor.engine.steps import BUILD, Again, Backoff, Ended, Next, Operation, Outcome, Record, Step
+from conductor.engine.revoked_claims import RevokedClaims
+from conductor.engine.steps import BUILD, Again, Backoff, CommitStep, Ended, Next, Operation, Outcome, Step
 from conductor.super.cell_clients import Cells, at_once
 from conductor.super.held_consumers import HeldConsumers, on_node
 from conductor.super.records import instances as super_records
@@ -68,14 +68,14 @@ class SuperBuilds:
         self,
         conf: cfg.ConfigOpts,
         database: Database,
-        disowned: DisownedClaims,
-        scheduler: Peer,
-        placement: Peer,
+        revoked_claims: RevokedClaims,
+        scheduler: AcknowledgingClient,
+        placement: AcknowledgingClient,
         cells: Cells,
     ) -> None:
         self._conf = conf.conductor
         self._held = HeldConsumers(placement)
-        self._disowned = disowned
+        self._revoked_claims = revoked_claims
         self._database = database
         self._scheduler = scheduler
         self._placement = placement
@@ -107,7 +107,7 @@ class SuperBuilds:
 
     # --- select -------------------------------------------------------------------------------------------------------
 
-    def select(self, operation: Operation) -> Record:
+    def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host for each instance."""
         asking = operation.read(Asking)
         spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
@@ -141,7 +141,7 @@ class SuperBuilds:
 
     def _on_its_node(
         self, operation: Operation, asking: Asking, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
-    ) -> Record:
+    ) -> CommitStep:
         """Ask for the one host on which an instance holds something already; else name what stands in the way."""
         uuid = conflict.consumer_uuid
         try:
@@ -165,11 +165,11 @@ class SuperBuilds:
         """
         wanted = _building(connection, asking.instance_uuids)
         claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
-        disowned = self._disowned.among(connection, claims)
+        revoked = self._revoked_claims.among(connection, claims)
         chosen = {
             uuid: selections
             for uuid, selections in zip(asking.instance_uuids, answer, strict=True)
-            if uuid in wanted and not selections[0].released and selections[0].claim_id not in disowned
+            if uuid in wanted and not selections[0].released and selections[0].claim_id not in revoked
         }
         super_records.select_for(connection, chosen)
         missing = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid not in chosen]
@@ -178,7 +178,7 @@ class SuperBuilds:
             return self._ask_again(connection, asking, missing, errors.ClaimContention(tries=asking.lost + 1))
         return Next("hand_over", HandingOver())
 
-    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> Record:
+    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _UNDECIDED) and operation.tries < self._retries(fault):
             raise fault
         # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer. One
@@ -252,7 +252,7 @@ class SuperBuilds:
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
-    def hand_over(self, operation: Operation) -> Record:
+    def hand_over(self, operation: Operation) -> CommitStep:
         """Give each cell its instances by a call.
 
         It is never given up while the cell does not answer: the cell may have them and have built them, and only the
@@ -310,7 +310,7 @@ class SuperBuilds:
 
     # --- release ------------------------------------------------------------------------------------------------------
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release for good what instances in error may hold, or may yet be given by a late request."""
         handing = operation.read(HandingOver)
         for uuid in handing.release:

@@ -5,20 +5,19 @@ import logging
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.engine import foreign
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.conflict_policy import PolicyWrites, RelyingOnGenerations, describe_foreign
 from conductor.engine.operations import Operations
-from conductor.engine.policy_writes import PolicyWrites, Relied
 from conductor.engine.steps import (
     DELETE,
     MOVE,
     UNSHELVE,
+    CommitStep,
     Ended,
     NewOperation,
     Nothing,
     Operation,
     Outcome,
-    Record,
     Step,
 )
 from conductor.super.cell_clients import Cells
@@ -35,7 +34,7 @@ LOG = logging.getLogger(__name__)
 class SuperDeletes:
     """The order to delete, and the steps that follow from it."""
 
-    def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: Peer, cells: Cells) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: AcknowledgingClient, cells: Cells) -> None:
         self._database = database
         self._writes = PolicyWrites(conf, placement)
         self._cells = cells
@@ -44,15 +43,15 @@ class SuperDeletes:
         """Return the function for each step."""
         return {(DELETE, "release"): self.release, (DELETE, "in_cell"): self.in_cell}
 
-    def release(self, operation: Operation) -> Record:
+    def release(self, operation: Operation) -> CommitStep:
         """Release for good what the instance holds: a selection that is still on its way is refused from then on.
 
         A claim that may stand goes whole: what was claimed with it is not on record. Where none stands, all that is
         held others have put there, and it is named in the instance's record.
         """
-        uuid, keeps = operation.subject, self._writes.keeps_extras
+        uuid, keeps = operation.subject, self._writes.keeps_foreign
 
-        def message(relied: Relied) -> DeleteAllocations:
+        def message(relied: RelyingOnGenerations) -> DeleteAllocations:
             return DeleteAllocations(
                 request_id=self._writes.request_id(operation, "release", relied),
                 consumer_uuid=uuid,
@@ -61,10 +60,10 @@ class SuperDeletes:
                 consumer_generation=relied.generation,
             )
 
-        released = self._writes.write(operation, operation.read(Relied), message)
+        released = self._writes.write(operation, operation.read(RelyingOnGenerations), message)
         if not isinstance(released, Released):
             return released
-        reason = foreign.told(released.extras, stay=keeps)
+        reason = describe_foreign(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
         def record(connection: Connection) -> Outcome:
@@ -73,7 +72,7 @@ class SuperDeletes:
 
         return record
 
-    def in_cell(self, operation: Operation) -> Record:
+    def in_cell(self, operation: Operation) -> CommitStep:
         """Order the cell to delete the instance; when it has done so, it says so where it is asked for the instance."""
         record = self._database.read(lambda connection: super_records.read(connection, operation.subject))
         if record.cell_uuid is None:

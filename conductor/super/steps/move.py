@@ -5,9 +5,9 @@ import logging
 import msgspec
 from sqlalchemy import Connection
 
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import MOVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
+from conductor.engine.steps import MOVE, Again, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Step
 from conductor.super.cell_clients import Cells
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
@@ -56,7 +56,7 @@ class Preparing(Value, frozen=True, kw_only=True):
 class SuperMoves:
     """The steps of a move; its operation and its migration have one uuid."""
 
-    def __init__(self, database: Database, asker: Asker, placement: Peer, cells: Cells) -> None:
+    def __init__(self, database: Database, asker: Asker, placement: AcknowledgingClient, cells: Cells) -> None:
         self._database = database
         self._asker = asker
         self._placement = placement
@@ -99,7 +99,7 @@ class SuperMoves:
 
     # --- prepare ------------------------------------------------------------------------------------------------------
 
-    def prepare(self, operation: Operation) -> Record:
+    def prepare(self, operation: Operation) -> CommitStep:
         """Have the cell take the instance for the move, and say where it is."""
         preparing = operation.read(Preparing)
         message = PrepareMoveInCell(
@@ -121,7 +121,7 @@ class SuperMoves:
 
         return record
 
-    def _not_prepared(self, operation: Operation, fault: errors.MoorageError) -> Record:
+    def _not_prepared(self, operation: Operation, fault: errors.MoorageError) -> CommitStep:
         if not was_refused(fault):
             raise fault
         refused = Refused(reason=str(fault))
@@ -133,7 +133,7 @@ class SuperMoves:
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
-    def hand_over(self, operation: Operation) -> Record:
+    def hand_over(self, operation: Operation) -> CommitStep:
         """Give the cell the instance with its claimed destination, until it is answered: it may have moved it already.
 
         A cell that has taken the instance for this move has no reason to refuse, unless it is being deleted.
@@ -173,7 +173,7 @@ class SuperMoves:
 
     # --- fence and cancel ---------------------------------------------------------------------------------------------
 
-    def fence(self, operation: Operation) -> Record:
+    def fence(self, operation: Operation) -> CommitStep:
         """See to it that no earlier request is carried out any more, or find that one has been.
 
         Each of them would create the migration's consumer. So it is created here, holding nothing, and buried.
@@ -200,7 +200,7 @@ class SuperMoves:
         self._placement.call(DeleteAllocations(request_id=operation.derived("bury"), consumer_uuid=uuid, for_good=True))
         return lambda _connection: Next("cancel", msgspec.structs.replace(refused, asking=None))
 
-    def cancel(self, operation: Operation) -> Record:
+    def cancel(self, operation: Operation) -> CommitStep:
         """Have the cell give the instance free, until it is answered; it knows if the instance is gone meanwhile."""
         refused = operation.read(Refused)
         cell_uuid = self._database.read(lambda connection: super_migrations.read(connection, operation.uuid)).cell_uuid

@@ -6,9 +6,9 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection
 
-from conductor.engine.acknowledgements import Peer
+from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import UNSHELVE, Again, Ended, NewOperation, Next, Operation, Outcome, Record, Step
+from conductor.engine.steps import UNSHELVE, Again, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Step
 from conductor.super.cell_clients import Cells
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import Asker, Chosen, Refused
@@ -39,7 +39,7 @@ class PreparingUnshelve(Value, frozen=True, kw_only=True):
 class SuperUnshelves:
     """The steps of unshelving."""
 
-    def __init__(self, database: Database, asker: Asker, placement: Peer, cells: Cells) -> None:
+    def __init__(self, database: Database, asker: Asker, placement: AcknowledgingClient, cells: Cells) -> None:
         self._database = database
         self._asker = asker
         self._placement = placement
@@ -72,7 +72,7 @@ class SuperUnshelves:
         new = NewOperation(uuid=uuid, kind=UNSHELVE, subject=instance_uuid, step="prepare", payload=preparing)
         return operations.begin(connection, [new], origin)
 
-    def prepare(self, operation: Operation) -> Record:
+    def prepare(self, operation: Operation) -> CommitStep:
         """Have the cell take the instance, and say what is to be asked for."""
         preparing = operation.read(PreparingUnshelve)
         number = preparing.order_number
@@ -90,7 +90,7 @@ class SuperUnshelves:
         asking = self._asker.asking(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
         return lambda _connection: Next("read", asking)
 
-    def hand_over(self, operation: Operation) -> Record:
+    def hand_over(self, operation: Operation) -> CommitStep:
         """Give the cell the instance with its claimed host, until it is answered: it may have started it already."""
         chosen = operation.read(Chosen)
         selections = chosen.selections
@@ -108,7 +108,7 @@ class SuperUnshelves:
             return partial(_not_taken, operation, str(fault))
         return lambda _connection: Ended()
 
-    def fence(self, operation: Operation) -> Record:
+    def fence(self, operation: Operation) -> CommitStep:
         """See to it that no earlier request is carried out any more, or find that one has been.
 
         Each of them names a generation of the consumer that has been read before. So what the consumer holds is written
@@ -135,7 +135,7 @@ class SuperUnshelves:
         except errors.ConsumerNotFound:
             return None
 
-    def cancel(self, operation: Operation) -> Record:
+    def cancel(self, operation: Operation) -> CommitStep:
         """Have the cell leave the instance shelved, until it is answered; it knows if it is gone meanwhile."""
         refused = operation.read(Refused)
         known = self._database.read(lambda connection: super_records.read(connection, operation.subject))

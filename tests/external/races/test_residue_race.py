@@ -1,4 +1,4 @@
-"""The last moment of a claim on MariaDB: accepted, given up, disowned and reported gone, all at once.
+"""The last moment of a claim on MariaDB: accepted, released, revoked and reported gone, all at once.
 
 `make test` has fifty rounds of each; with DRILLS=long in the environment it is two hundred.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from oslo_config import cfg
 
-from conductor.engine.revoked_claims import DisownedClaims
+from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Backoff
 from conductor.schema import cell_disowned
 from conductor.service import CellConductor, SuperConductor
@@ -223,11 +223,11 @@ class World:
                 f"UPDATE {table}_operations SET lease_owner = 'stopped/1', lease_until = 1 WHERE due_at IS NOT NULL"
             )
 
-    def disown(self, cell_uuid: str, claim_id: str, consumer_uuid: str) -> None:
+    def revoke(self, cell_uuid: str, claim_id: str, consumer_uuid: str) -> None:
         """Put a claim on a cell's record of those that are not wanted."""
-        disowned = DisownedClaims(cell_disowned, {"cell_uuid": cell_uuid})
+        revoked_claims = RevokedClaims(cell_disowned, {"cell_uuid": cell_uuid})
         Database(self.conf.database.connection, "test").write(
-            lambda connection: disowned.add(connection, claim_id, consumer_uuid)
+            lambda connection: revoked_claims.add(connection, claim_id, consumer_uuid)
         )
 
     def waiting(self) -> int:

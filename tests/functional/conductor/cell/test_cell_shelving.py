@@ -211,12 +211,12 @@ def test_a_claim_that_was_given_up_before_it_arrived_starts_nothing(world: World
     uuid = shelved(world)
     claim = world.placement.claim
 
-    def disowning(consumer: str, root: str, generation: int | None = None) -> str:
+    def revoking(consumer: str, root: str, generation: int | None = None) -> str:
         claim_id = claim(consumer, root, generation)
-        world.disown(world.placement.cells[0].uuid, claim_id, consumer)
+        world.revoke(world.placement.cells[0].uuid, claim_id, consumer)
         return claim_id
 
-    world.placement.claim = disowning  # type: ignore[method-assign]
+    world.placement.claim = revoking  # type: ignore[method-assign]
     unshelve(world, uuid, "b")
 
     instance = becomes(world, uuid, "shelved")

@@ -75,7 +75,7 @@ def test_what_an_instance_in_error_or_deleted_holds_is_not_wanted(world: World) 
 
 def test_an_order_to_build_under_a_claim_that_was_given_up_ends_in_error_and_builds_nothing(world: World) -> None:
     uuid, claim_id = ids.fresh(), ids.fresh()
-    world.disown(CELL_1.uuid, claim_id, uuid)
+    world.revoke(CELL_1.uuid, claim_id, uuid)
     build = InstanceBuild(instance_uuid=uuid, request_spec=SPEC, selections=(selection("a", claim_id),))
 
     world.cell_call(BuildInCell(request_id="build", builds=(build,)))
