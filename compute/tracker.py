@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 # Trees of one question, and providers of one report; the wire allows twice as many. Arbitrary.
 _AT_ONCE = 500
-# How often one host is told anew within one report while its generations move. Arbitrary: claims move them, and each
-# try takes a fraction of a second.
+# How often one host is reported again within one report if its generations were bumped meanwhile, as claims do.
+# Arbitrary: each try takes a fraction of a second.
 _TRIES = 5
 # Seconds to wait for one answer; see `compute.reports`.
 _PATIENCE = 5.0
@@ -168,7 +168,7 @@ class Tracker:
     def _after_conflict(
         self, changes: Sequence[TreeChange], tries: int, conflict: errors.ProviderGenerationConflict
     ) -> None:
-        """Read again and redo, in halves: in a large batch, claims would move one or another generation every time."""
+        """Read again and redo, in halves: in a large batch, claims would bump one or another generation every time."""
         if len(changes) > 1:
             for half in _halves(changes):
                 self._redo(half, tries)

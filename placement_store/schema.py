@@ -244,7 +244,7 @@ host_aggregates = Table(
     Column("aggregate_id", id_type(), primary_key=True, autoincrement=False),
     Column("name", name_type(), nullable=False, unique=True),
     Column("metadata", document_type(), nullable=False),
-    # Moves with every change of it or of its hosts: that update is the lock.
+    # Bumped by every change of it or of its hosts: that update is the lock.
     Column("seq", id_type(), nullable=False, default=0),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),

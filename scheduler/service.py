@@ -29,7 +29,7 @@ from moorage.service.stored_requests import StoredRequests
 from placement_store import cells, schema
 from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.service import PlacementRole
 from scheduler.decide.decision import Rules
 from scheduler.decide.destinations import Destinations
@@ -83,7 +83,7 @@ class HostReports:
         def work(connection: Connection) -> HostsRegistered:
             return reports.write(connection, message)
 
-        return until_settled(lambda: self._requests.once(message, work).result)
+        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
 
 
 class SchedulerEndpoint(HostReports):
@@ -137,7 +137,7 @@ class SchedulerEndpoint(HostReports):
         def work(connection: Connection) -> HostState:
             return hosts.set_host(connection, message)
 
-        return until_settled(lambda: self._requests.once(message, work).result)
+        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:
@@ -153,7 +153,7 @@ class SchedulerEndpoint(HostReports):
             deletion.delete(connection, message, self._names)
             return Done()
 
-        return until_settled(lambda: self._requests.once(message, work).result)
+        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
 
 
 class SchedulerService:

@@ -8,7 +8,7 @@ from moorage import errors
 from placement_store.allocations import consumers
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import allocations, inventories
 
@@ -23,18 +23,18 @@ def rename(connection: Connection, old: str, new: str) -> None:
     :raises ResourceClassNotFound: there is no class of the old name.
     :raises AlreadyExists: there is one of the new name.
     :raises InvalidRequest: one of the two is a standard class, or is not called ``CUSTOM_...``.
-    :raises Moved: somebody else has just given a provider an inventory of the class; a new transaction may succeed.
+    :raises StaleRead: somebody else has just given a provider an inventory of the class; a new transaction may succeed.
     """
     former = ResourceClassNames.require(connection, {old})[old]
     ResourceClassNames.require_custom(old)
     ResourceClassNames.require_custom(new)
     # Providers first, as everywhere; then the class, which from then on nobody can give to any other.
     having = _having(connection, former)
-    providers.move_rows(connection, having, generation=0)
+    providers.bump_generations(connection, having, by=0)
     if not ResourceClassNames.create(connection, {new}):
         raise errors.AlreadyExists(kind="resource class", name=new)
     number = ResourceClassNames.require(connection, {new}, lock=True)[new]
-    consumers.move_rows(connection, _holding(connection, former, having))
+    consumers.bump_generations_by_id(connection, _holding(connection, former, having))
     for table in (inventories, allocations):
         for chunk in bulk.chunks(having):
             these = (table.c.resource_class_id == former, table.c.resource_provider_id.in_(chunk))
@@ -42,7 +42,7 @@ def rename(connection: Connection, old: str, new: str) -> None:
     try:
         ResourceClassNames.delete(connection, old)
     except errors.NameInUse as fault:
-        raise Moved from fault
+        raise StaleRead from fault
     change_feed.record(connection, provider_ids=having)
 
 

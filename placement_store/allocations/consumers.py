@@ -1,4 +1,4 @@
-"""Consumers as rows: read with all they hold, created, and moved by compare and swap."""
+"""Read consumers with their allocations, create them, and update them by compare-and-swap of their generations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, exc, select, tuple_
 from moorage import errors
 from moorage.db.columns import now
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import allocations, consumers, tombstones
 
 #: Provider id and resource class id.
@@ -114,14 +114,14 @@ class NewConsumer:
     claimed: bool
 
 
-def move(
+def bump_generation(
     connection: Connection, holding: Holding, columns: Mapping[str, Any], *, claimed: bool, unaccepted: bool
 ) -> None:
-    """Compare and swap one consumer's generation, and set ``columns`` with it.
+    """Bump one consumer's generation by compare-and-swap, and set ``columns`` in the same statement.
 
-    :param claimed: whether ``columns`` bring a new claim, made now.
-    :param unaccepted: whether it may move only as long as no host has accepted its claim.
-    :raises Moved: it is no longer as it was read.
+    :param claimed: whether ``columns`` contain a new claim, made now.
+    :param unaccepted: whether to do so only as long as no host has accepted its claim.
+    :raises StaleRead: it has changed since it was read.
     """
     # UPDATE consumers SET generation = generation + 1, updated_at = :now, ...
     #  WHERE id = :id AND generation = :generation [AND accepted_by IS NULL]
@@ -130,27 +130,27 @@ def move(
     if claimed:
         values["claimed_at"] = now()
     if connection.execute(statement.values(values)).rowcount != 1:
-        raise Moved
+        raise StaleRead
 
 
-def move_all(connection: Connection, holdings: Sequence[Holding]) -> None:
-    """Compare and swap the generations of consumers of whose rows nothing else changes, in the order of their ids.
+def bump_generations(connection: Connection, holdings: Sequence[Holding]) -> None:
+    """Bump the generations of consumers by compare-and-swap, in the order of their ids; change no other column.
 
-    :raises Moved: one of them is no longer as it was read.
+    :raises StaleRead: one of them has changed since it was read.
     """
     # UPDATE consumers SET generation = generation + 1, updated_at = :now
     #  WHERE id IN (...) AND (id, generation) IN ((..., ...), ...)
     table = consumers.c
     for chunk in bulk.chunks(sorted((holding.id, holding.generation) for holding in holdings)):
-        # By id alone first: for a pair of columns the database would look at every row there is.
+        # By id alone as well: for a pair of columns alone the database would scan the whole table.
         these = (table.id.in_([id_ for id_, _ in chunk]), tuple_(table.id, table.generation).in_(chunk))
         statement = consumers.update().where(*these).values(generation=table.generation + 1, updated_at=now())
         if connection.execute(statement).rowcount != len(chunk):
-            raise Moved
+            raise StaleRead
 
 
-def move_rows(connection: Connection, ids: Collection[int]) -> None:
-    """Raise the generations of consumers, whatever they are, in the order of their ids; who has read them is late."""
+def bump_generations_by_id(connection: Connection, ids: Collection[int]) -> None:
+    """Bump the generations of consumers, whatever they are, in the order of their ids; earlier reads become stale."""
     # UPDATE consumers SET generation = generation + 1, updated_at = :now WHERE id IN (...)
     table = consumers.c
     for chunk in bulk.chunks(sorted(ids)):
@@ -161,7 +161,7 @@ def move_rows(connection: Connection, ids: Collection[int]) -> None:
 def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str, int]:
     """Insert consumers at generation 1; return their ids by uuid.
 
-    :raises Moved: one of them is there already.
+    :raises StaleRead: one of them exists already.
     :raises ConsumerDeleted: one of them has been deleted for good, and is not written over HTTP.
     """
     uuids = sorted(rows)
@@ -178,7 +178,7 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
                 connection, consumers, new, stamps=["created_at", "updated_at", *["claimed_at"] * claimed]
             )
     except exc.IntegrityError as fault:
-        raise Moved from fault
+        raise StaleRead from fault
     if len(rows) == 1 and number is not None and not rows[uuids[0]].columns.get("known_over_rpc", True):
         # No tombstone keeps HTTP from bringing a consumer back.
         return {uuids[0]: number}
@@ -206,17 +206,17 @@ _CREATED = (
 
 
 def forget(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
-    """Remove the row of a consumer without a tombstone: it may come back as a new one.
+    """Delete the row of a consumer without writing a tombstone: it can be created again.
 
-    :raises Moved: it is no longer as it was read.
+    :raises StaleRead: it has changed since it was read.
     """
     if connection.execute(_as_read(consumers.delete(), holding, unaccepted=unaccepted)).rowcount != 1:
-        raise Moved
+        raise StaleRead
 
 
 def _as_read(statement: Any, holding: Holding, *, unaccepted: bool) -> Any:
     statement = statement.where(consumers.c.id == holding.id, consumers.c.generation == holding.generation)
-    # To accept a claim moves no generation.
+    # Accepting a claim does not bump the generation.
     return statement.where(consumers.c.accepted_by.is_(None)) if unaccepted else statement
 
 

@@ -10,7 +10,7 @@ from moorage import errors
 from placement_store.allocations import consumers
 from placement_store.allocations.consumers import UNCLAIMED, Holding
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones
 
@@ -36,13 +36,13 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
     """Write a consumer's tombstone and remove its row, if there was one.
 
     :param unaccepted: whether it may go only as long as no host has accepted its claim.
-    :raises Moved: it is no longer as it was read, or has appeared since.
+    :raises StaleRead: it is no longer as it was read, or has appeared since.
     """
     # The order is what keeps a claim made at this moment from winning as well: see `consumers.create`.
     _write_tombstone(connection, uuid)
     if holding is None:
         if connection.execute(consumer_table.delete().where(consumer_table.c.uuid == uuid)).rowcount:
-            raise Moved
+            raise StaleRead
     else:
         consumers.forget(connection, holding, unaccepted=unaccepted)
 
@@ -57,10 +57,10 @@ def bury_around(connection: Connection, holding: Holding, *, unaccepted: bool = 
     Only HTTP, which sees no tombstones, can give it anything any more.
 
     :param unaccepted: as in :func:`bury`.
-    :raises Moved: it is no longer as it was read.
+    :raises StaleRead: it is no longer as it was read.
     """
     _write_tombstone(connection, holding.uuid)
-    consumers.move(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)
+    consumers.bump_generation(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)
 
 
 def _write_tombstone(connection: Connection, uuid: str) -> None:

@@ -68,7 +68,7 @@ class Change:
     uuid: str
     before: Holding | None
     after: Mapping[Pair, int]
-    #: Providers that the caller has named; their generations move even where nothing of them changes.
+    #: Providers that the caller has named; their generations are bumped even where nothing of them changes.
     named: frozenset[int] = frozenset()
     columns: Mapping[str, Any] = field(default_factory=dict)
     claimed: bool = False
@@ -132,28 +132,28 @@ def write(
     *,
     relied_on: Mapping[int, Collection[int]] | None = None,
     roots: Mapping[int, int] | None = None,
-    moves_generations: bool = True,
+    bumps_generations: bool = True,
 ) -> None:
     """Write the changes of all these consumers, each of whom is named once, or raise and leave it to be rolled back.
 
     :param relied_on: the generations of providers that the caller has named.
     :param roots: the roots that providers were found to have; in another tree by now, they count as changed.
-    :param moves_generations: whether the generations of the providers move; ``seq`` always does.
+    :param bumps_generations: whether the generations of the providers are bumped; their ``seq`` always is.
     :raises ProviderGenerationConflict: a provider is at another generation than the caller relies on.
     :raises CapacityExceeded: it does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises GroupRuleRefused: a consumer would come to where the rule of its group does not let it be.
-    :raises Moved: what was read has changed since; a new transaction may succeed.
+    :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
-    # Those that the caller relies on are locked and moved as well, be it that nothing of them changes.
+    # Those that the caller relies on are locked and bumped as well, even if nothing of them changes.
     touched = providers_touched(changes) | set(relied_on or ())
-    providers.move_rows(connection, touched, generation=int(moves_generations), roots=roots)
+    providers.bump_generations(connection, touched, by=int(bumps_generations), roots=roots)
     if relied_on:
-        _compare_generations(connection, relied_on, moved_by=int(moves_generations))
+        _compare_generations(connection, relied_on, bumped_by=int(bumps_generations))
     # Consumers that are there come before the inventories: whether these amounts are still what is to be given back is
     # known only now that the providers are locked and the consumer is found as it was read. New ones come after, so
     # that a claim which does not fit costs little.
-    ids = _move_consumers(connection, changes)
+    ids = _update_consumers(connection, changes)
     capacity.take(connection, _demands(changes), names)
     ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
@@ -176,15 +176,15 @@ def providers_touched(changes: Sequence[Change]) -> set[int]:
     return touched | {provider_id for change in changes for provider_id, _ in change.differing}
 
 
-def _compare_generations(connection: Connection, relied_on: Mapping[int, Collection[int]], moved_by: int) -> None:
-    """Compare generations after they have moved: the rows are locked now."""
+def _compare_generations(connection: Connection, relied_on: Mapping[int, Collection[int]], bumped_by: int) -> None:
+    """Compare generations after they were bumped: the rows are locked now."""
     table = resource_providers
     query = select(table.c.id, table.c.uuid, table.c.generation)
     for row in bulk.select_in(connection, query, table.c.id, sorted(relied_on)):
         for named in relied_on[row.id]:
-            if row.generation - moved_by != named:
+            if row.generation - bumped_by != named:
                 raise errors.ProviderGenerationConflict(
-                    provider_uuid=row.uuid, named=named, found=row.generation - moved_by
+                    provider_uuid=row.uuid, named=named, found=row.generation - bumped_by
                 )
 
 
@@ -202,13 +202,13 @@ def _demands(changes: Sequence[Change]) -> list[Demand]:
     return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
 
 
-def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
-    """Move or bury the consumers that are there, in the order of their ids, which are returned by uuid."""
+def _update_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
+    """Update, bury or delete the existing consumers in the order of their ids; return the ids by uuid."""
     present = [(change.before.id, change, change.before) for change in changes if change.before is not None]
     ids = {change.uuid: id_ for id_, change, _ in present}
     if all(change.is_plain for _, change, _ in present):
         # A reshape changes very many in this way, and all who claim there wait for it.
-        consumers.move_all(connection, [before for _, _, before in present])
+        consumers.bump_generations(connection, [before for _, _, before in present])
         return ids
     for _, change, before in sorted(present, key=lambda one: one[0]):
         if change.for_good and change.after:
@@ -218,7 +218,9 @@ def _move_consumers(connection: Connection, changes: Sequence[Change]) -> dict[s
         elif change.forgets:
             consumers.forget(connection, before, unaccepted=change.unaccepted)
         else:
-            consumers.move(connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted)
+            consumers.bump_generation(
+                connection, before, change.columns, claimed=change.claimed, unaccepted=change.unaccepted
+            )
     return ids
 
 

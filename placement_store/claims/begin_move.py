@@ -22,7 +22,7 @@ from placement_store.claims import move_split, released, residues
 from placement_store.claims.claim import NewClaim
 from placement_store.claims.move_split import Places
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
 
@@ -52,7 +52,7 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
     claim_id = ids.fresh()
     try:
         return _begin(connection, new, move, names, claim_id)
-    except Moved as fault:
+    except StaleRead as fault:
         raise _why(connection, new, move, claim_id) from fault
 
 
@@ -188,13 +188,13 @@ def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holdin
 def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
     """Return the columns of a consumer's claim, and whose it is: true at the generation read, or the write fails.
 
-    :raises Moved: there is no such consumer any more.
+    :raises StaleRead: there is no such consumer any more.
     """
     table = consumer_table
     query = select(*(table.c[name] for name in UNCLAIMED), table.c.project_id, table.c.user_id)
     found = connection.execute(query.where(table.c.id == holding.id)).one_or_none()
     if found is None:
-        raise Moved
+        raise StaleRead
     return found._asdict()
 
 

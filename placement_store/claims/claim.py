@@ -18,7 +18,7 @@ from placement_store.allocations.write import Change
 from placement_store.claims import isolated_groups
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import hosts, resource_providers
@@ -94,7 +94,7 @@ def claim(
     ]
     try:
         allocations.write(connection, changes, names, roots=dict(keys.values()))
-    except Moved as fault:
+    except StaleRead as fault:
         raise _why(connection, claims, claim_ids) from fault
     return [
         Claimed(claim_id=claim_id, consumer_generation=(new.consumer_generation or 0) + 1)

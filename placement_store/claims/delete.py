@@ -21,7 +21,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
 
     With it go its migrations, residues apart that are not named, and whatever else holds something for it, if it is an
     attempt. What others have put on any of them stays on the consumer if that is asked for. As in Placement the
-    generations of the providers do not move; their ``seq`` does.
+    generations of the providers are not bumped; their ``seq`` is.
 
     :raises InvalidRequest: it is to be released unaccepted, and no claim is named; or migrations are named that are not
         this consumer's; or something is asked for that is done only for good.
@@ -29,7 +29,7 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     :raises ClaimReleased: a claim is named, and it no longer stands.
     :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
     :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
-    :raises Moved: a consumer has changed since it was read; a new transaction may succeed.
+    :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """
     _require_sense(message)
     uuid = message.consumer_uuid
@@ -90,7 +90,7 @@ def _release(
     after = kept if holding is None else {uuid: _all_of(kept)}
     changes = [_change(message, uuid, one, after.get(uuid, {})) for uuid, one in going.items()]
     new = [residue for residue in left.values() if residue is not None]
-    residues.write_all(connection, [*changes, *new], names, moves_generations=False)
+    residues.write_all(connection, [*changes, *new], names, bumps_generations=False)
     if is_attempt:
         residues.require_none_of(connection, uuid)
     mine = left.get(uuid)
@@ -105,7 +105,7 @@ def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[s
     """Return the migrations that go: those named, and of others all but residues, which wait for their hosts.
 
     Nothing is returned of one that is named and not there, so that it never comes. Nobody else can be given one
-    meanwhile: that moves the consumer's generation.
+    meanwhile: that bumps the consumer's generation.
     """
     if not message.for_good:
         return {}

@@ -41,7 +41,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
     :raises InvalidState: a host has accepted what is given up, its guest is not known to be gone, and no residue may be
         left; or there is nothing to go back to, because somebody else has released what the migration held.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
-    :raises Moved: something has changed since it was read; a new transaction may succeed.
+    :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """
     uuid = message.consumer_uuid
     instance = claims.placed_by(connection, uuid, message.claim_id)

@@ -39,7 +39,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     :raises ProviderNotFound: a host's own provider or a pool does not exist.
     :raises CapacityExceeded: what is missing does not fit.
     :raises GroupRuleRefused: the rule of a server group does not let its member be on its host.
-    :raises Moved: something has changed since it was read; a new transaction may succeed.
+    :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """
     holds = {hold.consumer_uuid: hold for hold in message.holds}
     _require_sense(message, holds)

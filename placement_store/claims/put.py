@@ -93,7 +93,7 @@ def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassN
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises CapacityExceeded: it does not fit.
-    :raises Moved: what was read has changed since; a new transaction finds out how.
+    :raises StaleRead: what was read has changed since; a new transaction finds out how.
     """
     asked = asked_for(connection, puts, names)
     if not asked.changes:

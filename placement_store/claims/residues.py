@@ -18,7 +18,7 @@ from placement_store.allocations.consumers import Holding, Pair
 from placement_store.allocations.write import Change
 from placement_store.claims import released
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import consumers as consumer_table
 from placement_store.schema import tombstones as tombstone_table
 
@@ -78,7 +78,7 @@ def write_all(connection: Connection, changes: Sequence[Change], names: Resource
         allocations.write(connection, changes, names, **how)
     except errors.ConsumerDeleted as fault:
         # At this moment the guest was reported gone: begin again without a residue.
-        raise Moved from fault
+        raise StaleRead from fault
 
 
 # --- Migrations that stay as residues -------------------------------------------------------------------------------
@@ -117,12 +117,12 @@ def require_unreported(connection: Connection, migration: Holding) -> None:
     (:func:`require_none_of`). Each waits for what the other has written, so one of the two sees the other, or the
     database ends one of them as a deadlock.
 
-    :raises Moved: it was; a new transaction leaves no residue.
+    :raises StaleRead: it was; a new transaction leaves no residue.
     """
     # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
     query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == migration.accepted_by)
     if connection.execute(query.with_for_update(read=True)).first() is not None:
-        raise Moved
+        raise StaleRead
 
 
 def of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
@@ -133,10 +133,10 @@ def of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
 def require_none_of(connection: Connection, attempt_id: str) -> None:
     """Make sure, after an attempt was buried with its residues, that it is not being given another one.
 
-    :raises Moved: it was; a new transaction finds it.
+    :raises StaleRead: it was; a new transaction finds it.
     """
     if connection.execute(_of_attempt(attempt_id).with_for_update(read=True)).first() is not None:
-        raise Moved
+        raise StaleRead
 
 
 def _of_attempt(attempt_id: str) -> Select[Any]:

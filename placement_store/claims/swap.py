@@ -49,7 +49,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises InvalidRequest: a migration is named that is none of the consumer, or without what its source holds.
     :raises ConsumerNotFound: the migration has ended.
-    :raises Moved: the consumer has changed since it was read; a new transaction may succeed.
+    :raises StaleRead: the consumer has changed since it was read; a new transaction may succeed.
     """
     holding = claims.placed_by(connection, message.consumer_uuid, message.claim_id)
     claims.require_given_up(holding, message)

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Table, exc, func, select
 from moorage import errors
 from moorage.db.database import Database
 from placement_store.db import bulk
-from placement_store.db.retries import Moved, until_settled
+from placement_store.db.retries import StaleRead, retry_on_stale_read
 from placement_store.schema import inventories, provider_traits, resource_classes, traits
 
 #: What the names begin with that operators and drivers may create; the same in both libraries.
@@ -125,13 +125,13 @@ class Names:
         if not custom:
             return
         if self._database.read(lambda connection: self._absent(connection, custom)):
-            until_settled(lambda: self._database.write(lambda connection: self.create(connection, custom)))
+            retry_on_stale_read(lambda: self._database.write(lambda connection: self.create(connection, custom)))
 
     @classmethod
     def create(cls, connection: Connection, custom: Collection[str]) -> set[str]:
         """Create those custom names that are missing; return them.
 
-        :raises Moved: somebody else is creating one of them; a new transaction may find it.
+        :raises StaleRead: somebody else is creating one of them; a new transaction may find it.
         """
         missing = cls._absent(connection, custom)
         table = cls._table
@@ -180,7 +180,7 @@ class Names:
 
     def sync(self) -> None:
         """Write the standard names into the store; any number of processes may do so at once."""
-        until_settled(lambda: self._database.write(self._write_standards))
+        retry_on_stale_read(lambda: self._database.write(self._write_standards))
 
     # --- Parts --------------------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Names:
         try:
             connection.execute(cls._table.insert(), [dict(row) for row in rows])
         except exc.IntegrityError as fault:
-            raise Moved from fault
+            raise StaleRead from fault
 
 
 @lru_cache

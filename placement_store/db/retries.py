@@ -1,4 +1,4 @@
-"""What was read has changed before it could be locked: the answer is a new transaction, a bounded number of times."""
+"""Run a transaction again when a row that it read has changed before it was locked, a bounded number of times."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,26 +9,26 @@ from moorage import errors
 
 T = TypeVar("T")
 
-#: With this many writers of one consumer at once, the last of them still comes through.
+#: With this many concurrent writers of one consumer, the last of them still succeeds.
 TRIES = 20
 
 
-class Moved(Exception):
-    """A row is no longer what it was when this transaction read it; never leaves this folder."""
+class StaleRead(Exception):
+    """A row has changed since this transaction read it; :func:`retry_on_stale_read` handles it, it is never sent."""
 
 
-def until_settled(transaction: Callable[[], T]) -> T:
-    """Run a whole transaction, and again with milliseconds of back-off each time that it finds something moved.
+def retry_on_stale_read(transaction: Callable[[], T]) -> T:
+    """Run a whole transaction, and run it again, after milliseconds of back-off, each time that it raises StaleRead.
 
-    :raises ClaimContention: others were faster every time.
+    :raises ClaimContention: each of :data:`TRIES` transactions has read something stale.
     """
     tries = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(Moved),
+        retry=tenacity.retry_if_exception_type(StaleRead),
         stop=tenacity.stop_after_attempt(TRIES),
         wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.1),
         reraise=True,
     )
     try:
         return tries(transaction)
-    except Moved as fault:
+    except StaleRead as fault:
         raise errors.ClaimContention(tries=TRIES) from fault

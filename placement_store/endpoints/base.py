@@ -9,7 +9,7 @@ from moorage.db.database import Database
 from moorage.messages.wire import Mutation
 from moorage.service.stored_requests import StoredRequests
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import requests
 
 R = TypeVar("R")
@@ -29,4 +29,4 @@ class StoreEndpoint:
 
     def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> R:
         """Do what a request asks for and store its answer with it, or return the answer stored before."""
-        return until_settled(lambda: self._requests.once(message, work).result)
+        return retry_on_stale_read(lambda: self._requests.once(message, work).result)

@@ -18,7 +18,7 @@ from moorage.messages import (
 from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceState, StoreAudit
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import list as claim_list
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import requests
 from placement_store.upkeep import audit, reconciler_log, services
 
@@ -64,7 +64,7 @@ class InspectionEndpoint:
             services.report(connection, message.service, stopped=message.stopped)
             return Done()
 
-        return until_settled(lambda: self._database.write(work))
+        return retry_on_stale_read(lambda: self._database.write(work))
 
     @serves(AcknowledgeRequests)
     def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:

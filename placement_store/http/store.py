@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from moorage.db.database import Database
 from moorage.service.stored_requests import StoredRequests
 from placement_store.db.names import ResourceClassNames, TraitNames
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import requests
 
 R = TypeVar("R")
@@ -41,4 +41,4 @@ class Store:
         :raises ClaimContention: others were faster every time.
         :raises StoreUnavailable: the database cannot be reached.
         """
-        return until_settled(lambda: self._requests.once_unnamed("http", work))
+        return retry_on_stale_read(lambda: self._requests.once_unnamed("http", work))

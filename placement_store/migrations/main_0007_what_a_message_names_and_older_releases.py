@@ -38,7 +38,7 @@ def _mark_disabled_hosts() -> None:
     if number is None:
         connection.execute(sa.text("INSERT INTO traits (name) VALUES ('COMPUTE_STATUS_DISABLED')"))
         number = connection.scalar(number_of)
-    # Their generation moves, so that an agent reads its tree anew; then they are no longer found.
+    # Their generation is bumped, so that an agent reads its tree anew; then they are no longer found.
     rows = [row.id for row in connection.execute(sa.text(found), {"number": number})]
     for id_ in rows:
         connection.execute(

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, exc, select
 
 from moorage.messages import SetAggregates
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import host_aggregate_links, links
 from placement_store.providers import rows as providers
 from placement_store.schema import aggregates, provider_aggregates
@@ -24,7 +24,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 
     Nodes of hosts stay in the aggregates of these beside. Generations and the feed are the caller's.
 
-    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
     """
     known = numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
     staying = host_aggregate_links.required(connection, wanted)
@@ -37,22 +37,22 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 
 
 def set_aggregates(connection: Connection, message: SetAggregates) -> None:
-    """Replace all aggregates of a provider; its generation moves, even if nothing changes. See :func:`replace`.
+    """Replace all aggregates of a provider; its generation is bumped, even if nothing changes. See :func:`replace`.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
     """
     id_ = providers.lock_at(connection, message.uuid, message.generation)
     replace(connection, {id_: message.aggregates})
-    providers.move_rows(connection, [id_], generation=1)
+    providers.bump_generations(connection, [id_], by=1)
     change_feed.record(connection, provider_ids=[id_])
 
 
 def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
     """Return the numbers of aggregates by uuid; those that nobody has named before are created.
 
-    :raises Moved: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
     """
     found = _known(connection, uuids)
     missing = sorted(set(uuids) - found.keys())
@@ -61,7 +61,7 @@ def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
     try:
         bulk.insert(connection, aggregates, [{"uuid": uuid} for uuid in missing])
     except exc.IntegrityError as fault:
-        raise Moved from fault
+        raise StaleRead from fault
     return found | _known(connection, missing)
 
 

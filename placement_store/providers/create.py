@@ -7,7 +7,7 @@ from sqlalchemy import Connection, exc, select
 
 from moorage import errors
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import disabled_hosts, host_aggregate_links
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
@@ -34,7 +34,7 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
     :raises AlreadyExists: one of the uuids or names is taken.
     :raises ProviderNotFound: a parent is neither there nor among them.
     :raises InvalidRequest: some of them are their own ancestors.
-    :raises Moved: somebody else creates one of them, or moves a parent; a new transaction may succeed.
+    :raises StaleRead: somebody else creates one of them, or moves a parent; a new transaction may succeed.
     """
     _refuse_taken(connection, new)
     places = _lock_parents(connection, {one.parent_uuid for one in new if one.parent_uuid} - {one.uuid for one in new})
@@ -65,7 +65,7 @@ def _lock_parents(connection: Connection, uuids: Collection[str]) -> dict[str, P
     keys = providers.keys_of(connection, uuids)
     locked = providers.lock(connection, {id_ for key in keys.values() for id_ in key})
     if any(locked[key.id].root_id != key.root_id for key in keys.values()):
-        raise Moved
+        raise StaleRead
     return keys
 
 
@@ -89,7 +89,7 @@ def _insert(
         bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
     except exc.IntegrityError as fault:
         # Somebody has just created one of them: begin again and say which.
-        raise Moved from fault
+        raise StaleRead from fault
     query = select(resource_providers.c.uuid, resource_providers.c.id)
     ids = {
         row.uuid: row.id

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import TraitNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import hosts, provider_traits, resource_providers
 
@@ -49,7 +49,7 @@ def welcome(connection: Connection, created: Mapping[str, int]) -> None:
 def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]:
     """Lock the roots of hosts, as far as they are there, before their hosts are disabled or enabled; return their ids.
 
-    :raises Moved: one of them has just been deleted; a new transaction may succeed.
+    :raises StaleRead: one of them has just been deleted; a new transaction may succeed.
     """
     ids = _roots(connection, node_uuids)
     providers.lock(connection, ids)
@@ -60,10 +60,10 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
     """Make the trait of these hosts' roots what the hosts say by now.
 
     :param locked: the roots that were locked before the hosts were changed.
-    :raises Moved: a root has come or gone meanwhile; a new transaction may succeed.
+    :raises StaleRead: a root has come or gone meanwhile; a new transaction may succeed.
     """
     if sorted(_roots(connection, node_uuids)) != sorted(locked):
-        raise Moved
+        raise StaleRead
     if not locked:
         return
     disabled = among(connection, locked)
@@ -80,7 +80,7 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
         )
     _add(connection, disabled - marked, number)
     changed = surplus | (disabled - marked)
-    providers.move_rows(connection, changed, generation=1)
+    providers.bump_generations(connection, changed, by=1)
     change_feed.record(connection, provider_ids=changed)
 
 
@@ -99,7 +99,7 @@ def _add(connection: Connection, ids: Collection[int], number: int | None = None
 def _number(connection: Connection) -> int:
     """Return the trait's number; where no placement role has written the standard names yet, it is created.
 
-    :raises Moved: somebody else is creating it; a new transaction finds it.
+    :raises StaleRead: somebody else is creating it; a new transaction finds it.
     """
     TraitNames.create(connection, [TRAIT])
     return TraitNames.require(connection, [TRAIT])[TRAIT]

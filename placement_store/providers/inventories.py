@@ -25,7 +25,7 @@ Wanted = Mapping[int, Inventory]
 
 
 def set_inventories(connection: Connection, message: SetInventories, names: ResourceClassNames) -> None:
-    """Replace all inventories of a provider; its generation moves, even if nothing changes.
+    """Replace all inventories of a provider; its generation is bumped, even if nothing changes.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation.
@@ -38,7 +38,7 @@ def set_inventories(connection: Connection, message: SetInventories, names: Reso
 
 
 def set_inventory(connection: Connection, message: SetInventory, names: ResourceClassNames) -> None:
-    """Create or replace the inventory of one class; the provider's generation moves, even if nothing changes.
+    """Create or replace the inventory of one class; the provider's generation is bumped, even if nothing changes.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
@@ -80,7 +80,7 @@ def delete_inventory(connection: Connection, message: DeleteInventory, names: Re
 
 
 def delete_inventories(connection: Connection, message: DeleteInventories, names: ResourceClassNames) -> None:
-    """Take away all inventories of a provider; its generation moves, even if it had none.
+    """Delete all inventories of a provider; its generation is bumped, even if it had none.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
@@ -100,7 +100,7 @@ def _write(
     id_ = providers.lock_at(connection, uuid, generation)
     present = providers.inventories_of(connection, [id_]).get(id_, {})
     replace(connection, {id_: make({number: row.described for number, row in present.items()})}, names)
-    providers.move_rows(connection, [id_], generation=1)
+    providers.bump_generations(connection, [id_], by=1)
     change_feed.record(connection, provider_ids=[id_])
 
 

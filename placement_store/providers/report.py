@@ -10,7 +10,7 @@ from moorage.messages import ReportProviders
 from moorage.model import ProviderReport
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import aggregates, disabled_hosts, host_aggregate_links, inventories, traits
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
@@ -39,7 +39,7 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     :raises ProviderInUse: one that is gone has children or is held by somebody.
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait does not exist.
-    :raises Moved: another report of the same providers was faster; a new transaction may succeed.
+    :raises StaleRead: another report of the same providers was faster; a new transaction may succeed.
     """
     _check(message)
     wanted = {one.uuid: inventories.numbered(connection, one.uuid, one.inventories, names) for one in message.providers}
@@ -56,14 +56,14 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
         row = rows[known[one.uuid].id]
         providers.compare_generation(row, one.generation)
         if not known[one.uuid].stands_as(row):
-            raise Moved
+            raise StaleRead
     trees.remove(connection, gone)
     created = _create(connection, new)
     ids = created | {one.uuid: known[one.uuid].id for one in old}
     renamed_ids = trees.rename(connection, {ids[one.uuid]: one.name for one in renamed})
     filled_ids = _fill(connection, [*changed, *filter(_has_anything, new)], wanted, ids, names)
-    providers.move_rows(connection, renamed_ids - filled_ids, generation=0)
-    providers.move_rows(connection, filled_ids, generation=1)
+    providers.bump_generations(connection, renamed_ids - filled_ids, by=0)
+    providers.bump_generations(connection, filled_ids, by=1)
     change_feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
     # What was left alone answers with the generation at which it was found to be as reported: somebody may have changed
     # it since, and the reporter, told the newer one, would take that for its own word.
@@ -183,7 +183,7 @@ def _create(connection: Connection, new: Sequence[ProviderReport]) -> dict[str, 
         )
     except errors.AlreadyExists as fault:
         if _known(connection, {one.uuid for one in new}):
-            raise Moved from fault
+            raise StaleRead from fault
         raise
 
 

@@ -1,4 +1,4 @@
-"""Resource providers as rows that are there: read, locked and moved."""
+"""Read and lock the rows of existing resource providers, and bump their generations."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from moorage import errors
 from moorage.db.columns import now
 from moorage.model import Inventory
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import inventories, resource_providers
 
 
@@ -163,7 +163,7 @@ class LockedRow(NamedTuple):
 def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
     """Lock providers in the order of their ids, before anything of them is changed; return them by id.
 
-    :raises Moved: one of them has been deleted.
+    :raises StaleRead: one of them has been deleted.
     """
     # SELECT ... FROM resource_providers WHERE id IN (...) ORDER BY id FOR UPDATE
     table = resource_providers.c
@@ -171,41 +171,42 @@ def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
     query = query.order_by(table.id).with_for_update()
     found = {row.id: LockedRow(*row[1:]) for row in bulk.select_in(connection, query, table.id, sorted(ids))}
     if len(found) != len(set(ids)):
-        raise Moved
+        raise StaleRead
     return found
 
 
-def move_rows(
-    connection: Connection, ids: Collection[int], *, generation: int, roots: Mapping[int, int] | None = None
+def bump_generations(
+    connection: Connection, ids: Collection[int], *, by: int, roots: Mapping[int, int] | None = None
 ) -> None:
-    """Lock providers in the order of their ids and raise ``seq`` by one and ``generation`` by ``generation``.
+    """Lock providers in the order of their ids and raise their ``seq`` by one and their ``generation`` by ``by``.
 
-    Whoever changes an inventory or an allocation does this first: a provider's row is the lock on all that it has.
+    Every change of an inventory or an allocation begins with this: a provider's row is the lock on all that it has.
 
-    :param roots: the root that the caller has found some of them to have, by id.
-    :raises Moved: one of them has been deleted, or moved to another tree.
+    :param by: 1, or 0 where the change is none that ``generation`` stands for.
+    :param roots: the ids of the roots that some of the providers were read with, by provider id.
+    :raises StaleRead: one of them has been deleted, or has another root by now.
     """
-    # UPDATE resource_providers SET generation = generation + :generation, seq = seq + 1, updated_at = :now
+    # UPDATE resource_providers SET generation = generation + :by, seq = seq + 1, updated_at = :now
     #  WHERE id IN (...) [AND (id NOT IN (...) OR (id, root_provider_id) IN ((...), ...))]
     for chunk in bulk.chunks(sorted(ids)):
-        parameters: dict[str, Any] = {"ids": chunk, "moved_by": generation}
+        parameters: dict[str, Any] = {"ids": chunk, "bumped_by": by}
         if found := {id_: roots[id_] for id_ in chunk if id_ in roots} if roots else {}:
             parameters |= {"found": list(found), "places": list(found.items())}
-        moved = connection.execute(_MOVE_WHERE_FOUND if found else _MOVE, parameters).rowcount
-        if moved != len(chunk):
-            raise Moved
+        bumped = connection.execute(_BUMP_WHERE_FOUND if found else _BUMP, parameters).rowcount
+        if bumped != len(chunk):
+            raise StaleRead
 
 
-_MOVE = (
+_BUMP = (
     resource_providers.update()
     .where(resource_providers.c.id.in_(bindparam("ids", expanding=True)))
     .values(
-        generation=resource_providers.c.generation + bindparam("moved_by"),
+        generation=resource_providers.c.generation + bindparam("bumped_by"),
         seq=resource_providers.c.seq + 1,
         updated_at=now(),
     )
 )
-_MOVE_WHERE_FOUND = _MOVE.where(
+_BUMP_WHERE_FOUND = _BUMP.where(
     or_(
         resource_providers.c.id.not_in(bindparam("found", expanding=True)),
         tuple_(resource_providers.c.id, resource_providers.c.root_provider_id).in_(bindparam("places", expanding=True)),
@@ -218,7 +219,7 @@ def lock_at(connection: Connection, uuid: str, generation: int | None) -> int:
 
     :raises ProviderNotFound: there is none.
     :raises ProviderGenerationConflict: it is at another generation.
-    :raises Moved: it has just been deleted.
+    :raises StaleRead: it has just been deleted.
     """
     id_ = keys_of(connection, [uuid])[uuid].id
     compare_generation(lock(connection, [id_])[id_], generation)

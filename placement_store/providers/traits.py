@@ -40,7 +40,7 @@ def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> No
 
 
 def set_traits(connection: Connection, message: SetTraits) -> None:
-    """Replace all traits of a provider; its generation moves if anything changes.
+    """Replace all traits of a provider; its generation is bumped if anything changes.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
@@ -49,5 +49,5 @@ def set_traits(connection: Connection, message: SetTraits) -> None:
     id_ = providers.lock_at(connection, message.uuid, message.generation)
     if set(of(connection, [id_]).get(id_, ())) != set(message.traits):
         replace(connection, {id_: message.traits})
-        providers.move_rows(connection, [id_], generation=1)
+        providers.bump_generations(connection, [id_], by=1)
         change_feed.record(connection, provider_ids=[id_])

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, exc, select
 from moorage import errors
 from moorage.messages import UpdateResourceProvider
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import LockedRow, ProviderKey
 from placement_store.schema import (
@@ -31,14 +31,14 @@ from placement_store.schema import (
 def update(connection: Connection, message: UpdateResourceProvider, *, may_leave_parent: bool = True) -> None:
     """Give a provider another name or another parent; what is not said stays.
 
-    As in Placement, generations do not move: they stand for what a provider has.
+    As in Placement, generations are not bumped: they stand for a provider's inventories, traits and aggregates.
 
     :param may_leave_parent: whether a provider that has a parent may get another one or none, or else only keep it.
     :raises ProviderNotFound: there is no such provider, or no such parent.
     :raises AlreadyExists: the name belongs to another provider.
     :raises InvalidRequest: the parent is the provider itself or below it, or it would leave its parent and may not.
     :raises ProviderInUse: it would change trees, and a claim or a host rests on the tree that it is in, or comes to.
-    :raises Moved: somebody else is changing the same trees; a new transaction may succeed.
+    :raises StaleRead: somebody else is changing the same trees; a new transaction may succeed.
     """
     changed: set[int] = set()
     if message.parent_provider_uuid is not UNSET:
@@ -46,7 +46,7 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
     id_ = providers.lock_at(connection, message.uuid, None)
     if message.name is not None:
         changed |= rename(connection, {id_: message.name})
-    providers.move_rows(connection, changed, generation=0)
+    providers.bump_generations(connection, changed, by=0)
     change_feed.record(connection, provider_ids=changed)
 
 
@@ -56,7 +56,7 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
     ``seq`` and the feed are the caller's.
 
     :raises AlreadyExists: a name belongs to another provider.
-    :raises Moved: somebody else has just taken one of them; a new transaction finds out whose it is.
+    :raises StaleRead: somebody else has just taken one of them; a new transaction finds out whose it is.
     """
     table = resource_providers
     query = select(table.c.id, table.c.name)
@@ -69,7 +69,7 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
             connection.execute(table.update().where(table.c.id == id_).values(name=name))
     except exc.IntegrityError as fault:
         # Somebody has just taken one of them: begin again and say which.
-        raise Moved from fault
+        raise StaleRead from fault
     return set(new)
 
 
@@ -84,7 +84,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     locked = providers.lock(connection, to_lock)
     # Read without a lock: by now it may stand elsewhere, or have got another child.
     if providers.keys_of(connection, named) != keys or _below(connection, moved) != below:
-        raise Moved
+        raise StaleRead
     if locked[moved.id].parent_id == (None if parent is None else parent.id):
         return set()
     if not may_leave and locked[moved.id].parent_id is not None:

@@ -15,7 +15,7 @@ from placement_store.allocations.consumers import Holding, Pair
 from placement_store.allocations.write import Change
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames, TraitNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import aggregates, traits
 from placement_store.providers import create as new_providers
 from placement_store.providers import rows as providers
@@ -52,7 +52,7 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     :raises InvalidInventory: an inventory would be impossible, or more is to be moved than there is.
     :raises ImpossibleDeal: what a consumer holds fits nowhere.
     :raises SearchBoundReached: whether there is a deal was not found out.
-    :raises Moved: the tree, or what a consumer holds elsewhere, has just changed; a new transaction may succeed.
+    :raises StaleRead: the tree, or what a consumer holds elsewhere, has just changed; a new transaction may succeed.
     """
     root_id = reshape_tree.root_of(connection, move_instructions.references(message))
     classes = move_instructions.classes(message)
@@ -118,7 +118,7 @@ def _changes(
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
     for dealt in moves.dealt:
         if dealt.consumer_uuid not in after:
-            raise Moved
+            raise StaleRead
         _move(after[dealt.consumer_uuid], dealt, pairs)
     return [
         Change(uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moves, numbers))

@@ -12,7 +12,7 @@ from placement_store.claims import put as puts
 from placement_store.claims.put import Put
 from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import inventories
 from placement_store.providers import rows as providers
 from placement_store.providers.inventories import Wanted
@@ -40,7 +40,7 @@ def carry_out(
     :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
     :raises InventoryInUse: a class is to go of which somebody, named or not, holds something then.
     :raises CapacityExceeded: what is wanted does not fit what is wanted of the providers.
-    :raises Moved: what was read has changed since; a new transaction finds out how.
+    :raises StaleRead: what was read has changed since; a new transaction finds out how.
     """
     ids = {uuid: key.id for uuid, key in providers.keys_of(connection, described).items()}
     wanted = {
@@ -55,7 +55,7 @@ def carry_out(
         for generation in generations:
             providers.compare_generation(locked[id_], generation)
     if any(locked[id_].root_id != root_id for id_, root_id in asked.roots.items()):
-        raise Moved
+        raise StaleRead
     write(connection, wanted, asked.changes, names)
 
 
@@ -64,16 +64,16 @@ def write(
 ) -> None:
     """Write inventories, by provider id, together with allocations; all providers that either names must be locked.
 
-    The generation of each of these providers moves by one.
+    The generation of each of these providers is bumped by one.
 
     :raises InventoryInUse: a class is to go of which somebody holds something then.
     :raises CapacityExceeded: it does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises ResourceClassNotFound: a resource class has been deleted.
-    :raises Moved: a consumer has changed since it was read; a new transaction may succeed.
+    :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """
     others = wanted.keys() - allocations.providers_touched(changes)
-    providers.move_rows(connection, others, generation=1)
+    providers.bump_generations(connection, others, by=1)
     # What arrives must find its inventory, and what leaves must be able to: so first there is both.
     inventories.replace(connection, _interim(connection, wanted, changes), names)
     allocations.write(connection, changes, names)

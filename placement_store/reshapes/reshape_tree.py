@@ -12,7 +12,7 @@ from placement_store.claims import isolated_groups
 from placement_store.claims.isolated_groups import Groups
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
 from placement_store.reshapes.dealing import Held, Pair
@@ -87,13 +87,13 @@ def lock(
 
     What is had and held may have changed since.
 
-    :raises Moved: the providers are no longer those of a moment ago; a new transaction may succeed.
+    :raises StaleRead: the providers are no longer those of a moment ago; a new transaction may succeed.
     """
     # Whoever changes an inventory or an allocation has its provider's row first, so nobody is at it from here on.
     providers.lock(connection, [one.id for one in before.providers.values()])
     tree = read(connection, root_id, classes, names)
     if tree.providers != before.providers:
-        raise Moved
+        raise StaleRead
     return tree
 
 

@@ -18,7 +18,7 @@ from moorage.messages import DeleteAllocations, OwnsClaim, Released
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import delete as deletes
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import requests
 from placement_store.upkeep import reconciler_log
 from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubtful
@@ -100,7 +100,7 @@ class Reconciler:
             return released
 
         try:
-            until_settled(lambda: self._requests.once(message, work))
+            retry_on_stale_read(lambda: self._requests.once(message, work))
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             # Released by its owner, or accepted by a host, since it was found: it is in no doubt any more.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
@@ -119,6 +119,6 @@ class Reconciler:
 
         # The same finding, round after round, is told once.
         level = logging.DEBUG
-        if until_settled(lambda: self._database.write(work)):
+        if retry_on_stale_read(lambda: self._database.write(work)):
             level = logging.WARNING if outcome == UNKNOWN else logging.INFO
         LOG.log(level, "Kept claim %s of consumer %s: %s", claim.claim_id, claim.consumer_uuid, reason)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, and_, exc, func, or_, select
 from moorage.db.columns import now
 from moorage.model.inspection import ReconcilerAction
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import consumers, reconciled
 
 #: What becomes of a claim that has been asked after.
@@ -61,7 +61,7 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
 def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = "") -> bool:
     """Note what became of a claim; return whether that is news.
 
-    :raises Moved: somebody else has noted it for the first time at this moment; a new transaction succeeds.
+    :raises StaleRead: somebody else has noted it for the first time at this moment; a new transaction succeeds.
     """
     said = reason[:_LONGEST_REASON].encode()
     before = connection.execute(
@@ -76,7 +76,7 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
     try:
         bulk.insert(connection, reconciled, [row], stamps=["looked_at"])
     except exc.IntegrityError as fault:
-        raise Moved from fault
+        raise StaleRead from fault
     return True
 
 

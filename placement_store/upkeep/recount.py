@@ -15,12 +15,12 @@ def recount(connection: Connection, provider_uuids: Collection[str]) -> Recounte
 
     Providers that do not exist are passed over.
 
-    :raises Moved: one of them has been deleted meanwhile; a new transaction may succeed.
+    :raises StaleRead: one of them has been deleted meanwhile; a new transaction may succeed.
     """
     ids = sorted(key.id for key in providers.keys_found(connection, provider_uuids).values())
     # A provider's row is the lock on its allocations: all that others have written of it is committed now, and a
     # consumer is written in the same transaction as what it holds.
-    providers.move_rows(connection, ids, generation=0)
+    providers.bump_generations(connection, ids, by=0)
     orphans = _orphans(connection, ids)
     for chunk in bulk.chunks(orphans):
         connection.execute(allocations.delete().where(allocations.c.id.in_(chunk)))

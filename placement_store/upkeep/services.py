@@ -7,14 +7,14 @@ from sqlalchemy import Connection, Row, exc, select
 from moorage.db.columns import now
 from moorage.model.inspection import ServiceReport, ServiceState
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import services
 
 
 def report(connection: Connection, service: ServiceReport, *, stopped: bool = False) -> None:
     """Note that a service is running, or that it is being stopped in order.
 
-    :raises Moved: it has reported itself for the first time twice at once; a new transaction succeeds.
+    :raises StaleRead: it has reported itself for the first time twice at once; a new transaction succeeds.
     """
     key = {"kind": service.kind, "name": service.name, "cell_uuid": service.cell_uuid or ""}
     described: dict[str, Any] = {"machine": service.machine, "version": service.version}
@@ -28,7 +28,7 @@ def report(connection: Connection, service: ServiceReport, *, stopped: bool = Fa
         try:
             bulk.insert(connection, services, [key | described], stamps=["first_heard_at", *stamps])
         except exc.IntegrityError as fault:
-            raise Moved from fault
+            raise StaleRead from fault
 
 
 def services_heard(connection: Connection) -> list[ServiceState]:

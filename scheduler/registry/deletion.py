@@ -18,7 +18,7 @@ from placement_store.allocations.write import Change
 from placement_store.claims import residues
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers import tree as trees
 from placement_store.schema import allocations as allocation_table
@@ -77,20 +77,20 @@ def found(connection: Connection, message: DeleteHost) -> Deletion:
 def delete(connection: Connection, message: DeleteHost, names: ResourceClassNames) -> None:
     """Delete a host with all its nodes; see :func:`found` for what is refused.
 
-    :raises Moved: something of it has changed meanwhile; a new transaction may succeed.
+    :raises StaleRead: something of it has changed meanwhile; a new transaction may succeed.
     """
     gone = found(connection, message)
     providers.lock(connection, gone.providers)
     # Nobody can claim anything there now; until then somebody may have done so.
     if found(connection, message) != gone:
-        raise Moved
+        raise StaleRead
     held = consumers.holdings(connection, gone.residues)
     changes = [
         Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=True)
         for uuid, holding in sorted(held.items())
     ]
     if changes:
-        allocations.write(connection, changes, names, moves_generations=False)
+        allocations.write(connection, changes, names, bumps_generations=False)
     trees.remove(connection, gone.providers)
     # It may have come up meanwhile: such a host is not deleted.
     #
@@ -98,7 +98,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     silent = or_(~host_table.c.up, host_table.c.forced_down)
     deleted = connection.execute(host_table.delete().where(host_table.c.id.in_(gone.host_ids), silent)).rowcount
     if deleted != len(gone.host_ids):
-        raise Moved
+        raise StaleRead
     host_aggregates.forget_host(connection, gone.cell_uuid, message.service_host)
     change_feed.record(connection, provider_ids=gone.providers, host_ids=gone.host_ids)
     LOG.warning(

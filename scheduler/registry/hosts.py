@@ -26,7 +26,7 @@ _ALL = ListHosts()
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """A host as the host view needs it; ``seq`` moves with every change but a heartbeat."""
+    """A host as the host view needs it; ``seq`` is bumped by every change but a heartbeat."""
 
     id: int
     seq: int
@@ -111,7 +111,7 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
     :raises HostNotFound: there is none of that name, or not in that cell.
     :raises InvalidRequest: several cells have one of that name and none of them was named, or a reason is given for a
         host that is not disabled.
-    :raises Moved: a provider of the host has come or gone meanwhile; a new transaction may succeed.
+    :raises StaleRead: a provider of the host has come or gone meanwhile; a new transaction may succeed.
     """
     found = of_name(connection, message.service_host, message.cell_uuid)
     changed = [host for host in found if _wanted(message, host) != _settings(host)]

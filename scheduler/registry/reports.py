@@ -35,7 +35,7 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
     :return: the hosts that the cell is to describe, and the descriptions that are newer than those of the report.
     :raises CellNotFound: there is no such cell.
     :raises InvalidRequest: there are numbers, and not as many as descriptions.
-    :raises Moved: a provider has just been deleted whose host is new; a new transaction may succeed.
+    :raises StaleRead: a provider has just been deleted whose host is new; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
     if message.numbers and len(message.numbers) != len(message.hosts):

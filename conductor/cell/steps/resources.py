@@ -2,7 +2,7 @@
 
 What an instance holds is changed by a plain write that names the consumer's generation. Two things follow from that. A
 write that has met a conflict was not carried out and never will be. One that was refused for want of room may yet be,
-if it was sent more than once: so it is fenced by moving the generation before another provider is tried.
+if it was sent more than once: so it is fenced by bumping the generation before another provider is tried.
 """
 
 import logging
@@ -92,7 +92,7 @@ class CellResources:
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
         instance, attempt = self._standing(operation, choosing)
-        # Before the tree: a reshape between the two moves the consumer's generation.
+        # Before the tree: a reshape between the two bumps the consumer's generation.
         consumer = self._consumer(operation)
         if consumer is None:
             return partial(self._detached, operation, choosing)

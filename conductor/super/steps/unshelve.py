@@ -112,7 +112,7 @@ class SuperUnshelves:
         """See to it that no earlier request is carried out any more, or find that one has been.
 
         Each of them names a generation of the consumer that has been read before. So what the consumer holds is written
-        once more: that moves its generation beyond all of them.
+        once more: that bumps its generation beyond all of them.
         """
         refused, uuid = operation.read(Refused), operation.subject
         if (asking := refused.asking) is None:

@@ -58,7 +58,7 @@ def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) 
     """
     id_ = providers.lock_at(connection, uuid, None)
     aggregates.replace(connection, {id_: wanted})
-    providers.move_rows(connection, [id_], generation=0)
+    providers.bump_generations(connection, [id_], by=0)
     change_feed.record(connection, provider_ids=[id_])
 
 

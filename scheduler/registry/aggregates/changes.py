@@ -17,7 +17,7 @@ from moorage.messages import (
 )
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.db import bulk, change_feed
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import aggregates
 from placement_store.providers import rows as providers
 from placement_store.schema import host_aggregate_hosts, provider_aggregates
@@ -38,7 +38,7 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
 
     :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
     :raises InvalidRequest: the zone is none.
-    :raises Moved: somebody else creates the same; a new transaction finds out.
+    :raises StaleRead: somebody else creates the same; a new transaction finds out.
     """
     _check_zone(message.metadata)
     # The same for the same request, however often it is begun.
@@ -52,7 +52,7 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
     try:
         bulk.insert(connection, aggregate_table, [new], stamps=["created_at", "updated_at"])
     except exc.IntegrityError as fault:
-        raise Moved from fault
+        raise StaleRead from fault
     return HostAggregate(uuid=uuid, name=message.name, metadata=message.metadata)
 
 
@@ -64,7 +64,7 @@ def change(connection: Connection, message: SetHostAggregate) -> None:
     :raises InvalidRequest: the zone is none, or there are too many keys.
     :raises ZoneConflict: one of its hosts has another zone by another aggregate.
     :raises InvalidState: servers are on a host whose zone would change.
-    :raises Moved: something of it has just changed; a new transaction may succeed.
+    :raises StaleRead: something of it has just changed; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     changed = {**before.metadata, **message.metadata}
@@ -91,7 +91,7 @@ def add_host(connection: Connection, message: AddAggregateHost) -> None:
     :raises InvalidRequest: several cells have one of that name and none of them was named.
     :raises ZoneConflict: it has another zone by another aggregate.
     :raises InvalidState: servers are on it, and its zone would change.
-    :raises Moved: something of it has just changed; a new transaction may succeed.
+    :raises StaleRead: something of it has just changed; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     [known, *_] = hosts.of_name(connection, message.service_host, message.cell_uuid)
@@ -107,7 +107,7 @@ def remove_host(connection: Connection, message: RemoveAggregateHost) -> None:
     :raises HostNotFound: it has no such host.
     :raises InvalidRequest: it has hosts of that name in several cells and none of them was named.
     :raises InvalidState: servers are on it, and its zone would change.
-    :raises Moved: something of it has just changed; a new transaction may succeed.
+    :raises StaleRead: something of it has just changed; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     leaving = [host for host in before.hosts if _is_meant(host, message)]
@@ -125,7 +125,7 @@ def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregat
     :raises HostAggregateNotFound: there is no such aggregate.
     :raises InvalidState: it has hosts, and is not to be deleted by force; or servers are on one whose zone would
         change.
-    :raises Moved: something of it has just changed; a new transaction may succeed.
+    :raises StaleRead: something of it has just changed; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     if before.hosts and not message.force:
@@ -153,17 +153,17 @@ def _carry_over(connection: Connection, number: int, before: HostAggregate, afte
     nodes = aggregate_nodes.lock(connection, concerned, with_providers=may_move)
     if not joining <= {node.host for node in nodes}:
         # Deleted since it was looked for.
-        raise Moved
-    moved: set[int] = set()
+        raise StaleRead
+    changed: set[int] = set()
     if may_move:
         others = aggregate_nodes.other_zones(connection, concerned, number)
         aggregate_nodes.refuse_two_zones(others, concerned - leaving, zone)
         aggregate_nodes.refuse_moved_servers(connection, nodes, others, before, after)
         _write_members(connection, number, joining, leaving)
-        moved = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
-        providers.move_rows(connection, moved, generation=1)
+        changed = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
+        providers.bump_generations(connection, changed, by=1)
     hosts.change(connection, [node.id for node in nodes], {})
-    change_feed.record(connection, provider_ids=moved)
+    change_feed.record(connection, provider_ids=changed)
 
 
 def _write_members(

@@ -25,7 +25,7 @@ from moorage.messages.wire import Mutation
 from moorage.model import HostAggregate, UnmirroredHost
 from moorage.plugin.attributes import BadValue, number
 from moorage.service.stored_requests import StoredRequests
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from scheduler.registry.aggregates import changes, mirror
 from scheduler.registry.aggregates import rows as host_aggregates
 
@@ -116,7 +116,7 @@ class AggregateEndpoint:
         return self._once(message, transaction)
 
     def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> R:
-        return until_settled(lambda: self._requests.once(message, work).result)
+        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
 
     def _tried(self, work: Callable[[Connection], R]) -> R:
         """Return what a change would return, or raise what it would raise, and leave all as it is."""
@@ -127,7 +127,7 @@ class AggregateEndpoint:
             raise _Undone
 
         with suppress(_Undone):
-            until_settled(lambda: self._database.write(transaction))
+            retry_on_stale_read(lambda: self._database.write(transaction))
         return answers[-1]
 
     def _check_numbers(self, metadata: Mapping[str, str | None]) -> None:

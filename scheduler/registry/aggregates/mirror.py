@@ -40,7 +40,7 @@ def missing(connection: Connection) -> list[UnmirroredHost]:
 def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
     """Put the nodes of hosts into all aggregates of these; what is in them already stays untouched.
 
-    :raises Moved: a provider has just been deleted; a new transaction may succeed.
+    :raises StaleRead: a provider has just been deleted; a new transaction may succeed.
     """
     ids = [key.id for key in providers.keys_found(connection, provider_uuids).values()]
     providers.lock(connection, ids)
@@ -54,15 +54,15 @@ def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
     bulk.insert(
         connection, provider_aggregates, [{"resource_provider_id": id_, "aggregate_id": number} for id_, number in new]
     )
-    moved = {id_ for id_, _ in new}
-    providers.move_rows(connection, moved, generation=1)
-    change_feed.record(connection, provider_ids=moved)
+    changed = {id_ for id_, _ in new}
+    providers.bump_generations(connection, changed, by=1)
+    change_feed.record(connection, provider_ids=changed)
 
 
 def welcome_nodes(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> None:
     """Put new nodes of hosts that have had others before into the aggregates of these hosts.
 
-    :raises Moved: a provider has just been deleted; a new transaction may succeed.
+    :raises StaleRead: a provider has just been deleted; a new transaction may succeed.
     """
     if not service_hosts:
         return

@@ -10,7 +10,7 @@ from moorage import errors
 from moorage.model import ZONE_KEY, AggregateHost, HostAggregate
 from placement_store.claims.residues import RESIDUE
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.schema import consumers, host_aggregate_hosts, host_aggregates, hosts, resource_providers
 
@@ -37,7 +37,7 @@ class Claimed(NamedTuple):
 def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_providers: bool) -> list[Node]:
     """Return the nodes of these hosts by id, each locked: their providers first, where these are wanted.
 
-    :raises Moved: one has come or gone meanwhile; a new transaction may succeed.
+    :raises StaleRead: one has come or gone meanwhile; a new transaction may succeed.
     """
     found = _nodes(connection, concerned)
     if with_providers:
@@ -48,7 +48,7 @@ def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_p
     # Whoever registers a node of such a host, or creates its provider, waits for the host's row, or has held it until
     # now: what it has brought is seen here.
     if _nodes(connection, concerned) != found:
-        raise Moved
+        raise StaleRead
     return found
 
 

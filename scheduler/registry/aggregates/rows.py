@@ -11,7 +11,7 @@ from moorage.db.columns import now
 from moorage.messages import ListHostAggregates
 from moorage.model import AggregateHost, HostAggregate
 from placement_store.db import bulk
-from placement_store.db.retries import Moved
+from placement_store.db.retries import StaleRead
 from placement_store.schema import aggregates, host_aggregate_hosts, host_aggregates
 
 
@@ -56,16 +56,16 @@ def lock(connection: Connection, reference: str) -> Numbered:
     It is locked before anything else is: then providers by id, then hosts by id.
 
     :raises HostAggregateNotFound: there is none.
-    :raises Moved: it has just been deleted; a new transaction finds it gone.
+    :raises StaleRead: it has just been deleted; a new transaction finds it gone.
     """
     number = find(connection, reference).number
     # An update and not SELECT ... FOR UPDATE: nodes of a Galera cluster know nothing of each other's row locks.
     locked = host_aggregates.update().where(_TABLE.aggregate_id == number)
     if not connection.execute(locked.values(seq=_TABLE.seq + 1, updated_at=now())).rowcount:
-        raise Moved
+        raise StaleRead
     for found in _numbered(connection, _ROWS.where(_TABLE.aggregate_id == number)):
         return found
-    raise Moved
+    raise StaleRead
 
 
 def forget_host(connection: Connection, cell_uuid: str, service_host: str) -> None:

@@ -34,7 +34,7 @@ def test_inventories_come_go_and_move_the_generation(http: Http) -> None:
 
     replaced = http.put(at(provider), whole(2, MEMORY_MB={"total": 512, "step_size": 64}))
     assert replaced.body == whole(3, MEMORY_MB={"total": 512, **DEFAULTS, "step_size": 64})
-    # What is the same again moves the generation as well.
+    # What is the same again bumps the generation as well.
     assert http.put(at(provider), replaced.body).body == {**replaced.body, "resource_provider_generation": 4}
     assert http.delete(at(provider, "MEMORY_MB")).status == 204
     assert http.get(at(provider)).body == whole(5)

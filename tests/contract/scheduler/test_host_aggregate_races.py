@@ -24,7 +24,7 @@ from moorage.messages import (
     SetAggregates,
     SetHost,
 )
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.providers import aggregates as provider_aggregates
 from placement_store.providers import create as new_providers
 from placement_store.providers.create import NewProvider
@@ -142,7 +142,7 @@ def _begin_both(rig: Rig, first: Writer, second: Writer, number: int) -> None:
     """Have the second writer begin while the first has written everything and not committed."""
 
     def later() -> None:
-        until_settled(lambda: rig.database.write(lambda connection: second(rig, connection, number)))
+        retry_on_stale_read(lambda: rig.database.write(lambda connection: second(rig, connection, number)))
 
     with ThreadPoolExecutor(1) as pool:
         with rig.database.engine.connect() as connection, connection.begin():

@@ -7,13 +7,13 @@ from moorage import errors, ids
 from placement_store.allocations import class_renaming, consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.write import Change
-from placement_store.db.retries import Moved, until_settled
+from placement_store.db.retries import StaleRead, retry_on_stale_read
 
 OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
 
 
 def rename(store: Store, old: str = OLD, new: str = NEW) -> None:
-    until_settled(lambda: store.database.write(lambda connection: class_renaming.rename(connection, old, new)))
+    retry_on_stale_read(lambda: store.database.write(lambda connection: class_renaming.rename(connection, old, new)))
 
 
 def test_what_there_is_and_what_is_held_goes_by_the_new_name(store: Store) -> None:
@@ -63,7 +63,7 @@ def test_what_was_read_of_a_consumer_before_is_not_written_after(store: Store) -
     rename(store)
 
     release = Change(uuid=consumer, before=before, after={})
-    with pytest.raises(Moved):
+    with pytest.raises(StaleRead):
         store.database.write(lambda connection: allocations.write(connection, [release], store.names))
     assert store.used(provider) == {NEW: 3}
     assert store.is_sound()

@@ -11,7 +11,7 @@ from support.placement_store.builders import Amounts, Store, at_once
 from moorage import errors, ids
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, Put
-from placement_store.db.retries import until_settled
+from placement_store.db.retries import retry_on_stale_read
 from placement_store.schema import consumers
 
 SMALL = {"VCPU": 2}
@@ -24,7 +24,7 @@ def asked(amounts: Amounts, generation: Any = None) -> Put:
 
 
 def write(store: Store, wanted: Mapping[str, Put]) -> None:
-    until_settled(lambda: store.database.write(lambda connection: puts.write(connection, wanted, store.names)))
+    retry_on_stale_read(lambda: store.database.write(lambda connection: puts.write(connection, wanted, store.names)))
 
 
 def put(store: Store, uuid: str, amounts: Amounts, generation: Any = None) -> None:

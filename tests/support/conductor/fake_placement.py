@@ -109,7 +109,7 @@ class FakePlacement:
         return self.held[consumer].claim_id
 
     def touch(self, consumer: str) -> int:
-        """Move a consumer's generation, as every write does."""
+        """Bump a consumer's generation, as every write does."""
         self.generations[consumer] = self.generations.get(consumer, 0) + 1
         return self.generations[consumer]
 

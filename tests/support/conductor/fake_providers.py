@@ -1,4 +1,4 @@
-"""The placement role's providers in memory: trees with generations that are compared and move."""
+"""The placement role's providers in memory: trees with generations that are compared and bumped."""
 
 import threading
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class FakeProviders:
             return {record.name for record in self.records.values()}
 
     def change(self, uuid: str, **changes: Any) -> None:
-        """Change a provider as somebody else would, or, with nothing to change, move its generation as a claim does."""
+        """Change a provider as somebody else would, or, with nothing to change, bump its generation as a claim does."""
         with self.lock:
             found = self.records[uuid]
             self.records[uuid] = msgspec.structs.replace(found, generation=found.generation + 1, **changes)

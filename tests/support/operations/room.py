@@ -190,7 +190,7 @@ class Room:
             return
 
     def attach_licence(self, uuid: str) -> None:
-        """Write to an instance's consumer what is on no host: it is in nobody's way but moves the generation."""
+        """Write to an instance's consumer what is on no host: it is in nobody's way but bumps the generation."""
         self.hold(uuid, {self.licences: {LICENCE: 1}})
 
     def migration_of(self, uuid: str) -> str:

@@ -177,7 +177,7 @@ class Model:
         """Return a fault for each trait that is not there."""
         return [errors.TraitNotFound(kind="trait", name=name) for name in set(traits) - self.traits]
 
-    def moved(self, relied_on: Mapping[str, Collection[int | None]]) -> list[errors.MoorageError]:
+    def stale_generations(self, relied_on: Mapping[str, Collection[int | None]]) -> list[errors.MoorageError]:
         """Return a fault for each generation of a provider that is named and is not the present one."""
         return [
             errors.ProviderGenerationConflict(provider_uuid=uuid, named=named, found=self.providers[uuid].generation)

@@ -158,7 +158,9 @@ def swappable(model: Model, message: SwapClaim) -> Holder:
         # Whoever took the claim away meanwhile may have moved a provider on which the caller relies: either is true.
         requests = [part.allocations for part in (message.released, message.claimed, message.held) if part is not None]
         _, relied_on = named_in(requests)
-        raise Refused([gone, *model.moved({uuid: g for uuid, g in relied_on.items() if uuid in model.providers})])
+        raise Refused(
+            [gone, *model.stale_generations({uuid: g for uuid, g in relied_on.items() if uuid in model.providers})]
+        )
     if holder.accepted_by is not None and not (message.guest_gone or message.leave_residue):
         raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
     return holder
@@ -206,7 +208,7 @@ def accept(message: AcceptClaim, model: Model, _found: Any) -> Done:
 
 @apply.register
 def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
-    """Release all that a consumer holds, and bury it if it goes for good; no generation of a provider moves."""
+    """Release all that a consumer holds, and bury it if it goes for good; no generation of a provider is bumped."""
     uuid, holder = message.consumer_uuid, model.holders.get(message.consumer_uuid)
     if message.claim_id is not None and (holder is None or holder.claim_id != message.claim_id):
         if (holder is None or holder.left_behind) and message.for_good and uuid in model.buried:
@@ -223,7 +225,7 @@ def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
     kept = extras if message.keep_extras else {}
     residue = residue_of(model, holder, kept) if message.leave_residue else {}
     change = Change(kept, UNCLAIMED, for_good=message.for_good, inherited=True)
-    write(model, {uuid: change, **residue}, moves_generations=False)
+    write(model, {uuid: change, **residue}, bumps_generations=False)
     return Released(
         residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue), extras=as_message(dict(extras))
     )
@@ -268,11 +270,13 @@ def write(
     relied_on: Mapping[str, Collection[int]] | None = None,
     *,
     faults: Iterable[errors.MoorageError] = (),
-    moves_generations: bool = True,
+    bumps_generations: bool = True,
 ) -> None:
     """Change these consumers, or refuse; ``faults`` are those found before."""
     found = [*faults, *exceeded(model, changes)]
-    found += model.moved({uuid: named for uuid, named in (relied_on or {}).items() if uuid in model.providers})
+    found += model.stale_generations(
+        {uuid: named for uuid, named in (relied_on or {}).items() if uuid in model.providers}
+    )
     # Of one that is there all the same, others' allocations may be taken away or moved.
     new = changes.keys() - model.holders.keys()
     found += [errors.ConsumerDeleted(consumer_uuid=uuid) for uuid in model.buried & new]
@@ -280,7 +284,7 @@ def write(
     found += groups.refusals(model.holders, after, changes.keys())
     refuse(found)
     touched = {*named, *(pair[0] for uuid, change in changes.items() for pair in differing(model, uuid, change))}
-    for provider in touched if moves_generations else ():
+    for provider in touched if bumps_generations else ():
         model.providers[provider].generation += 1
     model.buried |= {uuid for uuid, change in changes.items() if change.for_good}
     model.holders = after

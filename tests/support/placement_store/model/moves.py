@@ -255,7 +255,7 @@ def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
     stays = kept if holder is None else {uuid: sum(kept.values(), Counter())}
     changes = {one: Change(dict(stays.get(one, {})), UNCLAIMED, for_good=True, inherited=True) for one in going}
     mine = consumers.residue_of(model, holder, kept.get(uuid, {})) if holder and message.leave_residue else {}
-    write(model, {**changes, **left}, moves_generations=False)
+    write(model, {**changes, **left}, bumps_generations=False)
     model.buried.add(uuid)
     return Released(
         residue_uuid=next(iter(mine), None),
@@ -331,7 +331,7 @@ def _divided(
 
 def _moved(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[errors.MoorageError]:
     """Return a fault for each provider that is at another generation than the one that a request relies on."""
-    return model.moved(consumers.named_in(_still(model, requests))[1])
+    return model.stale_generations(consumers.named_in(_still(model, requests))[1])
 
 
 def _still(model: Model, requests: Collection[Mapping[str, ProviderAmounts]]) -> list[dict[str, ProviderAmounts]]:

@@ -38,7 +38,7 @@ def create(message: CreateResourceProvider, model: Model, _found: Any) -> Resour
 
 @apply.register
 def update(message: UpdateResourceProvider, model: Model, _found: Any) -> ResourceProvider:
-    """Give a provider another name or another parent; no generation moves."""
+    """Give a provider another name or another parent; no generation is bumped."""
     parent = message.parent_provider_uuid
     refuse(model.missing([message.uuid, None if parent is UNSET else parent]))
     provider = model.providers[message.uuid]
@@ -140,7 +140,7 @@ def _replace(
 ) -> ResourceProvider:
     _require(model, uuid, wanted)
     provider = model.providers[uuid]
-    faults = [*faults, *model.moved({uuid: [generation]}), *model.unknown(wanted)]
+    faults = [*faults, *model.stale_generations({uuid: [generation]}), *model.unknown(wanted)]
     refuse([*faults, *invalid(uuid, wanted), *in_use(model, uuid, wanted)])
     provider.inventories = dict(wanted)
     provider.generation += 1
@@ -174,10 +174,10 @@ def in_use(model: Model, uuid: str, wanted: Mapping[str, Inventory]) -> list[err
 
 @apply.register
 def set_traits(message: SetTraits, model: Model, _found: Any) -> ResourceProvider:
-    """Replace all traits; the generation moves if anything changes."""
+    """Replace all traits; the generation is bumped if anything changes."""
     refuse(model.missing([message.uuid]))
     provider = model.providers[message.uuid]
-    refuse([*model.moved({message.uuid: [message.generation]}), *model.traitless(message.traits)])
+    refuse([*model.stale_generations({message.uuid: [message.generation]}), *model.traitless(message.traits)])
     provider.generation += provider.traits != frozenset(message.traits)
     provider.traits = frozenset(message.traits)
     return model.shown(message.uuid)
@@ -185,9 +185,9 @@ def set_traits(message: SetTraits, model: Model, _found: Any) -> ResourceProvide
 
 @apply.register
 def set_aggregates(message: SetAggregates, model: Model, _found: Any) -> ResourceProvider:
-    """Replace all aggregates; the generation moves in any case."""
+    """Replace all aggregates; the generation is bumped in any case."""
     refuse(model.missing([message.uuid]))
-    refuse(model.moved({message.uuid: [message.generation]}))
+    refuse(model.stale_generations({message.uuid: [message.generation]}))
     provider = model.providers[message.uuid]
     provider.aggregates = frozenset(message.aggregates)
     provider.generation += 1

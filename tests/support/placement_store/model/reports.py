@@ -55,7 +55,7 @@ def _contradictions(model: Model, one: ProviderReport, there: Collection[str]) -
         faults.append(errors.ProviderNotFound(kind="resource provider", name=one.parent_provider_uuid))
     if one.uuid not in model.providers:
         return faults + model.missing([one.uuid] if one.generation is not None else [])
-    faults += model.moved({one.uuid: [one.generation]}) + in_use(model, one.uuid, one.inventories)
+    faults += model.stale_generations({one.uuid: [one.generation]}) + in_use(model, one.uuid, one.inventories)
     if one.parent_provider_uuid != model.providers[one.uuid].parent:
         faults.append(errors.InvalidRequest(path="$", reason="no report moves a provider"))
     return faults

@@ -19,7 +19,7 @@ def reshape(message: Reshape, model: Model, _found: Any) -> Done:
     changes, named, relied_on, faults = asked_for(model, message.allocations)
     faults += model.missing(message.inventories)
     refuse(model.missing(message.inventories) and faults)
-    faults += model.moved({uuid: [one.generation] for uuid, one in message.inventories.items()})
+    faults += model.stale_generations({uuid: [one.generation] for uuid, one in message.inventories.items()})
     for uuid, one in message.inventories.items():
         faults += [*invalid(uuid, one.inventories), *model.unknown(one.inventories)]
     interim = model.copy()
@@ -28,7 +28,7 @@ def reshape(message: Reshape, model: Model, _found: Any) -> Done:
     faults += [*exceeded(interim, changes), *_left_without(interim, changes, message)]
     others = named - message.inventories.keys()
     others |= {pair[0] for uuid, change in changes.items() for pair in differing(model, uuid, change)}
-    write_consumers(interim, changes, relied_on=relied_on, faults=faults, moves_generations=False)
+    write_consumers(interim, changes, relied_on=relied_on, faults=faults, bumps_generations=False)
     model.holders = interim.holders
     for uuid in {*message.inventories, *others}:
         model.providers[uuid].generation += 1
