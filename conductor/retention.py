@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
-from conductor.engine.steps import DELETE, DONE, FAILED
+from conductor.engine.steps import DELETE
 from conductor.schema import cell_attempts, cell_migrations
 from conductor.super.records import migrations as super_migrations
 from moorage.db.columns import as_uuid, now
@@ -65,7 +65,7 @@ class EndedRecords:
         # Where an operation has ended, its due time is when that was: the index of what is due serves this too. It is
         # null where a version that did not know of this has ended it.
         return and_(
-            ended.state.in_((DONE, FAILED)),
+            ended.state.in_(("done", "failed")),
             or_(ended.due_at < until, and_(ended.due_at.is_(None), ended.updated_at < until)),
         )
 

@@ -6,28 +6,21 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from conductor.cell.payloads import Fate, GivingBack, Releasing, Swapping
-from conductor.cell.records import migrations as migration_states
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.instances import (
-    ACTIVE,
-    BUILDING,
-    ERROR,
-    MOVED,
-    MOVING,
-    SHELVED,
-    UNSHELVING,
     CellInstance,
     CellRecords,
 )
 from conductor.cell.records.migrations import SELF_CONFIRMING, MigrationRecord, MigrationRecords
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
 from moorage.model import RequestSpec, Selection
+from moorage.model.states import InstanceState, MigrationState
 
 LOG = logging.getLogger(__name__)
 
 #: By the state of an instance, the kind of operation that takes it from one host to the next.
-_KINDS = {BUILDING: BUILD, UNSHELVING: UNSHELVE, MOVING: MOVE}
+_KINDS: dict[InstanceState, str] = {"building": BUILD, "unshelving": UNSHELVE, "moving": MOVE}
 
 _LONGEST_REASON = 4096
 
@@ -56,9 +49,9 @@ class Course:
         return self.migration is not None and self.migration.is_aborted
 
     @property
-    def fruitless_state(self) -> str:
+    def fruitless_state(self) -> InstanceState:
         """What an instance is whose build or unshelving has failed everywhere: it holds nothing."""
-        return SHELVED if self.kind == UNSHELVE else ERROR
+        return "shelved" if self.kind == UNSHELVE else "error"
 
     def selection(self, number: int) -> Selection:
         """Return the host of an attempt that may not be on record yet."""
@@ -86,7 +79,7 @@ class Courses:
         if kind != MOVE:
             return instance, Course(kind, instance.spec, instance.selections, instance.first_number)
         migration = self._migrations.of(connection, instance)
-        if migration.state != migration_states.MOVING:
+        if migration.state != "moving":
             raise Superseded
         spec, _held = migration.claimed_with
         return instance, Course(MOVE, spec, migration.selections, migration.first_number, migration)
@@ -124,15 +117,15 @@ class Courses:
     def arrived(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
         """Record that the guest of the current attempt runs; return the migration that is to be confirmed now."""
         _instance, course = self.of(connection, instance)
-        self._records.change_attempt(connection, attempt.attempt_id, state=ACTIVE)
+        self._records.change_attempt(connection, attempt.attempt_id, state="active")
         self._failed_builds.halve(connection, attempt.host)
         if course.migration is None:
-            self._records.change(connection, instance.uuid, state=ACTIVE, reason=None)
+            self._records.change(connection, instance.uuid, state="active", reason=None)
             LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)
             return None
         LOG.info("Instance %s has arrived on host %s", instance.uuid, attempt.host)
-        self._records.change(connection, instance.uuid, state=MOVED, host=attempt.host, reason=None)
+        self._records.change(connection, instance.uuid, state="moved", host=attempt.host, reason=None)
         is_confirmed = course.migration.kind in SELF_CONFIRMING
-        state = migration_states.CONFIRMING if is_confirmed else migration_states.MOVED
+        state: MigrationState = "confirming" if is_confirmed else "moved"
         self._migrations.change(connection, course.migration.uuid, state=state, destination_host=attempt.host)
         return course.migration.uuid if is_confirmed else None

@@ -8,9 +8,8 @@ from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
 from conductor.cell.payloads import Cleaning
-from conductor.cell.records.attempts import ACTIVE as STANDING
-from conductor.cell.records.attempts import HELD, AttemptRecord
-from conductor.cell.records.instances import ACTIVE, DELETED, ERROR, MOVED, MOVING, SHELVED, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
 from conductor.engine.operations import Operations, PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
@@ -18,11 +17,12 @@ from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
+from moorage.model.states import InstanceState
 
 #: Who asks for claims, and so answers for them.
 _OWNER = "conductor"
 #: In these states nothing is in the air, as long as no operation is under way.
-_AT_REST = (ACTIVE, ERROR, MOVED, SHELVED, DELETED)
+_AT_REST: tuple[InstanceState, ...] = ("active", "error", "moved", "shelved", "deleted")
 #: As long as one of these steps is tried in vain, both sides of a move are held as before it was ended.
 _UNENDED = {
     (CONFIRM, "destroy"),
@@ -94,7 +94,7 @@ def _holds(
     current = by_number.get(instance.attempt_number)
     under_way = list(pending)
     # A move that is being placed, or tries one host after the other, is none of these.
-    at_rest = instance.state in _AT_REST or (instance.state == MOVING and bool(under_way))
+    at_rest = instance.state in _AT_REST or (instance.state == "moving" and bool(under_way))
     settled = at_rest and all(_leaves_alone(instance, each) for each in under_way)
     holds = [
         hold
@@ -102,14 +102,14 @@ def _holds(
         if attempt.accepted and attempt.may_have_a_guest and attempt.attempt_id in cleanings
         for hold in _residue(instance, attempt, cleanings[attempt.attempt_id])
     ]
-    if settled and instance.state in (MOVED, MOVING):
+    if settled and instance.state in ("moved", "moving"):
         move = migrations.get(instance.migration_uuid or "")
         source = None if move is None else by_number.get(move.source_number)
         if current is None or move is None or source is None or None in (current.encoded_selection, move.held):
             settled = False
         else:
             holds += _of_a_move(instance, move, source, current)
-    elif settled and current is not None and current.state == STANDING and instance.claim_id is not None:
+    elif settled and current is not None and current.state == "active" and instance.claim_id is not None:
         # Records of earlier versions may have lost what it was claimed with.
         settled = current.encoded_selection is not None
         holds += _of_instance(instance, current) if settled else []
@@ -127,7 +127,7 @@ def _holds(
 def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
     """Tell whether an operation that is under way will not change what is held before something else has."""
     is_unended = (pending.kind, pending.step) in _UNENDED
-    return instance.state in (MOVED, MOVING) and pending.is_stuck and is_unended
+    return instance.state in ("moved", "moving") and pending.is_stuck and is_unended
 
 
 # --- What one consumer holds ------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def _hold(
     if not resources:
         return []
     # What stands or is the source of a move has been accepted, also where that was not recorded yet.
-    accepted = attempt.accepted or attempt.state in (STANDING, HELD)
+    accepted = attempt.accepted or attempt.state in ("active", "held")
     hold = RecordedHold(
         consumer_uuid=instance.uuid,
         consumer_type="INSTANCE",

@@ -10,7 +10,7 @@ from cliff.show import ShowOne
 from moorage.cli import lists
 from moorage.cli.command import Configured, shown
 from moorage.messages import ListOperations, ShowOperation
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 _COLUMNS = ("uuid", "kind", "subject", "step", "state", "tries", "owner", "age", "idle", "reason")
 
@@ -47,14 +47,14 @@ class OperationShow(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Ask the super conductor."""
         state = self.client("conductor").call(ShowOperation(uuid=parsed_args.uuid))
-        names = OperationState.__struct_fields__
+        names = OperationSummary.__struct_fields__
         rounded = {"age", "idle", "lease_left"}
         return names, shown(
             _seconds(getattr(state, name)) if name in rounded else getattr(state, name) for name in names
         )
 
 
-def _row(state: OperationState) -> tuple[Any, ...]:
+def _row(state: OperationSummary) -> tuple[Any, ...]:
     return shown(
         (
             state.uuid,

@@ -10,7 +10,7 @@ from moorage.cli import group_options
 from moorage.cli.command import shown
 from moorage.messages import AttachResource, DetachResource, OperationBegun, ShowOperation
 from moorage.messages.wire import Mutation
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 _COLUMNS = ("instance", "group", "operation", "state", "reason")
 
@@ -35,7 +35,7 @@ class _Changing(Ordering):
         ordered = self.order(self.message(parsed_args, request_id))
         conductor = self.client("conductor")
 
-        def look(uuid: str) -> OperationState:
+        def look(uuid: str) -> OperationSummary:
             return conductor.call(ShowOperation(uuid=uuid))
 
         ends = (("done",), ("done", "failed"))

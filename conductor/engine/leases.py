@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Table, and_, or_, select, tuple_
 
-from conductor.engine.steps import PENDING, Operation
+from conductor.engine.steps import Operation
 from moorage import ids
 from moorage.db.columns import now
 from moorage.db.database import Database
@@ -53,7 +53,7 @@ class Leases:
             .where(
                 *self._mine(),
                 table.c.uuid == operation.uuid,
-                table.c.state == PENDING,
+                table.c.state == "pending",
                 table.c.lease_number == operation.lease_number,
             )
             .values(**self._lease(False))
@@ -86,7 +86,7 @@ class Leases:
                 .where(
                     *self._mine(),
                     table.c.uuid == operation.uuid,
-                    table.c.state == PENDING,
+                    table.c.state == "pending",
                     table.c.step_number == operation.step_number,
                     table.c.lease_number == operation.lease_number,
                 )
@@ -117,7 +117,7 @@ class Leases:
             .where(
                 *self._mine(),
                 table.c.uuid.in_(sorted(uuids)),
-                table.c.state == PENDING,
+                table.c.state == "pending",
                 table.c.lease_owner == self._owner,
             )
             .values(lease_until=now() + self.lease_seconds)
@@ -152,7 +152,7 @@ class Leases:
         table = self._table
         self._database.write(
             lambda connection: connection.execute(
-                table.update().where(*self._mine(), table.c.state == PENDING, owned).values(**self._lease(False))
+                table.update().where(*self._mine(), table.c.state == "pending", owned).values(**self._lease(False))
             )
         )
 
@@ -177,7 +177,7 @@ class Leases:
     def _free(self) -> ColumnElement[bool]:
         lease = self._table.c
         left = and_(lease.lease_owner == self._owner, lease.updated_at < now() - _OWN_GRACE_SECONDS)
-        free = and_(lease.state == PENDING, or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
+        free = and_(lease.state == "pending", or_(lease.lease_owner.is_(None), left, lease.lease_until < now()))
         if self._known_steps is None:
             return free
         return and_(free, tuple_(lease.kind, lease.step).in_(self._known_steps))

@@ -5,9 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Table, or_, select
 
-from conductor.engine.steps import PENDING
 from moorage.db.columns import now
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 #: The most that one answer holds that is no part; of more the newest. Arbitrary: less than a message takes.
 _MOST = 5000
@@ -32,7 +31,7 @@ class OperationStates:
         uuids: Collection[str] | None = None,
         limit: int | None = None,
         after: str | None = None,
-    ) -> list[OperationState]:
+    ) -> list[OperationSummary]:
         """Return operations, the oldest first: with ``subjects`` or ``uuids`` those about one or named so.
 
         With ``limit`` a part of them, by uuid.
@@ -45,7 +44,7 @@ class OperationStates:
             (now() - table.c.updated_at).label("idle"),
         ).where(*(table.c[name] == value for name, value in self._scope.items()))
         if not ended:
-            statement = statement.where(table.c.state == PENDING)
+            statement = statement.where(table.c.state == "pending")
         if subjects is not None or uuids is not None:
             statement = statement.where(or_(table.c.subject.in_(subjects or ()), table.c.uuid.in_(uuids or ())))
         if after is not None:
@@ -56,8 +55,8 @@ class OperationStates:
         newest = connection.execute(statement.order_by(table.c.created_at.desc(), table.c.uuid).limit(_MOST)).all()
         return [self._state(row) for row in reversed(newest)]
 
-    def _state(self, row: Row[Any]) -> OperationState:
-        return OperationState(
+    def _state(self, row: Row[Any]) -> OperationSummary:
+        return OperationSummary(
             uuid=row.uuid,
             kind=row.kind,
             subject=row.subject,

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, select
+from sqlalchemy import ColumnElement, Connection, Table, select
 
 from conductor.engine.leases import Leases, found
 from conductor.engine.steps import (
     ATTACH,
     DETACH,
-    DONE,
-    FAILED,
     HEAL,
-    PENDING,
     Again,
     Backoff,
     CommitStep,
@@ -29,6 +26,7 @@ from conductor.engine.steps import (
 from moorage import errors
 from moorage.db.columns import now
 from moorage.db.database import Database
+from moorage.model.states import OperationState
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class Operations(Leases):
             request_id=request_id,
             step_number=1,
             tries=0,
-            state=PENDING,
+            state="pending",
             due_at=now(),
             **self._lease(taken),
             lease_number=1,
@@ -135,7 +133,7 @@ class Operations(Leases):
         table = self._table
         row = connection.execute(
             select(table)
-            .where(*self._mine(), table.c.subject == subject, table.c.kind == kind, table.c.state == PENDING)
+            .where(*self._mine(), table.c.subject == subject, table.c.kind == kind, table.c.state == "pending")
             .with_for_update()
         ).one_or_none()
         return None if row is None else found(row, row.lease_number)
@@ -144,7 +142,7 @@ class Operations(Leases):
         """Return what is under way for these subjects, without locking it."""
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
-        query = select(*columns).where(*self._mine(), table.c.subject.in_(subjects), table.c.state == PENDING)
+        query = select(*columns).where(*self._mine(), table.c.subject.in_(subjects), table.c.state == "pending")
         found: dict[str, list[PendingOperation]] = {}
         for row in connection.execute(query):
             pending = PendingOperation(row.uuid, row.kind, row.step, row.reason is not None, row.payload)
@@ -160,7 +158,7 @@ class Operations(Leases):
     def is_pending(self, connection: Connection, uuid: str) -> bool:
         """Return whether an operation is under way."""
         table = self._table
-        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid, table.c.state == PENDING)
+        one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid, table.c.state == "pending")
         return connection.scalars(one).one_or_none() is not None
 
     def known(self, connection: Connection, uuid: str) -> bool:
@@ -181,7 +179,7 @@ class Operations(Leases):
             .where(
                 *self._mine(),
                 table.c.uuid == operation.uuid,
-                table.c.state == PENDING,
+                table.c.state == "pending",
                 table.c.step_number == operation.step_number,
                 table.c.lease_number == operation.lease_number,
             )
@@ -227,15 +225,20 @@ class Operations(Leases):
 
     def _values(self, outcome: Outcome, following: Operation) -> dict[str, Any]:
         reason = getattr(outcome, "reason", None)
-        values = {"reason": None if reason is None else reason.encode(), "state": PENDING}
+        state: OperationState = "pending"
         match outcome:
             case Next() | Again():
-                return values | {"due_at": now() + following.delay, **self._lease(True)}
+                due_at: ColumnElement[float] | None = now() + following.delay
             case Wait():
-                values["due_at"] = None if outcome.seconds is None else now() + outcome.seconds
+                due_at = None if outcome.seconds is None else now() + outcome.seconds
             case Ended():
-                values |= {"due_at": now(), "state": DONE if reason is None else FAILED}
-        return values | self._lease(False)
+                due_at, state = now(), "done" if reason is None else "failed"
+        return {
+            "reason": None if reason is None else reason.encode(),
+            "state": state,
+            "due_at": due_at,
+            **self._lease(isinstance(outcome, Next | Again)),
+        }
 
 
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:

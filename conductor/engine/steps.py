@@ -34,10 +34,6 @@ HEAL = "heal"
 #: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
 CLEAN = "clean"
 
-PENDING = "pending"
-DONE = "done"
-FAILED = "failed"
-
 
 class Superseded(Exception):
     """Somebody else has moved the operation; whatever this one has found out no longer counts."""

@@ -11,13 +11,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
-from conductor.engine.steps import PENDING
 from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
 from conductor.super.cell_clients import Cells
 from conductor.super.records import migrations as super_migrations
-from conductor.super.records.instances import DELETED, DELETING
 from moorage import errors
 from moorage.db.columns import now
 from moorage.db.database import Database
@@ -55,7 +53,7 @@ class CellDeletedInstances:
             select(instance.uuid)
             .where(
                 self._in(cell_instances),
-                instance.state == DELETED,
+                instance.state == "deleted",
                 instance.updated_at < now() - self._kept,
                 ~self._has_guest(),
                 ~self._is_worked_on(),
@@ -85,7 +83,7 @@ class CellDeletedInstances:
     def _is_worked_on(self) -> ColumnElement[bool]:
         operation = cell_operations.c
         return exists().where(
-            self._in(cell_operations), operation.subject == cell_instances.c.uuid, operation.state == PENDING
+            self._in(cell_operations), operation.subject == cell_instances.c.uuid, operation.state == "pending"
         )
 
     def _in(self, table: Table) -> ColumnElement[bool]:
@@ -115,7 +113,7 @@ class SuperDeletedInstances:
         after = 0
         while rows := self._database.read(partial(_deleting, after, self._at_once)):
             after = rows[-1].id
-            deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, DELETED) == DELETED)
+            deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, "deleted") == "deleted")
             if deleted:
                 self._database.write(partial(_note_deleted, deleted))
 
@@ -140,9 +138,9 @@ class SuperDeletedInstances:
     def _old(self, last: Any, connection: Connection) -> Sequence[Any]:
         """Return instances that were deleted long ago and of which no operation is on record, after the ``last``."""
         subject = exists().where(operations.c.subject == instances.c.uuid)
-        building = exists().where(operations.c.uuid == instances.c.operation_uuid, operations.c.state == PENDING)
+        building = exists().where(operations.c.uuid == instances.c.operation_uuid, operations.c.state == "pending")
         query = _KNOWN.where(
-            instances.c.state == DELETED, instances.c.updated_at < now() - self._kept, ~subject, ~building
+            instances.c.state == "deleted", instances.c.updated_at < now() - self._kept, ~subject, ~building
         )
         if last is not None:
             later = and_(instances.c.updated_at == last.updated_at, instances.c.id > last.id)
@@ -185,9 +183,9 @@ _KNOWN = select(instances.c.id, instances.c.uuid, instances.c.cell_uuid, instanc
 
 def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]:
     """Return instances whose cells have taken the order to delete them."""
-    ordered = exists().where(operations.c.subject == instances.c.uuid, operations.c.state == PENDING)
+    ordered = exists().where(operations.c.subject == instances.c.uuid, operations.c.state == "pending")
     query = _KNOWN.where(
-        instances.c.state == DELETING, instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
+        instances.c.state == "deleting", instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
     )
     return connection.execute(query.order_by(instances.c.id).limit(at_once)).all()
 
@@ -195,13 +193,13 @@ def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]
 def _note_deleted(uuids: Collection[str], connection: Connection) -> None:
     connection.execute(
         instances.update()
-        .where(instances.c.uuid.in_(sorted(uuids)), instances.c.state == DELETING)
-        .values(state=DELETED, reason=None, explanation=None, updated_at=now())
+        .where(instances.c.uuid.in_(sorted(uuids)), instances.c.state == "deleting")
+        .values(state="deleted", reason=None, explanation=None, updated_at=now())
     )
 
 
 def _forget(uuids: Collection[str], connection: Connection) -> int:
     super_migrations.forget(connection, uuids)
     return connection.execute(
-        instances.delete().where(instances.c.uuid.in_(uuids), instances.c.state == DELETED)
+        instances.delete().where(instances.c.uuid.in_(uuids), instances.c.state == "deleted")
     ).rowcount

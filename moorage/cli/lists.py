@@ -24,7 +24,7 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, R
 from moorage.model import ConsumerHold, HostAggregate, HostState, Instance, Migration, ResourceProvider, Uuid
-from moorage.model.inspection import ClaimState, OperationState, StrangerGuest
+from moorage.model.inspection import ClaimState, OperationSummary, StrangerGuest
 
 E = TypeVar("E")
 M = TypeVar("M", bound=Message[Any])
@@ -64,7 +64,7 @@ def migrations(client: Caller, message: ListMigrations, at_once: int = MAX_INSTA
 
 def operations(
     client: Caller, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
-) -> list[OperationState]:
+) -> list[OperationSummary]:
     """Return all operations of a list, the oldest first; see :func:`instances`."""
     return sorted(_whole(client.call, message, at_once, operation_key), key=lambda state: -state.age)
 
@@ -117,7 +117,7 @@ def provider_allocations(
 # --- What client and server agree on ----------------------------------------------------------------------------------
 
 
-def operation_key(state: OperationState) -> str:
+def operation_key(state: OperationSummary) -> str:
     """Return the key by which operations are listed in parts."""
     return state.uuid
 

@@ -22,7 +22,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.model.inspection import OperationState, StrangerGuest
+from moorage.model.inspection import OperationSummary, StrangerGuest
 
 #: Numbers of an agent's messages, from 1 on.
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
@@ -231,7 +231,7 @@ class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class ListOperationsInCell(ListInParts[list[OperationState]], frozen=True, kw_only=True):
+class ListOperationsInCell(ListInParts[list[OperationSummary]], frozen=True, kw_only=True):
     """The cell's half of `list_operations` and `show_operation`."""
 
     topic = "conductor.cell"

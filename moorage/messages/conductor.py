@@ -19,7 +19,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.model.inspection import OperationState, StrangerGuest
+from moorage.model.inspection import OperationSummary, StrangerGuest
 
 
 class BuildInstances(Mutation[list[Uuid]], frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class OwnsClaim(Mutation[Ownership], frozen=True, kw_only=True):
     claim_id: Uuid
 
 
-class ListOperations(ListInParts[list[OperationState]], frozen=True, kw_only=True):
+class ListOperations(ListInParts[list[OperationSummary]], frozen=True, kw_only=True):
     """The operations on record, the oldest first, the cells' too where they answer.
 
     In one message the newest 5,000 of the super conductor and of each cell; in parts by ``uuid``, all of them.
@@ -98,7 +98,7 @@ class ListOperations(ListInParts[list[OperationState]], frozen=True, kw_only=Tru
     after: Uuid | None = None
 
 
-class ShowOperation(Message[OperationState], frozen=True, kw_only=True):
+class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
     """One operation, the super conductor's or a cell's."""
 
     topic = "conductor"

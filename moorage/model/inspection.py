@@ -17,7 +17,7 @@ class StrangerGuest(Value, frozen=True, kw_only=True):
     age: float
 
 
-class OperationState(Value, frozen=True, kw_only=True):
+class OperationSummary(Value, frozen=True, kw_only=True):
     """An operation as it is on record: what is to be done next, who has it, since when."""
 
     uuid: Uuid

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.records.instances import DELETED, DELETING, MOVING, UNSHELVING, CellRecords
+from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.steps.delete import ENDED_BY_DELETION
 from conductor.engine.operations import Operations
@@ -50,9 +50,9 @@ class CellClaims:
             if self._migrations.read(connection, uuid) is not None:
                 return Ownership(owned=True)  # a source's, which a host has accepted: nobody gives that up unheard
             raise errors.InstanceNotFound(name=uuid)
-        current = instance.claim_id == message.claim_id and instance.state not in (DELETING, DELETED)
+        current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
         # Taken to be placed: what is claimed for it has yet to arrive here.
-        placed = instance.state in (MOVING, UNSHELVING)
+        placed = instance.state in ("moving", "unshelving")
         kinds = (DELETE, *ENDED_BY_DELETION)
         if current or placed or any(self._operations.pending(connection, uuid, kind) for kind in kinds):
             return Ownership(owned=True)

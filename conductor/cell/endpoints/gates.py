@@ -6,9 +6,8 @@ from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import Courses
 from conductor.cell.payloads import Fate
-from conductor.cell.records.attempts import BUILDING, FAILED, HELD, STARTING, AttemptRecord
-from conductor.cell.records.instances import ACTIVE, MOVED, MOVING, REBUILDING, UNSHELVING, CellInstance, CellRecords
-from conductor.cell.records.instances import BUILDING as BEING_BUILT
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.operations import Operations
@@ -18,11 +17,12 @@ from moorage import errors
 from moorage.bus.bus import Client, serves
 from moorage.db.database import Database
 from moorage.messages import AcceptClaim, AcceptInCell, BuildFailedInCell, BuildFinished, Done
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
 #: States of an instance in which an attempt of it may pass a gate.
-_WANTED = (BEING_BUILT, ACTIVE, MOVING, MOVED, UNSHELVING, REBUILDING)
+_WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "unshelving", "rebuilding")
 
 
 class CellGates:
@@ -61,7 +61,7 @@ class CellGates:
             return attempt
 
         found = self._database.read(looked_up)
-        if found.state == HELD:
+        if found.state == "held":
             return Done()  # it has been accepted, and its guest is only being moved
         self._placement.call(
             AcceptClaim(
@@ -79,8 +79,8 @@ class CellGates:
             # After the lock: a list of guests that does not have this one is either compared before, and then it is
             # over, or finds the host in no life in which it was to return.
             self._require_returned(connection, message, attempt)
-            if attempt.state == STARTING:
-                self._records.change_attempt(connection, attempt.attempt_id, state=BUILDING, accepted=True)
+            if attempt.state == "starting":
+                self._records.change_attempt(connection, attempt.attempt_id, state="building", accepted=True)
             return Done()
 
         return self._database.write(work)
@@ -92,7 +92,7 @@ class CellGates:
         def work(connection: Connection) -> Operation | None:
             instance, attempt = self._current(connection, message, lock=True)
             kind = self._courses.kind(instance)
-            if attempt.state in (ACTIVE, HELD) or kind is None:
+            if attempt.state in ("active", "held") or kind is None:
                 return None
             confirmed = self._courses.arrived(connection, instance, attempt)
             course = self._operations.pending(connection, instance.uuid, kind)
@@ -115,14 +115,14 @@ class CellGates:
             if instance is None or attempt is None or attempt.claim_id != message.claim_id:
                 LOG.warning("A failure is reported of attempt %s, which is not known here", message.attempt_id)
                 return None
-            if attempt.state in (ACTIVE, HELD):
+            if attempt.state in ("active", "held"):
                 LOG.warning("A failure is reported of attempt %s, whose guest runs", message.attempt_id)
                 return None
-            if attempt.state in (STARTING, BUILDING):
+            if attempt.state in ("starting", "building"):
                 self._records.change_attempt(
                     connection,
                     attempt.attempt_id,
-                    state=FAILED,
+                    state="failed",
                     reason=message.reason,
                     no_other_host=bool(message.no_other_host),
                 )
@@ -139,7 +139,7 @@ class CellGates:
         self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str, fate: Fate
     ) -> Operation | None:
         kind = self._courses.kind(instance)
-        if kind is None or instance.attempt_number != attempt.number or attempt.state == FAILED:
+        if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
         course = self._operations.pending(connection, instance.uuid, kind)
         # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
@@ -149,7 +149,9 @@ class CellGates:
         return self._operations.redirect(connection, course, following)
 
     def _require_returned(self, connection: Connection, message: AcceptInCell, attempt: AttemptRecord) -> None:
-        if attempt.state in (STARTING, BUILDING) and self._records.lives.of_host(connection, attempt.host).is_returning:
+        if attempt.state not in ("starting", "building"):
+            return
+        if self._records.lives.of_host(connection, attempt.host).is_returning:
             raise errors.RequestInProgress(request_id=message.request_id)
 
     def _is_of_this_life(self, connection: Connection, message: BuildFailedInCell, attempt: AttemptRecord) -> bool:
@@ -178,8 +180,8 @@ class CellGates:
 
     @staticmethod
     def _is_wanted(instance: CellInstance, attempt: AttemptRecord) -> bool:
-        if attempt.state == HELD:
+        if attempt.state == "held":
             return True
-        is_current = instance.attempt_number == attempt.number and attempt.state in (STARTING, BUILDING, ACTIVE)
+        is_current = instance.attempt_number == attempt.number and attempt.state in ("starting", "building", "active")
         # One in error may have its guest: what could not be done to it is no reason to destroy it.
-        return is_current and (instance.state in _WANTED or attempt.state == ACTIVE)
+        return is_current and (instance.state in _WANTED or attempt.state == "active")

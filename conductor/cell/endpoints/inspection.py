@@ -9,7 +9,7 @@ from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import ListMigrationsInCell, ListOperationsInCell
 from moorage.model import Migration
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 
 class CellInspection:
@@ -24,10 +24,10 @@ class CellInspection:
         self._states = states
 
     @serves(ListOperationsInCell)
-    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
         """Answer with the operations of this cell; those of an instance with those that clean up after it."""
 
-        def work(connection: Connection) -> list[OperationState]:
+        def work(connection: Connection) -> list[OperationSummary]:
             subjects: list[str] | None = None
             if message.instance_uuid is not None:
                 attempts = self._records.attempts(connection, message.instance_uuid)

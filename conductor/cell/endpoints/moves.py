@@ -5,10 +5,9 @@ import logging
 from sqlalchemy import Connection
 
 from conductor.cell.payloads import Fate, GivingBack, Starting
-from conductor.cell.records import migrations as migration_states
 from conductor.cell.records import order_numbers
-from conductor.cell.records.attempts import ACTIVE, FAILED, HELD, AttemptRecord
-from conductor.cell.records.instances import ERROR, MOVING, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.end_move import CellMoveEnds
@@ -20,6 +19,7 @@ from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import CancelMoveInCell, Done, EndMoveInCell, MoveInCell, PrepareMoveInCell
 from moorage.model import Placement
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class CellMoves:
             order_numbers.take(self._records, connection, instance, message)
             source = self._movable(connection, instance, message)
             self._migrations.add(connection, message, instance, source, origin(message))
-            self._records.change(connection, instance.uuid, state=MOVING, migration_uuid=message.migration_uuid)
+            self._records.change(connection, instance.uuid, state="moving", migration_uuid=message.migration_uuid)
             return Placement(
                 request_spec=instance.spec,
                 selection=source.selection,
@@ -71,7 +71,7 @@ class CellMoves:
         return self._requests.once(message, work)
 
     def _movable(self, connection: Connection, instance: CellInstance, message: PrepareMoveInCell) -> AttemptRecord:
-        states = (ACTIVE, ERROR) if message.kind == "evacuation" else (ACTIVE,)
+        states: tuple[InstanceState, ...] = ("active", "error") if message.kind == "evacuation" else ("active",)
         if instance.state not in states:
             raise cannot_move(instance.uuid, instance.state, message.kind, instance.migration_uuid)
         require_settled(connection, self._operations, instance.uuid)
@@ -93,9 +93,7 @@ class CellMoves:
                 self._revoked_claims.add(connection, message.migration_uuid, message.instance_uuid)
             elif self._is_placing(instance, migration):
                 self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
-                self._migrations.change(
-                    connection, migration.uuid, state=migration_states.FAILED, reason=message.reason
-                )
+                self._migrations.change(connection, migration.uuid, state="failed", reason=message.reason)
                 LOG.info("Migration %s of instance %s is cancelled", migration.uuid, instance.uuid)
             return Done()
 
@@ -123,7 +121,7 @@ class CellMoves:
             number = self._records.next_number(connection, instance.uuid)
             self._migrations.claim(connection, message, number)
             source = self._records.numbered(connection, instance.uuid, migration.source_number)
-            self._records.change_attempt(connection, source.attempt_id, state=HELD)
+            self._records.change_attempt(connection, source.attempt_id, state="held")
             new = self._operation(migration, number)
             attempt_id = ids.derived(new.uuid, "attempt", number)
             self._records.add_attempt(
@@ -179,7 +177,7 @@ class CellMoves:
     def _abort(self, connection: Connection, instance: CellInstance) -> list[Operation]:
         """Break a live migration off: at once where nothing of it is in the air, else as soon as that is over."""
         migration = None
-        if instance.state == MOVING and instance.migration_uuid is not None:
+        if instance.state == "moving" and instance.migration_uuid is not None:
             migration = self._migrations.read(connection, instance.migration_uuid)
         if migration is None or migration.kind != "live-migration":
             reason = f"instance {instance.uuid} is {instance.state}: no live migration of it is under way"
@@ -200,12 +198,12 @@ class CellMoves:
 
     def _fail(self, connection: Connection, attempt_id: str, reason: str, *, gone: bool) -> None:
         """Record that an attempt has failed: from now on it passes no gate."""
-        self._records.change_attempt(connection, attempt_id, state=FAILED, reason=reason, guest_gone=gone)
+        self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)
 
     @staticmethod
     def _is_placing(instance: CellInstance, migration: MigrationRecord) -> bool:
-        return (instance.state, instance.migration_uuid) == (MOVING, migration.uuid) and (
-            migration.state == migration_states.PLACING
+        return (instance.state, instance.migration_uuid) == ("moving", migration.uuid) and (
+            migration.state == "placing"
         )
 
     def _lock(self, connection: Connection, uuid: str) -> CellInstance:

@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.payloads import Choosing
 from conductor.cell.records import order_numbers
-from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations, require_settled
 from conductor.engine.steps import ATTACH, DETACH, NewOperation, Operation
@@ -13,6 +13,7 @@ from moorage.bus.bus import serves
 from moorage.messages import AttachResourceInCell, DetachResourceInCell, OperationBegun
 from moorage.messages.basis import NumberedOrder
 from moorage.model import ResourceGroup
+from moorage.model.states import InstanceState
 
 #: The most groups that a request has, the bound of :class:`moorage.model.RequestSpec`.
 _MOST_GROUPS = 64
@@ -38,7 +39,7 @@ class ResourceOrders:
         _check(message.suffix, message.group)
 
         def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
-            instance = self._lock(connection, message, (ACTIVE,))
+            instance = self._lock(connection, message, ("active",))
             if message.suffix in instance.spec.groups:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             if len(instance.spec.groups) >= _MOST_GROUPS:
@@ -72,7 +73,7 @@ class ResourceOrders:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> OperationBegun:
-            instance = self._lock(connection, message, (ACTIVE, SHELVED))
+            instance = self._lock(connection, message, ("active", "shelved"))
             group = instance.spec.groups.get(message.suffix)
             if group is None:
                 raise errors.NotFound(kind="resource group", name=message.suffix)
@@ -81,7 +82,7 @@ class ResourceOrders:
                     reason=f"resource group {message.suffix} was not attached to instance {instance.uuid}: "
                     "it was asked for when the instance was built"
                 )
-            number = None if instance.state == SHELVED else self._records.standing(connection, instance).number
+            number = None if instance.state == "shelved" else self._records.standing(connection, instance).number
             new = NewOperation(
                 uuid=ids.derived(message.request_id, DETACH, instance.uuid),
                 kind=DETACH,
@@ -95,7 +96,7 @@ class ResourceOrders:
         return self._requests.once(message, work)
 
     def _lock(
-        self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[str, ...]
+        self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[InstanceState, ...]
     ) -> CellInstance:
         uuid = message.instance_uuid
         instance = self._records.lock(connection, uuid)

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from conductor.cell.attempt_sequence import Courses
 from conductor.cell.hosts.hosts import BATCH, CellHosts, parts
-from conductor.cell.records.attempts import ACTIVE, BUILDING, FAILED, HELD, STARTING, AttemptRecord
-from conductor.cell.records.instances import MOVED, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.unknown_guests import CellStrangers
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.engine.operations import Operations
@@ -182,9 +182,9 @@ class CellReturns:
         A guest that is being moved away, or was, is none of these: how it fares is seen when its move ends.
         """
         for missing in attempts:
-            if missing.attempt_id in there or missing.ended or missing.state == HELD:
+            if missing.attempt_id in there or missing.ended or missing.state == "held":
                 continue
-            if missing.state == ACTIVE:
+            if missing.state == "active":
                 LOG.error("Host %s has lost the guest of instance %s", missing.host, missing.instance_uuid)
             self._worker.take_up(self._database.write(partial(self._lost, missing, lives[missing.host])))
 
@@ -198,11 +198,11 @@ class CellReturns:
         now = self._records.lives.of_host(connection, attempt.host)
         if not now.is_returning or now.number != life or attempt.host_life >= life:
             return None
-        if attempt.state == ACTIVE and instance.state in (ACTIVE, MOVED):
+        if attempt.state == "active" and instance.state in ("active", "moved"):
             # What it holds stays held: moving it is the operator's decision.
             self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
         kind = self._courses.kind(instance)
-        if attempt.state not in (STARTING, BUILDING) or kind is None:
+        if attempt.state not in ("starting", "building") or kind is None:
             return None
         course = self._operations.pending(connection, instance.uuid, kind)
         # An order under way, or repeated, reaches the host as it is now. A swap under way is not disturbed.
@@ -210,6 +210,6 @@ class CellReturns:
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
         # Nothing is left, and nothing can come: what has not passed the first gate will not pass it from here on.
-        self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=_LOST, guest_gone=True)
+        self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
         following = self._courses.following(connection, instance, attempt.number, _LOST, "gone")
         return self._operations.redirect(connection, course, following)

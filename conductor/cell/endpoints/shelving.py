@@ -7,8 +7,7 @@ from conductor.cell.endpoints.builds import first_step
 from conductor.cell.hosts.forced_down import DeclaredDown
 from conductor.cell.payloads import Starting
 from conductor.cell.records import order_numbers
-from conductor.cell.records.attempts import ENDED
-from conductor.cell.records.instances import ACTIVE, SHELVED, SHELVING, UNSHELVING, CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations, require_settled
 from conductor.engine.revoked_claims import RevokedClaims
@@ -18,6 +17,7 @@ from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import CancelUnshelveInCell, Done, PrepareUnshelveInCell, ShelveInCell, UnshelveInCell
 from moorage.model import RequestSpec
+from moorage.model.states import InstanceState
 
 
 class ShelfOrders:
@@ -57,7 +57,7 @@ class ShelfOrders:
                 again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(Starting)))
                 begun += [] if again is None else [again]
                 return Done()
-            _require(instance, ACTIVE)
+            _require(instance, "active")
             require_settled(connection, self._operations, instance.uuid)
             attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
             if attempt.host == dead:
@@ -66,8 +66,8 @@ class ShelfOrders:
                     "can be put on the shelf: evacuate it"
                 )
             # From now on it passes no gate, and a host that returns destroys it.
-            self._records.change_attempt(connection, attempt.attempt_id, state=ENDED, reason="it was shelved")
-            self._records.change(connection, instance.uuid, state=SHELVING, reason=None)
+            self._records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
+            self._records.change(connection, instance.uuid, state="shelving", reason=None)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, SHELVE, instance.uuid),
                 kind=SHELVE,
@@ -85,7 +85,7 @@ class ShelfOrders:
 
         def work(connection: Connection) -> str | None:
             instance = self._records.read(connection, instance_uuid)
-            if instance is None or instance.state != ACTIVE:
+            if instance is None or instance.state != "active":
                 return None
             return self._records.numbered(connection, instance.uuid, instance.attempt_number).host
 
@@ -105,10 +105,10 @@ class ShelfOrders:
         def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
             instance = self._lock(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
-            if instance.state != UNSHELVING or self._is_starting(connection, instance):
-                _require(instance, SHELVED)
+            if instance.state != "unshelving" or self._is_starting(connection, instance):
+                _require(instance, "shelved")
             require_settled(connection, self._operations, instance.uuid)
-            self._records.change(connection, instance.uuid, state=UNSHELVING)
+            self._records.change(connection, instance.uuid, state="unshelving")
             return instance.spec
 
         return self._requests.once(message, work)
@@ -123,8 +123,8 @@ class ShelfOrders:
         def work(connection: Connection, _begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
-            if instance.state == UNSHELVING and not self._is_starting(connection, instance):
-                self._records.change(connection, instance.uuid, state=SHELVED, reason=message.reason)
+            if instance.state == "unshelving" and not self._is_starting(connection, instance):
+                self._records.change(connection, instance.uuid, state="shelved", reason=message.reason)
             return Done()
 
         return self._requests.once(message, work)
@@ -147,7 +147,7 @@ class ShelfOrders:
             order_numbers.take(self._records, connection, instance, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
-            _require(instance, UNSHELVING)
+            _require(instance, "unshelving")
             number = self._records.next_number(connection, instance.uuid)
             step, payload = first_step(number, claim_id in self._revoked_claims.among(connection, [claim_id]), claim_id)
             uuid = ids.derived(message.request_id, UNSHELVE, instance.uuid)
@@ -185,6 +185,6 @@ class ShelfOrders:
         return instance
 
 
-def _require(instance: CellInstance, state: str) -> None:
+def _require(instance: CellInstance, state: InstanceState) -> None:
     if instance.state != state:
         raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}; it has to be {state}")

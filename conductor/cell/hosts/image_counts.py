@@ -8,12 +8,11 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
 from conductor.cell.hosts.hosts import parts
-from conductor.cell.records.instances import ACTIVE, ERROR, MOVED, MOVING, REBUILDING, SHELVING
-from conductor.engine.steps import DONE, FAILED
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
 from moorage.model import Image
+from moorage.model.states import InstanceState
 
 #: Hosts whose instances one statement reads, so that no answer is large; arbitrary.
 _AT_ONCE = 100
@@ -24,7 +23,7 @@ _MOST_PAIRS = 64
 _LONGEST_PAIR = 300
 
 #: The states of instances that are on their host.
-_THERE = (ACTIVE, MOVING, MOVED, REBUILDING, SHELVING, ERROR)
+_THERE: tuple[InstanceState, ...] = ("active", "moving", "moved", "rebuilding", "shelving", "error")
 
 #: By host, then by ``name=value``.
 Counts = Mapping[str, Mapping[str, int]]
@@ -80,7 +79,7 @@ class ImageCounts:
                 cell_operations, cell_attempts, cell_attempts.c.instance_uuid == as_uuid(cell_operations.c.subject)
             )
             .where(self._in(cell_operations), self._in(cell_attempts))
-            .where(cell_operations.c.state.in_((DONE, FAILED)), cell_operations.c.due_at >= since)
+            .where(cell_operations.c.state.in_(("done", "failed")), cell_operations.c.due_at >= since)
         )
         return set(connection.scalars(query.distinct())), clock
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, and_, func, select
 
 from conductor.cell.hosts.image_counts import ImageCounts
 from conductor.cell.records.failed_builds import FailedBuilds
-from conductor.engine.steps import BUILD, MOVE, PENDING, REBUILD, UNSHELVE
+from conductor.engine.steps import BUILD, MOVE, REBUILD, UNSHELVE
 from conductor.schema import cell_hosts, cell_instances, cell_migrations, cell_operations
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
@@ -88,7 +88,7 @@ class CellLoads:
             .select_from(cell_operations.join(cell_instances, instance).outerjoin(cell_migrations, migration))
             .where(
                 operations.cell_uuid == self._cell_uuid,
-                operations.state == PENDING,
+                operations.state == "pending",
                 operations.kind.in_((BUILD, MOVE, UNSHELVE, REBUILD)),
             )
             .group_by(*columns)

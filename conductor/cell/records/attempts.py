@@ -11,15 +11,7 @@ from conductor.cell.records.lives import HostLives
 from conductor.schema import cell_attempts
 from moorage.db.columns import now
 from moorage.model import AllocationRequest, Attempt, Selection
-
-STARTING = "starting"
-BUILDING = "building"
-ACTIVE = "active"
-#: Its guest is the source of a move that is under way, or waits to be confirmed or reverted: it is wanted.
-HELD = "held"
-FAILED = "failed"
-SKIPPED = "skipped"
-ENDED = "ended"
+from moorage.model.states import AttemptState
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +24,7 @@ class AttemptRecord:
     host: str
     agent: str
     claim_id: str | None
-    state: str
+    state: AttemptState
     reason: str | None
     guest_gone: bool
     #: The migration that it was made for.
@@ -74,7 +66,7 @@ class AttemptRecord:
     @property
     def ended(self) -> bool:
         """Whether it passes no gate any more: the record on which a host destroys its guest."""
-        return self.state not in (STARTING, BUILDING, ACTIVE, HELD)
+        return self.state not in ("starting", "building", "active", "held")
 
     @property
     def shown(self) -> Attempt:
@@ -174,11 +166,15 @@ class AttemptRecords:
             "reason": None if skipped is None else skipped.encode(),
             "migration_uuid": migration_uuid,
         }
-        state = STARTING if skipped is None else SKIPPED
+        state: AttemptState = "starting" if skipped is None else "skipped"
         self._insert_attempts(connection, [row], state=state, guest_gone=skipped is not None)
 
-    def change_attempt(self, connection: Connection, attempt_id: str, **values: Any) -> None:
-        """Change an attempt's record."""
+    def change_attempt(
+        self, connection: Connection, attempt_id: str, *, state: AttemptState | None = None, **values: Any
+    ) -> None:
+        """Update columns of an attempt; without a state it keeps its own."""
+        if state is not None:
+            values["state"] = state
         connection.execute(
             cell_attempts.update()
             .where(self._in(cell_attempts), cell_attempts.c.attempt_id == attempt_id)
@@ -191,11 +187,15 @@ class AttemptRecords:
         )
         return [_attempt(row) for row in rows]
 
-    def _insert_attempts(self, connection: Connection, rows: Sequence[dict[str, Any]], **same: Any) -> None:
+    def _insert_attempts(
+        self, connection: Connection, rows: Sequence[dict[str, Any]], *, state: AttemptState, **same: Any
+    ) -> None:
         lives = self.lives.of_hosts(connection, {row["host"] for row in rows})
         numbered = [row | {"host_life": lives[row["host"]].number if row["host"] in lives else 0} for row in rows]
         connection.execute(
-            cell_attempts.insert().values(cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), **same),
+            cell_attempts.insert().values(
+                cell_uuid=self.cell_uuid, created_at=now(), updated_at=now(), state=state, **same
+            ),
             numbered,
         )
 

@@ -8,25 +8,13 @@ import msgspec
 from sqlalchemy import Connection, Row, exc, exists, or_, select
 
 from conductor.cell.attached_groups import provider_of
-from conductor.cell.records.attempts import ACTIVE as STANDING
-from conductor.cell.records.attempts import STARTING, AttemptRecord, AttemptRecords, attempt_row, encoded, text
+from conductor.cell.records.attempts import AttemptRecord, AttemptRecords, attempt_row, encoded, text
 from conductor.schema import cell_attempts, cell_instances, cell_migrations
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
-
-BUILDING = "building"
-ACTIVE = "active"
-MOVING = "moving"
-MOVED = "moved"
-SHELVING = "shelving"
-SHELVED = "shelved"
-UNSHELVING = "unshelving"
-REBUILDING = "rebuilding"
-ERROR = "error"
-DELETING = "deleting"
-DELETED = "deleted"
+from moorage.model.states import InstanceState
 
 #: Of an instance whose deletion came first nothing else is known; the super conductor knows it and shows its own.
 _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flavor(vcpus=1, memory_mb=1))
@@ -37,7 +25,7 @@ class CellInstance:
     """An instance as its cell has it; ``attempt_number`` is that of the current attempt."""
 
     uuid: str
-    state: str
+    state: InstanceState
     spec: RequestSpec
     selections: tuple[Selection, ...]
     #: The number of the attempt with the first of the selections.
@@ -91,7 +79,7 @@ class CellRecords(AttemptRecords):
             }
             for each in new
         ]
-        self._insert_instances(connection, rows, request_id, state=BUILDING, attempt_number=1)
+        self._insert_instances(connection, rows, request_id, state="building", attempt_number=1)
         self._insert_attempts(
             connection,
             [
@@ -104,7 +92,7 @@ class CellRecords(AttemptRecords):
                 )
                 for each in new
             ],
-            state=STARTING,
+            state="starting",
             guest_gone=False,
         )
 
@@ -113,7 +101,7 @@ class CellRecords(AttemptRecords):
 
         :raises RequestInProgress: another transaction has recorded it just now.
         """
-        self._insert_instances(connection, [{"uuid": uuid}], request_id, state=DELETING, attempt_number=0)
+        self._insert_instances(connection, [{"uuid": uuid}], request_id, state="deleting", attempt_number=0)
 
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Lock and return an instance: first of all, in every transaction about it."""
@@ -134,7 +122,7 @@ class CellRecords(AttemptRecords):
             attempts.claim_id.is_not(None),
             attempts.guest_gone.is_(False),
         )
-        query = select(cell_instances).where(self._in(cell_instances), or_(table.state != DELETED, left))
+        query = select(cell_instances).where(self._in(cell_instances), or_(table.state != "deleted", left))
         if after is not None:
             query = query.where(table.uuid > after)
         return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
@@ -160,7 +148,7 @@ class CellRecords(AttemptRecords):
         found = [
             attempt
             for attempt in self.attempts(connection, instance.uuid)
-            if attempt.number == instance.attempt_number and attempt.state == STANDING
+            if attempt.number == instance.attempt_number and attempt.state == "active"
         ]
         if instance.claim_id is None or not found:
             raise errors.InvalidState(reason=f"instance {instance.uuid} is {instance.state}, and on no host")
@@ -168,8 +156,10 @@ class CellRecords(AttemptRecords):
             raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} was claimed with")
         return found[0]
 
-    def change(self, connection: Connection, uuid: str, **values: Any) -> None:
-        """Change an instance's record."""
+    def change(self, connection: Connection, uuid: str, *, state: InstanceState | None = None, **values: Any) -> None:
+        """Update columns of an instance; without a state it keeps its own."""
+        if state is not None:
+            values["state"] = state
         connection.execute(
             cell_instances.update()
             .where(self._in(cell_instances), cell_instances.c.uuid == uuid)
@@ -195,12 +185,23 @@ class CellRecords(AttemptRecords):
         return select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid == uuid)
 
     def _insert_instances(
-        self, connection: Connection, rows: Sequence[dict[str, Any]], request_id: str, **same: Any
+        self,
+        connection: Connection,
+        rows: Sequence[dict[str, Any]],
+        request_id: str,
+        *,
+        state: InstanceState,
+        attempt_number: int,
     ) -> None:
         try:
             connection.execute(
                 cell_instances.insert().values(
-                    cell_uuid=self.cell_uuid, request_id=request_id, created_at=now(), updated_at=now(), **same
+                    cell_uuid=self.cell_uuid,
+                    request_id=request_id,
+                    state=state,
+                    attempt_number=attempt_number,
+                    created_at=now(),
+                    updated_at=now(),
                 ),
                 rows,
             )
@@ -229,7 +230,7 @@ class CellRecords(AttemptRecords):
 
     def _attached_shown(self, connection: Connection, row: Row[Any], spec: RequestSpec) -> dict[str, AttachedResource]:
         suffixes = _attached(row)
-        if not suffixes or row.state == DELETED:
+        if not suffixes or row.state == "deleted":
             return {}
         on_host = None if row.claim_id is None else self.numbered(connection, row.uuid, row.attempt_number).selection
         return {

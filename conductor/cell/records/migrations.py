@@ -9,22 +9,12 @@ from sqlalchemy import Connection, Row, select
 
 from conductor.cell.records.attempts import AttemptRecord, encoded, text
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.engine.steps import PENDING, Superseded
+from conductor.engine.steps import Superseded
 from conductor.schema import cell_migrations, cell_operations
 from moorage.db.columns import now
 from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
 from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
-
-PLACING = "placing"
-MOVING = "moving"
-MOVED = "moved"
-CONFIRMING = "confirming"
-CONFIRMED = "confirmed"
-REVERTING = "reverting"
-REVERTED = "reverted"
-FAILED = "failed"
-#: The instance was deleted.
-ENDED = "ended"
+from moorage.model.states import InstanceState, MigrationState
 
 #: Moves that stop the guest on its source, which so has to be started again if nothing comes of them.
 STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
@@ -39,9 +29,9 @@ class MigrationRecord:
     uuid: str
     instance_uuid: str
     kind: MoveKind
-    state: str
+    state: MigrationState
     #: What the instance was before.
-    instance_state: str
+    instance_state: InstanceState
     source_number: int
     is_aborted: bool
     #: What is asked for from now on, what the migration holds of the source, and where the instance is to go; null and
@@ -117,7 +107,7 @@ class MigrationRecords:
                 instance_uuid=message.instance_uuid,
                 request_id=request_id,
                 kind=message.kind,
-                state=PLACING,
+                state="placing",
                 instance_state=instance.state,
                 source_number=source.number,
                 source_host=source.host,
@@ -132,7 +122,7 @@ class MigrationRecords:
         self.change(
             connection,
             message.migration_uuid,
-            state=MOVING,
+            state="moving",
             destination_host=message.selections[0].service_host,
             request_spec=msgspec.json.encode(message.request_spec),
             held=msgspec.json.encode(message.held),
@@ -140,8 +130,10 @@ class MigrationRecords:
             first_number=first_number,
         )
 
-    def change(self, connection: Connection, uuid: str, **values: Any) -> None:
-        """Change a move's record."""
+    def change(self, connection: Connection, uuid: str, *, state: MigrationState | None = None, **values: Any) -> None:
+        """Update columns of a migration; without a state it keeps its own."""
+        if state is not None:
+            values["state"] = state
         connection.execute(cell_migrations.update().where(*self._one(uuid)).values(**encoded(values), updated_at=now()))
 
     def show(self, connection: Connection, uuids: Collection[str]) -> list[Migration]:
@@ -157,12 +149,12 @@ class MigrationRecords:
             select(operations.subject, operations.reason).where(
                 operations.cell_uuid == self._cell_uuid,
                 operations.subject.in_([row.instance_uuid for row in rows]),
-                operations.state == PENDING,
+                operations.state == "pending",
                 operations.reason.is_not(None),
             )
         )
         reasons = {row.subject: row.reason for row in pending}
-        under_way = (MOVING, CONFIRMING, REVERTING)
+        under_way: tuple[MigrationState, ...] = ("moving", "confirming", "reverting")
         return [
             Migration(
                 uuid=row.uuid,

@@ -7,9 +7,8 @@ from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
 from conductor.cell.payloads import Deleting, Destroying, GivingBack, Releasing, Starting, Swapping, Writing
-from conductor.cell.records import migrations as migration_states
-from conductor.cell.records.attempts import ENDED, AttemptRecord
-from conductor.cell.records.instances import DELETED, DELETING, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.cell.steps.resources import record_claim
@@ -85,7 +84,7 @@ class CellDeletes:
         destroying = Destroying()
         if instance is None:
             self._records.add_deleting(connection, uuid, request_id)
-        elif instance.state in (DELETING, DELETED):
+        elif instance.state in ("deleting", "deleted"):
             return self._operations.at_once(connection, uuid, DELETE)
         else:
             destroying = self._end_all(connection, instance)
@@ -100,14 +99,14 @@ class CellDeletes:
 
     def _end_all(self, connection: Connection, instance: CellInstance) -> Destroying:
         left: list[str] = []
-        self._records.change(connection, instance.uuid, state=DELETING, reason=None)
+        self._records.change(connection, instance.uuid, state="deleting", reason=None)
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
-                self._records.change_attempt(connection, attempt.attempt_id, state=ENDED)
+                self._records.change_attempt(connection, attempt.attempt_id, state="ended")
         if instance.migration_uuid is not None:
             # It stays the instance's: what it holds is released together with what the instance holds.
             reason = "the instance was deleted"
-            self._migrations.change(connection, instance.migration_uuid, state=migration_states.ENDED, reason=reason)
+            self._migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
         for kind in ENDED_BY_DELETION:
             operation = self._operations.pending(connection, instance.uuid, kind)
             if operation is not None:
@@ -213,8 +212,9 @@ class CellDeletes:
 
         def record(connection: Connection) -> Outcome:
             self._records.lock(connection, uuid)
-            ended = {"state": DELETED, "host": None, "claim_id": None, "migration_uuid": None, "reason": reason}
-            self._records.change(connection, uuid, **ended)
+            self._records.change(
+                connection, uuid, state="deleted", host=None, claim_id=None, migration_uuid=None, reason=reason
+            )
             # Its host's word may have come between the two: the residue is there all the same.
             attempts = self._records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]

@@ -11,10 +11,9 @@ from conductor.cell.agents import CellAgents
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.hosts.forced_down import DeclaredDown, awaited
 from conductor.cell.payloads import Ending, Fate, GivingBack, Restarting
-from conductor.cell.records import migrations as migration_states
 from conductor.cell.records import order_numbers
-from conductor.cell.records.attempts import ENDED, AttemptRecord
-from conductor.cell.records.instances import ACTIVE, MOVED, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
@@ -36,6 +35,7 @@ from conductor.engine.steps import (
 from moorage import context, errors, ids
 from moorage.db.database import Database
 from moorage.messages import EndMove, MoveEnded, StopOnHost
+from moorage.model.states import MigrationState
 
 LOG = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class CellMoveEnds:
             again = self._operations.redirect(connection, pending, Next(pending.step, _as_it_is(pending)))
             return [] if again is None else [again]
         migration = self._waiting(connection, instance)
-        state = migration_states.CONFIRMING if kind == CONFIRM else migration_states.REVERTING
+        state: MigrationState = "confirming" if kind == CONFIRM else "reverting"
         self._migrations.change(connection, migration.uuid, state=state)
         if kind == REVERT:
             # Its host is asked for the guest on the source first.
@@ -111,9 +111,9 @@ class CellMoveEnds:
 
     def _waiting(self, connection: Connection, instance: CellInstance) -> MigrationRecord:
         migration = None
-        if instance.state == MOVED and instance.migration_uuid is not None:
+        if instance.state == "moved" and instance.migration_uuid is not None:
             migration = self._migrations.read(connection, instance.migration_uuid)
-        if migration is None or migration.state != migration_states.MOVED:
+        if migration is None or migration.state != "moved":
             what = f"instance {instance.uuid} is {instance.state}"
             if migration is not None:
                 what = f"migration {migration.uuid} is {migration.state}"
@@ -174,7 +174,7 @@ class CellMoveEnds:
     def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
         """Record that the guest that has arrived is not wanted: no gate lets it pass, and its host destroys it."""
         self._read(connection, operation, lock=True)
-        self._records.change_attempt(connection, arrived.attempt_id, state=ENDED, reason="its move was reverted")
+        self._records.change_attempt(connection, arrived.attempt_id, state="ended", reason="its move was reverted")
 
     def _source_unknown(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         is_over = self._operations.age(connection, operation) >= self._patience
@@ -182,7 +182,7 @@ class CellMoveEnds:
 
     def _given_up(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         _instance, migration = self._read(connection, operation, lock=True)
-        self._migrations.change(connection, migration.uuid, state=migration_states.MOVED, reason=why)
+        self._migrations.change(connection, migration.uuid, state="moved", reason=why)
         LOG.warning("The revert of migration %s is given up: %s", migration.uuid, why)
         return Ended(why)
 
@@ -265,19 +265,19 @@ class CellMoveEnds:
     ) -> Outcome:
         instance, migration = self._read(connection, operation, lock=True)
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
-        self._records.change_attempt(connection, source.attempt_id, state=ENDED)
+        self._records.change_attempt(connection, source.attempt_id, state="ended")
         if fate != "gone":
             self._cleanings.begin(connection, instance.uuid, [source], operation.request_id, residue)
         spec, _held = migration.claimed_with
         self._records.change(
             connection,
             instance.uuid,
-            state=ACTIVE,
+            state="active",
             request_spec=msgspec.json.encode(spec),
             migration_uuid=None,
             reason=None,
         )
-        self._migrations.change(connection, migration.uuid, state=migration_states.CONFIRMED, reason=extras)
+        self._migrations.change(connection, migration.uuid, state="confirmed", reason=extras)
         LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, extras or "it is all")
         return Ended()
 
@@ -286,7 +286,7 @@ class CellMoveEnds:
     ) -> tuple[CellInstance, MigrationRecord]:
         read = self._records.lock if lock else self._records.read
         instance = read(connection, operation.subject)
-        if instance is None or instance.state != MOVED:
+        if instance is None or instance.state != "moved":
             raise Superseded
         return instance, self._migrations.of(connection, instance)
 

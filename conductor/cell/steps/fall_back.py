@@ -11,7 +11,7 @@ from conductor.cell.attempt_sequence import Course, Courses
 from conductor.cell.hosts.forced_down import DeclaredDown
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.payloads import GivingBack, Releasing, Starting, Swapping
-from conductor.cell.records.attempts import FAILED, AttemptRecord
+from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.reshaped_alternates import ReshapedAlternates
 from conductor.cell.steps.cleanup import CellCleanings
@@ -190,7 +190,7 @@ class FallBack:
         self._records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
         if course.is_aborted:
             reason = "it was broken off before it began here"
-            self._records.change_attempt(connection, attempt_id, state=FAILED, reason=reason, guest_gone=True)
+            self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
             return self._courses.following(connection, instance, number, reason, "gone")
         self._courses.heading(connection, instance, course, selection)
         return Next("start", Starting(number=number))
@@ -205,7 +205,7 @@ class FallBack:
         self._records.change_attempt(
             connection,
             failed.attempt_id,
-            state=FAILED,
+            state="failed",
             reason="; ".join(filter(None, [failed.reason or reason, lost])),
             guest_gone=failed.guest_gone or gone,
         )
@@ -257,7 +257,7 @@ class FallBack:
             self.end(connection, failed, releasing.reason, gone=gone)
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
-                self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=releasing.reason)
+                self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=releasing.reason)
         self.clean(connection, operation, released.residue_uuid)
         attempts = [
             attempt

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.holds import CellHolds
 from conductor.cell.payloads import Healing
-from conductor.cell.records.instances import DELETED, CellRecords
+from conductor.cell.records.instances import CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
@@ -126,7 +126,7 @@ class CellHeals:
 def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, SeenConsumer]) -> HealConsumers:
     holds = tuple(hold for hold in recorded.holds if hold.consumer_uuid in seen)
     others = seen.keys() - {hold.consumer_uuid for hold in holds}
-    lives = recorded.state != DELETED
+    lives = recorded.state != "deleted"
     return HealConsumers(
         request_id=operation.derived("heal"),
         seen=seen,

@@ -10,7 +10,7 @@ from conductor.cell.guest_orders import CellGuests
 from conductor.cell.payloads import Rebuilding
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import ACTIVE, ERROR, REBUILDING, CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations, require_settled
 from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Step, Superseded
@@ -18,6 +18,7 @@ from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import Done, RebuildInCell, RebuildOnHost
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ class CellRebuilds:
         instance = _rebuilding(self._records.lock(connection, operation.subject))
         # The image is asked for from now on in either case: of the former one nothing may be left.
         spec = msgspec.structs.replace(instance.spec, image=rebuilding.image)
-        state, reason = (ACTIVE, None) if why is None else (ERROR, f"it could not be rebuilt: {why}")
+        state: InstanceState = "active" if why is None else "error"
+        reason = None if why is None else f"it could not be rebuilt: {why}"
         self._records.change(
             connection, instance.uuid, state=state, request_spec=msgspec.json.encode(spec), reason=reason
         )
@@ -92,13 +94,13 @@ class RebuildOrders:
             if instance is None:
                 raise errors.InstanceNotFound(name=message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
-            if instance.state not in (ACTIVE, ERROR) or instance.claim_id is None:
+            if instance.state not in ("active", "error") or instance.claim_id is None:
                 where = "" if instance.claim_id else " and on no host"
                 raise errors.InvalidState(
-                    reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be {ACTIVE} or {ERROR}"
+                    reason=f"instance {instance.uuid} is {instance.state}{where}; it has to be active or error"
                 )
             require_settled(connection, self._operations, instance.uuid)
-            self._records.change(connection, instance.uuid, state=REBUILDING, reason=None)
+            self._records.change(connection, instance.uuid, state="rebuilding", reason=None)
             order_numbers.next_guest_order(self._records, connection, instance)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, REBUILD, instance.uuid),
@@ -114,6 +116,6 @@ class RebuildOrders:
 
 
 def _rebuilding(instance: CellInstance | None) -> CellInstance:
-    if instance is None or instance.state != REBUILDING:
+    if instance is None or instance.state != "rebuilding":
         raise Superseded
     return instance

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from conductor.cell import attached_groups
 from conductor.cell.payloads import Choosing, Writing
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import ACTIVE, SHELVED, CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine import conflict_policy
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.steps import ATTACH, DETACH, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
@@ -23,6 +23,7 @@ from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import GetAllocations, ListAllocationCandidates, ListProviderTrees, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ResourceRequest, Selection
+from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class CellResources:
     @staticmethod
     def _as_it_was(instance: CellInstance | None, choosing: Choosing) -> CellInstance:
         """Return the instance: but for its deletion, nothing is begun with it while this is under way."""
-        state = SHELVED if choosing.number is None else ACTIVE
+        state: InstanceState = "shelved" if choosing.number is None else "active"
         if instance is None or instance.state != state:
             raise Superseded
         return instance

@@ -7,10 +7,9 @@ from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.payloads import GivingBack, Restarting
-from conductor.cell.records import migrations as migration_states
 from conductor.cell.records import order_numbers
-from conductor.cell.records.attempts import ACTIVE, AttemptRecord
-from conductor.cell.records.instances import ERROR, MOVED, MOVING, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
 from conductor.cell.steps.fall_back import FallBack
 from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
@@ -92,7 +91,7 @@ class GiveBack:
             self._records.change_attempt(connection, failed.attempt_id, guest_gone=True)
         self._fall_back.clean(connection, operation, ended.residue_uuid)
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
-        self._records.change_attempt(connection, source.attempt_id, state=ACTIVE)
+        self._records.change_attempt(connection, source.attempt_id, state="active")
         self._records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
@@ -137,16 +136,14 @@ class GiveBack:
             self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
         else:
             why = f"it is back on its host, and its guest does not run there: {stopped}"
-            self._records.change(connection, instance.uuid, state=ERROR, reason=why, migration_uuid=None)
+            self._records.change(connection, instance.uuid, state="error", reason=why, migration_uuid=None)
         if operation.kind == REVERT:
             what = "; ".join(filter(None, (stopped, extras))) or None
-            self._migrations.change(connection, migration.uuid, state=migration_states.REVERTED, reason=what)
+            self._migrations.change(connection, migration.uuid, state="reverted", reason=what)
             LOG.info("Migration %s of instance %s is reverted", migration.uuid, instance.uuid)
             return Ended(stopped)
         why = "; ".join(filter(None, (self._why(connection, migration, reason), extras)))
-        self._migrations.change(
-            connection, migration.uuid, state=migration_states.FAILED, destination_host=None, reason=why
-        )
+        self._migrations.change(connection, migration.uuid, state="failed", destination_host=None, reason=why)
         LOG.info("Migration %s of instance %s has failed: %s", migration.uuid, instance.uuid, why)
         return Ended(why)
 
@@ -162,6 +159,6 @@ class GiveBack:
         return "; ".join(f"{attempt.host}: {attempt.reason or reason}" for attempt in attempts)
 
     def _of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, MigrationRecord]:
-        if instance is None or instance.state not in (MOVING, MOVED):
+        if instance is None or instance.state not in ("moving", "moved"):
             raise Superseded
         return instance, self._migrations.of(connection, instance)

@@ -9,7 +9,7 @@ from conductor.cell.agents import CellAgents
 from conductor.cell.hosts.forced_down import DeclaredDown, awaited
 from conductor.cell.payloads import Starting
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.cell.records.instances import SHELVED, SHELVING, CellInstance, CellRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.cleanup import CellCleanings
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
@@ -121,7 +121,7 @@ class CellShelves:
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
             self._cleanings.begin(connection, instance.uuid, [attempt], operation.request_id)
         reason = "; ".join(part for part in parts if part is not None) or None
-        self._records.change(connection, instance.uuid, state=SHELVED, host=None, claim_id=None, reason=reason)
+        self._records.change(connection, instance.uuid, state="shelved", host=None, claim_id=None, reason=reason)
         LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")
         return Ended()
 
@@ -132,6 +132,6 @@ class CellShelves:
 
     def _shelving(self, connection: Connection, operation: Operation) -> CellInstance:
         instance = self._records.lock(connection, operation.subject)
-        if instance is None or instance.state != SHELVING:
+        if instance is None or instance.state != "shelving":
             raise Superseded
         return instance

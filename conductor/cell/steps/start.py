@@ -10,7 +10,7 @@ from conductor.cell.agents import CellAgents
 from conductor.cell.attempt_sequence import Course, Courses
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.payloads import Fate, Starting
-from conductor.cell.records.attempts import FAILED, AttemptRecord
+from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.fall_back import UNDECIDED
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Step, Superseded, Wait
@@ -115,7 +115,7 @@ class CellBuilds:
         """Record that the current attempt has failed without its host's word that nothing is left of it."""
         instance, _course, attempt = self._current(operation, starting, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
-        self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=reason)
+        self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
         return self._courses.following(connection, instance, starting.number, reason, fate)
 

@@ -8,8 +8,8 @@ from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.payloads import GivingBack, Starting
-from conductor.cell.records.attempts import FAILED, AttemptRecord
-from conductor.cell.records.instances import MOVING, CellInstance, CellRecords
+from conductor.cell.records.attempts import AttemptRecord
+from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE, Again, CommitStep, Next, Operation, Outcome, Step, Superseded
@@ -87,10 +87,10 @@ class CellStops:
         self._under_way(connection, self._records.lock(connection, operation.subject))
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._records.numbered(connection, operation.subject, number)
-        self._records.change_attempt(connection, attempt.attempt_id, state=FAILED, reason=reason, guest_gone=True)
+        self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True)
         return Next("give_back", GivingBack(failed=number, fate="gone", reason=reason, stopped=stopped))
 
     def _under_way(self, connection: Connection, instance: CellInstance | None) -> MigrationRecord:
-        if instance is None or instance.state != MOVING:
+        if instance is None or instance.state != "moving":
             raise Superseded
         return self._migrations.of(connection, instance)

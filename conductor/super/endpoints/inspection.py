@@ -13,7 +13,7 @@ from moorage.bus.bus import serves
 from moorage.cli import lists
 from moorage.db.database import Database
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
-from moorage.model.inspection import OperationState, StrangerGuest
+from moorage.model.inspection import OperationSummary, StrangerGuest
 
 LOG = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ class SuperInspection:
         self._cells = cells
 
     @serves(ListOperations)
-    def list_operations(self, message: ListOperations) -> list[OperationState]:
+    def list_operations(self, message: ListOperations) -> list[OperationSummary]:
         """Answer with the operations on record, here and in the cells, the oldest first; or a part of them by uuid."""
         uuid, limit, after = message.instance_uuid, message.limit, message.after
 
-        def work(connection: Connection) -> list[OperationState]:
+        def work(connection: Connection) -> list[OperationSummary]:
             read = partial(self._states.read, connection, ended=message.ended, limit=limit, after=after)
             if uuid is None:
                 return read()
@@ -48,7 +48,7 @@ class SuperInspection:
         return sorted(together, key=lambda state: -state.age)
 
     @serves(ShowOperation)
-    def show_operation(self, message: ShowOperation) -> OperationState:
+    def show_operation(self, message: ShowOperation) -> OperationSummary:
         """Answer with one operation.
 
         :raises NotFound: there is none.

@@ -41,7 +41,7 @@ class SuperView:
         if message.deleted or message.limit is not None:
             # Whoever asks for a part knows the last one by its being short.
             return shown
-        return [instance for instance in shown if instance.state != super_records.DELETED]
+        return [instance for instance in shown if instance.state != "deleted"]
 
     def as_it_stands(self, uuid: str) -> Instance:
         """Return one instance with its cell's word, without which nothing can be decided.
@@ -96,20 +96,18 @@ class SuperView:
         deleted = [
             instance.uuid
             for instance in known
-            if instance.uuid in merged
-            and instance.state != super_records.DELETED
-            and merged[instance.uuid].state == super_records.DELETED
+            if instance.uuid in merged and instance.state != "deleted" and merged[instance.uuid].state == "deleted"
         ]
         for start in range(0, len(deleted), MAX_INSTANCES):
             part = deleted[start : start + MAX_INSTANCES]
-            self._database.write(partial(super_records.set_state, uuids=part, state=super_records.DELETED))
+            self._database.write(partial(super_records.set_state, uuids=part, state="deleted"))
 
 
 def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     if in_cell is None:
         return msgspec.structs.replace(known, cell=cell)
     # Ordered here and not yet known there.
-    ordered = known.state in (super_records.DELETING, super_records.DELETED) and in_cell.state != super_records.DELETED
+    ordered = known.state in ("deleting", "deleted") and in_cell.state != "deleted"
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,
@@ -131,7 +129,7 @@ def _ordered(instance: Instance, placing: super_records.Placing | None) -> Insta
     """Return an instance that is being moved or unshelved as such, though its cell may not have heard of it yet."""
     if placing is None:
         return instance
-    if placing.kind == MOVE and instance.state in (super_records.ACTIVE, super_records.ERROR):
+    if placing.kind == MOVE and instance.state in ("active", "error"):
         return msgspec.structs.replace(instance, state="moving", migration_uuid=placing.operation_uuid)
     if placing.kind == UNSHELVE and instance.state == "shelved":
         return msgspec.structs.replace(instance, state="unshelving", reason=None)

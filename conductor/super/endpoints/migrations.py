@@ -2,17 +2,19 @@
 
 import logging
 from collections.abc import Sequence
+from typing import cast
 
 from sqlalchemy import Connection
 
 from conductor.super.cell_clients import Cells, at_once
 from conductor.super.records import migrations as super_migrations
-from conductor.super.records.migrations import MOVING, OVER, PLACING, MigrationRecord
+from conductor.super.records.migrations import OVER, MigrationRecord
 from moorage import errors
 from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import MAX_INSTANCES, ListMigrations, ListMigrationsInCell, ShowMigration
 from moorage.model import Migration
+from moorage.model.states import MigrationState
 
 LOG = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class SuperMigrationView:
             by_cell.setdefault(migration.cell_uuid, []).append(migration)
         merged = at_once(self._of_cell, by_cell)
         # One that is still being placed is told by its operation, which knows more of it.
-        over = [merged[one.uuid] for one in known if one.state == MOVING and merged[one.uuid].state in OVER]
+        over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:
             self._database.write(lambda connection: _note_over(connection, over))
         return [merged[one.uuid] for one in known]
@@ -84,7 +86,7 @@ def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
         super_migrations.change(
             connection,
             migration.uuid,
-            state=migration.state,
+            state=cast(MigrationState, migration.state),  # one of OVER
             reason=migration.reason,
             source_host=migration.source_host,
             destination_host=migration.destination_host,
@@ -96,7 +98,7 @@ def merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, 
     best = in_cell or known
     # What has been given back to the cell as it was is over before the cell is asked for anything else.
     # And what is still being placed is over only once its operation has recorded that, with the explanation.
-    if in_cell is None or known.state in OVER or (known.state == PLACING and in_cell.state in OVER):
+    if in_cell is None or known.state in OVER or (known.state == "placing" and in_cell.state in OVER):
         state = known.state
     else:
         state = in_cell.state

@@ -188,7 +188,7 @@ def require_free(connection: Connection, operations: Operations, uuid: str) -> N
     row = super_records.lock(connection, [uuid]).get(uuid)
     if row is None:
         raise errors.InstanceNotFound(name=uuid)
-    if row.state in (super_records.DELETING, super_records.DELETED):
+    if row.state in ("deleting", "deleted"):
         raise errors.InvalidState(reason=f"instance {uuid} is {row.state}")
     for kind in (MOVE, UNSHELVE):
         if (pending := operations.pending(connection, uuid, kind)) is not None:

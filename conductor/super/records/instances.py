@@ -6,19 +6,14 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, Row, exc, select
 
-from conductor.engine.steps import MOVE, PENDING, UNSHELVE
+from conductor.engine.steps import MOVE, UNSHELVE
 from conductor.schema import conductor_instances as instances
 from conductor.schema import conductor_operations as operations
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import InstanceBuild, ListInstances
 from moorage.model import Explanation, Instance, RequestSpec, Selection
-
-BUILDING = "building"
-ACTIVE = "active"
-ERROR = "error"
-DELETING = "deleting"
-DELETED = "deleted"
+from moorage.model.states import InstanceState
 
 
 def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operation_uuid: str, request_id: str) -> None:
@@ -35,7 +30,7 @@ def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operati
         project_id=spec.project_id,
         user_id=spec.user_id,
         request_spec=msgspec.json.encode(spec),
-        state=BUILDING,
+        state="building",
         handed_over=False,
         created_at=now(),
         updated_at=now(),
@@ -73,7 +68,7 @@ def number_order(connection: Connection, uuid: str, last_order: int | None = Non
 class Standing(NamedTuple):
     """How an instance stands."""
 
-    state: str
+    state: InstanceState
     cell_uuid: str | None
     #: The operation that builds it, or has.
     operation_uuid: str
@@ -93,7 +88,7 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
 def is_deleted(connection: Connection, uuid: str) -> bool:
     """Lock an instance; return whether its deletion has been ordered."""
     row = lock(connection, [uuid]).get(uuid)
-    return row is None or row.state in (DELETING, DELETED)
+    return row is None or row.state in ("deleting", "deleted")
 
 
 def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | None) -> None:
@@ -123,9 +118,9 @@ def fail(
     """Record that instances which are still being built are in error, and why. No cell has them."""
     connection.execute(
         instances.update()
-        .where(instances.c.uuid.in_(uuids), instances.c.state == BUILDING)
+        .where(instances.c.uuid.in_(uuids), instances.c.state == "building")
         .values(
-            state=ERROR,
+            state="error",
             reason=reason.encode(),
             explanation=None if explanation is None else msgspec.json.encode(explanation),
             cell_uuid=None,
@@ -184,7 +179,7 @@ def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: st
     )
 
 
-def set_state(connection: Connection, uuids: Collection[str], state: str, reason: str | None = None) -> None:
+def set_state(connection: Connection, uuids: Collection[str], state: InstanceState, reason: str | None = None) -> None:
     """Record the state of instances, and what is to be said of it."""
     said = None if reason is None else reason.encode()
     connection.execute(
@@ -220,7 +215,7 @@ def being_placed(connection: Connection) -> dict[str, Placing]:
     """Return, by instance, the moves and unshelvings that no cell has yet."""
     rows = connection.execute(
         select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
-            operations.c.state == PENDING, operations.c.kind.in_((MOVE, UNSHELVE))
+            operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))
         )
     )
     return {row.subject: Placing(row.kind, row.uuid) for row in rows}
@@ -241,7 +236,7 @@ def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
     if message.project_id is not None:
         statement = statement.where(instances.c.project_id == message.project_id)
     if not message.deleted:
-        statement = statement.where(instances.c.state != DELETED)
+        statement = statement.where(instances.c.state != "deleted")
     return [_instance(row) for row in connection.execute(statement)]
 
 

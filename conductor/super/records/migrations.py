@@ -6,20 +6,16 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Row, select
 
-from conductor.engine.steps import PENDING
 from conductor.schema import conductor_migrations as migrations
 from conductor.schema import conductor_operations as operations
 from moorage import errors
 from moorage.db.columns import now
 from moorage.messages import ListMigrations
 from moorage.model import Explanation, Migration, MoveKind
+from moorage.model.states import MigrationState
 
-PLACING = "placing"
-MOVING = "moving"
-FAILED = "failed"
-ENDED = "ended"
 #: What a migration is in the end; each of the others is still under way, or waits to be confirmed or reverted.
-OVER = ("confirmed", "reverted", FAILED, ENDED)
+OVER: tuple[MigrationState, ...] = ("confirmed", "reverted", "failed", "ended")
 
 
 class MigrationRecord(Migration, frozen=True, kw_only=True):
@@ -39,7 +35,7 @@ def add(
             cell_uuid=cell_uuid,
             request_id=request_id,
             kind=kind,
-            state=PLACING,
+            state="placing",
             created_at=now(),
             updated_at=now(),
         )
@@ -52,9 +48,12 @@ def change(
     *,
     reason: str | None = None,
     explanation: Mapping[str, Any] | None = None,
+    state: MigrationState | None = None,
     **values: str | None,
 ) -> None:
     """Change a migration that is not over; one that is stays as it is."""
+    if state is not None:
+        values["state"] = state
     connection.execute(
         migrations.update()
         .where(migrations.c.uuid == uuid, migrations.c.state.not_in(OVER))
@@ -95,7 +94,7 @@ def list_all(connection: Connection, message: ListMigrations) -> list[MigrationR
         statement = statement.where(migrations.c.instance_uuid == message.instance_uuid)
     if not message.ended:
         # Named one by one, so that those which are over are not read.
-        statement = statement.where(migrations.c.state.in_((PLACING, MOVING)))
+        statement = statement.where(migrations.c.state.in_(("placing", "moving")))
     return [_migration(row) for row in connection.execute(statement)]
 
 
@@ -106,7 +105,7 @@ def forget(connection: Connection, instance_uuids: Collection[str]) -> None:
 
 # What the last try of the step that is to be done next has met is the reason why a migration does not go on.
 _SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
-    operations, (operations.c.uuid == migrations.c.uuid) & (operations.c.state == PENDING)
+    operations, (operations.c.uuid == migrations.c.uuid) & (operations.c.state == "pending")
 )
 
 

@@ -322,7 +322,7 @@ class SuperBuilds:
 
 def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
     """Lock instances; return those that are still to be built."""
-    return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == super_records.BUILDING}
+    return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == "building"}
 
 
 def _to_name_next(answer: Sequence[Sequence[Selection]], asking: Asking) -> dict[str, int]:

@@ -67,7 +67,7 @@ class SuperDeletes:
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
         def record(connection: Connection) -> Outcome:
-            super_records.set_state(connection, [uuid], super_records.DELETED, reason)
+            super_records.set_state(connection, [uuid], "deleted", reason)
             return Ended()
 
         return record
@@ -94,7 +94,7 @@ class SuperDeletes:
             pending = operations.pending(connection, uuid, kind)
             if pending is not None and pending.step in ENDED_BY_DELETION:
                 operations.redirect(connection, pending, Ended(reason))
-                super_migrations.change(connection, pending.uuid, state=super_migrations.ENDED, reason=reason)
+                super_migrations.change(connection, pending.uuid, state="ended", reason=reason)
 
     def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
         """Record that an instance is to be deleted; ordered before, it is tried again at once.
@@ -108,13 +108,13 @@ class SuperDeletes:
         row = super_records.lock(connection, [uuid]).get(uuid)
         if row is None:
             raise errors.InstanceNotFound(name=uuid)
-        if row.state == super_records.DELETED:
+        if row.state == "deleted":
             return []
-        if row.state == super_records.DELETING:
+        if row.state == "deleting":
             under_way = operations.at_once(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way
-        super_records.set_state(connection, [uuid], super_records.DELETING)
+        super_records.set_state(connection, [uuid], "deleting")
         self._end_placing(connection, operations, uuid)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete"),

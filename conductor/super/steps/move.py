@@ -164,7 +164,7 @@ class SuperMoves:
             super_migrations.change(
                 connection,
                 operation.uuid,
-                state=super_migrations.MOVING,
+                state="moving",
                 destination_host=selections[0].service_host,
             )
             return Ended()
@@ -257,7 +257,7 @@ def _failed(connection: Connection, operation: Operation, refused: Refused) -> O
     super_migrations.change(
         connection,
         operation.uuid,
-        state=super_migrations.ENDED if deleted else super_migrations.FAILED,
+        state="ended" if deleted else "failed",
         reason=refused.reason,
         explanation=refused.explanation,
     )
@@ -267,5 +267,5 @@ def _failed(connection: Connection, operation: Operation, refused: Refused) -> O
 def _not_taken(connection: Connection, operation: Operation, reason: str) -> Outcome:
     if not super_records.is_deleted(connection, operation.subject):
         return Again(reason)
-    super_migrations.change(connection, operation.uuid, state=super_migrations.ENDED, reason=reason)
+    super_migrations.change(connection, operation.uuid, state="ended", reason=reason)
     return Ended(reason)

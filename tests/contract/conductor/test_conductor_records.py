@@ -337,7 +337,7 @@ def test_what_is_to_be_handed_over_stays_the_same_until_it_is(database: Database
 
     database.write(work)
     before = database.read(lambda connection: super_records.to_hand_over(connection, operation))
-    database.write(lambda connection: super_records.set_state(connection, [uuids[0]], super_records.DELETING))
+    database.write(lambda connection: super_records.set_state(connection, [uuids[0]], "deleting"))
     assert database.read(lambda connection: super_records.to_hand_over(connection, operation)) == before
     assert [build.instance_uuid for build in before[cells[0]]] == [uuids[0], uuids[2]]
 

@@ -80,10 +80,8 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
     assert (found.state, found.reason, found.kind) == ("placing", "nobody answers", "cold-migration")
 
     def fail(connection: Connection) -> None:
-        super_migrations.change(
-            connection, first.uuid, state=super_migrations.FAILED, reason="full", explanation={"hosts": 3}
-        )
-        super_migrations.change(connection, first.uuid, state=super_migrations.MOVING)
+        super_migrations.change(connection, first.uuid, state="failed", reason="full", explanation={"hosts": 3})
+        super_migrations.change(connection, first.uuid, state="moving")
 
     database.write(fail)
 

@@ -33,7 +33,7 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Mutation
 from moorage.model import AttachedResource, Attempt, Instance, Migration, Placement, RequestSpec, Selection
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 from support.conductor.fake_placement import CELL_1, FakePlacement
 
 
@@ -64,7 +64,7 @@ class FakeCell:
         self.cancelled: set[str] = set()
         self.answers: dict[str, tuple[bytes, Any]] = {}
         self.taken: list[Mutation[Any]] = []
-        self.operations: dict[str, OperationState] = {}
+        self.operations: dict[str, OperationSummary] = {}
         #: Resource groups that cannot be attached, and why.
         self.no_room: dict[str, str] = {}
         #: Methods that are refused, and why.
@@ -294,7 +294,7 @@ class FakeCell:
         return answer
 
     def ended_operation(self, kind: str, instance_uuid: str, reason: str | None) -> OperationBegun:
-        operation = OperationState(
+        operation = OperationSummary(
             uuid=ids.fresh(),
             kind=kind,
             subject=instance_uuid,
@@ -312,7 +312,7 @@ class FakeCell:
         return OperationBegun(operation_uuid=operation.uuid)
 
     @serves(ListOperationsInCell)
-    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
         return [one for uuid, one in self.operations.items() if message.uuid in (None, uuid)]
 
     @serves(ListMigrationsInCell)

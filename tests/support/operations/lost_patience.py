@@ -6,9 +6,8 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from conductor.cell.payloads import Starting
-from conductor.cell.records.attempts import BUILDING, text
+from conductor.cell.records.attempts import text
 from conductor.cell.steps.start import TIMED_OUT
-from conductor.engine.steps import PENDING
 from conductor.schema import cell_attempts, cell_operations
 from moorage.db.database import Database
 
@@ -25,12 +24,13 @@ def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str])
     attempts = connection.execute(
         select(cell_attempts).where(cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.host.in_(hosts))
     ).all()
-    waiting = [msgspec.json.encode(Starting(number=row.number)) for row in attempts if row.state == BUILDING]
+    waiting = [msgspec.json.encode(Starting(number=row.number)) for row in attempts if row.state == "building"]
     # Whoever looks next for what is due finds that its time is over.
     table = cell_operations.c
     connection.execute(
         cell_operations.update()
-        .where(table.subject == instance_uuid, table.state == PENDING, table.step == "wait", table.payload.in_(waiting))
+        .where(table.subject == instance_uuid, table.state == "pending")
+        .where(table.step == "wait", table.payload.in_(waiting))
         .values(due_at=0.0)
     )
     return sum(text(row.reason) == TIMED_OUT for row in attempts)

@@ -17,7 +17,7 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 from support.operations.room import Room
 
 BANDWIDTH = "NET_BW_EGR_KILOBIT_PER_SEC"
@@ -43,15 +43,15 @@ class Ports:
         )
         return self.room.order(message)
 
-    def attach(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationState:
+    def attach(self, uuid: str, name: str = PORT, amount: int = WIDTH, **different: Any) -> OperationSummary:
         """Attach a port, and return how that has ended."""
         return self.ended(self.order(uuid, name, amount, **different))
 
-    def detach(self, uuid: str, name: str = PORT) -> OperationState:
+    def detach(self, uuid: str, name: str = PORT) -> OperationSummary:
         """Detach a port, and return how that has ended."""
         return self.ended(self.room.order(DetachResource(request_id=ids.fresh(), instance_uuid=uuid, suffix=name)))
 
-    def ended(self, begun: OperationBegun) -> OperationState:
+    def ended(self, begun: OperationBegun) -> OperationSummary:
         shown = ShowOperation(uuid=begun.operation_uuid)
         self.room.until(lambda: self.room.ask(shown).state != "pending", "the operation to end")
         return self.room.ask(shown)

@@ -18,7 +18,7 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import ConsumerAllocations, ProviderAmounts, ResourceGroup, SeenConsumer
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 from support.processes.fault_servers import Server, check
 
 PORT, VCPUS = "_port", 1
@@ -85,8 +85,8 @@ def _order_attach(server: Server) -> OperationBegun:
     )
 
 
-def _ended(server: Server, begun: OperationBegun) -> OperationState:
-    seen: list[OperationState] = []
+def _ended(server: Server, begun: OperationBegun) -> OperationSummary:
+    seen: list[OperationSummary] = []
 
     def reached() -> bool:
         seen[:] = [server.cloud.call("conductor", ShowOperation(uuid=begun.operation_uuid), server.patience)]

@@ -14,7 +14,7 @@ from conductor.cell.payloads import Writing
 from conductor.schema import cell_operations
 from moorage import context, errors, ids
 from moorage.messages import DetachResource, ListOperations, OperationBegun, PutAllocations
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 
 def test_what_has_been_moved_within_the_tree_is_taken_from_where_it_is(room: Room, ports: Ports, server: str) -> None:
@@ -59,7 +59,7 @@ def test_a_provider_that_fills_up_before_the_write_is_given_up_for_the_next(
     assert (ended.state, ports.held(server)) == ("done", {"source 1": WIDTH})
 
 
-def deleted_at(room: Room, point: str, server: str, order: Callable[[str], OperationBegun]) -> OperationState:
+def deleted_at(room: Room, point: str, server: str, order: Callable[[str], OperationBegun]) -> OperationSummary:
     """Have a server deleted, and wait for that, at a failpoint of what is ordered; return how the order has ended."""
     is_over = threading.Event()
 

@@ -11,7 +11,7 @@ from moorage.bus.bus import serves
 from moorage.cli.shell import main
 from moorage.messages import DeleteAllocations, ListOperations, MigrateInstance, Released
 from moorage.model import ProviderAmounts
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 GPU = ids.derived("gpu")
 WORDS = f"2 VGPU of provider {GPU}"
@@ -25,7 +25,7 @@ def deletes(world: World) -> list[DeleteAllocations]:
     return [call for call in world.placement.calls if isinstance(call, DeleteAllocations) and call.for_good]
 
 
-def under_way(world: World) -> list[OperationState]:
+def under_way(world: World) -> list[OperationSummary]:
     return world.bus.client("conductor").call(ListOperations())
 
 

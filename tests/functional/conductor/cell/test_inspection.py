@@ -14,10 +14,10 @@ from moorage.messages import (
     ShowOperation,
 )
 from moorage.model import Guest
-from moorage.model.inspection import OperationState
+from moorage.model.inspection import OperationSummary
 
 
-def listed(world: World, *, ended: bool = False, instance: str | None = None) -> list[OperationState]:
+def listed(world: World, *, ended: bool = False, instance: str | None = None) -> list[OperationSummary]:
     return world.bus.client("conductor").call(ListOperations(ended=ended, instance_uuid=instance))
 
 

@@ -21,16 +21,16 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Uuid
-from moorage.model.inspection import OperationState, StrangerGuest
+from moorage.model.inspection import OperationSummary, StrangerGuest
 
 OTHER, FORMER, AWAY = (Cell(uuid=ids.derived("lists", name), name=name) for name in ("other", "former", "away"))
 #: The same guest, which the records of two cells have.
 SHARED = ids.derived("lists", "shared attempt")
 
 
-def operations(cell: Cell, count: int) -> list[OperationState]:
+def operations(cell: Cell, count: int) -> list[OperationSummary]:
     return [
-        OperationState(
+        OperationSummary(
             uuid=ids.derived(cell.uuid, "operation", number),
             kind="clean",
             subject=ids.derived("lists", "subject", number),
@@ -66,7 +66,7 @@ class OtherCell:
         self.operations, self.strangers = operations(cell, 7), strangers(cell, 6)
 
     @serves(ListOperationsInCell)
-    def list_operations(self, message: ListOperationsInCell) -> list[OperationState]:
+    def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
         return lists.part_of(self.operations, lists.operation_key, message.limit, message.after)
 
     @serves(ListStrangersInCell)
@@ -74,7 +74,7 @@ class OtherCell:
         return lists.part_of(self.strangers, lists.stranger_key, message.limit, message.after)
 
 
-class FormerListOperationsInCell(Message[list[OperationState]], frozen=True, kw_only=True):
+class FormerListOperationsInCell(Message[list[OperationSummary]], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "list_operations"
     version = "1.1"
@@ -95,7 +95,7 @@ class FormerCell:
     operations, strangers = operations(FORMER, 5), strangers(FORMER, 4)
 
     @serves(FormerListOperationsInCell)
-    def list_operations(self, _message: FormerListOperationsInCell) -> list[OperationState]:
+    def list_operations(self, _message: FormerListOperationsInCell) -> list[OperationSummary]:
         return self.operations[::-1]
 
     @serves(FormerListStrangersInCell)
