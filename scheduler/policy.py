@@ -24,7 +24,7 @@ from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
-from scheduler.decide.plugin_failures import Faults, Ledger
+from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
 from scheduler.plugins.watch import PluginWatch
@@ -49,12 +49,12 @@ class Policy:
     planner: Planner
     request_filters: Sequence[Named[RequestFilter]]
     #: What is done about those that break.
-    faults: Faults
+    plugin_failures: PluginFailures
     #: What is told of it.
     described: PolicyState
 
     @classmethod
-    def load(cls, conf: cfg.ConfigOpts, ledger: Ledger, watch: PluginWatch | None = None) -> "Policy":
+    def load(cls, conf: cfg.ConfigOpts, failure_counts: FailureCounts, watch: PluginWatch | None = None) -> "Policy":
         """Return the policy of a configuration.
 
         :param ledger: where it is counted how often a plug-in breaks.
@@ -83,12 +83,14 @@ class Policy:
             *(each.plugin for each in weighers),
             *(each.plugin for each in request_filters),
         ]
-        faults = Faults(
-            ledger, skip=settings.broken_plugin == "skip", watch=watch if any(map(_is_others, plugins)) else None
+        plugin_failures = PluginFailures(
+            failure_counts,
+            skip=settings.broken_plugin == "skip",
+            watch=watch if any(map(_is_others, plugins)) else None,
         )
-        planner = Planner(Funnel(filters, weighers, faults), settings.host_subset_size)
+        planner = Planner(Funnel(filters, weighers, plugin_failures), settings.host_subset_size)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
-        return cls(planner, request_filters, faults, described)
+        return cls(planner, request_filters, plugin_failures, described)
 
 
 class Policies:
@@ -104,13 +106,13 @@ class Policies:
         self,
         policy: Policy,
         conf: cfg.ConfigOpts,
-        ledger: Ledger,
+        failure_counts: FailureCounts,
         watch: PluginWatch,
         take: Callable[[Policy], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = _values(conf)
-        self._ledger = ledger
+        self._failure_counts = failure_counts
         self._watch = watch
         self._take = take
         self._clock = clock
@@ -131,7 +133,7 @@ class Policies:
             before = self._policy.described.fingerprint
             try:
                 conf = reread()
-                policy = Policy.load(conf, self._ledger, self._watch)
+                policy = Policy.load(conf, self._failure_counts, self._watch)
                 needs_restart = _differing(self._started_with, _values(conf))
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))
@@ -157,8 +159,8 @@ class Policies:
                 age=now - self._since,
                 refused=refused and RefusedReload(reason=refused[1], age=now - refused[0]),
                 needs_restart=self._needs_restart,
-                broken=self._ledger.counts(),
-                breaking=self._ledger.breaking(),
+                broken=self._failure_counts.counts(),
+                breaking=self._failure_counts.breaking(),
                 slow=self._watch.slow(),
             )
 

@@ -33,9 +33,9 @@ from placement_store.db.retries import retry_on_stale_read
 from placement_store.service import PlacementRole
 from scheduler.decide.decision import Rules
 from scheduler.decide.destinations import Destinations
-from scheduler.decide.in_flight import UnderWay
-from scheduler.decide.plugin_failures import Ledger
-from scheduler.decide.request_filters import Narrowing
+from scheduler.decide.in_flight import InFlight
+from scheduler.decide.plugin_failures import FailureCounts
+from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.endpoints.catch_up import ViewCatchUp
 from scheduler.endpoints.compare import ViewComparison
 from scheduler.endpoints.explain import Explaining
@@ -95,14 +95,14 @@ class SchedulerEndpoint(HostReports):
         destinations: Destinations,
         requests: StoredRequests,
         names: ResourceClassNames,
-        ledger: Ledger,
+        failure_counts: FailureCounts,
     ) -> None:
         super().__init__(requests)
         self._database = database
         self._destinations = destinations
         self._names = names
-        self._ledger = ledger
-        self.decisions = UnderWay()
+        self._failure_counts = failure_counts
+        self.decisions = InFlight()
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
@@ -111,9 +111,9 @@ class SchedulerEndpoint(HostReports):
             try:
                 answer = self._destinations.deciding.apart(lambda: self._destinations.select(message))
             except errors.NoValidHost:
-                self._ledger.sound()
+                self._failure_counts.sound()
                 raise
-            self._ledger.sound()
+            self._failure_counts.sound()
             return answer
 
     @serves(ListHosts)
@@ -187,9 +187,9 @@ class SchedulerService:
         """
         conf = self._conf
         # First what is wrong for good: an unknown plug-in should not have to wait for a database.
-        ledger = Ledger()
-        watch = self._watch = PluginWatch(conf.scheduler.plugin_timeout, ledger.count)
-        policy = Policy.load(conf, ledger, watch)
+        failure_counts = FailureCounts()
+        watch = self._watch = PluginWatch(conf.scheduler.plugin_timeout, failure_counts.count)
+        policy = Policy.load(conf, failure_counts, watch)
         database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
@@ -208,15 +208,15 @@ class SchedulerService:
             policy.planner,
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
-            narrowing=Narrowing(policy.request_filters, aggregates.read, policy.faults),
+            narrowing=RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures),
         )
 
         def take(policy: Policy) -> None:
-            narrowing = Narrowing(policy.request_filters, aggregates.read, policy.faults)
+            narrowing = RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures)
             destinations.deciding.rules = Rules(policy.planner, narrowing)
 
-        policies = self._policies = Policies(policy, conf, ledger, watch, take)
-        endpoint = SchedulerEndpoint(database, destinations, requests, names, ledger)
+        policies = self._policies = Policies(policy, conf, failure_counts, watch, take)
+        endpoint = SchedulerEndpoint(database, destinations, requests, names, failure_counts)
         endpoints = [
             endpoint,
             policies,

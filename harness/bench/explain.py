@@ -33,8 +33,8 @@ from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
 from scheduler.decide.destinations import Destinations
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import Refusals
-from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.registry import reports
@@ -117,19 +117,19 @@ class Bench:
         for _ in range(self._repeat):
             message = _message(spec)
             plans.append(2 * _seconds(partial(self._plan, message)))
-            shortfall = self._plan(message)
-            if not isinstance(shortfall, Shortfall):
+            no_host = self._plan(message)
+            if not isinstance(no_host, NoHost):
                 raise errors.InvalidState(reason=f"the request that is to be refused ({what}) finds a host")
-            explanations.append(_seconds(partial(self._why_not, shortfall, message)))
+            explanations.append(_seconds(partial(self._why_not, no_host, message)))
             decisions.append(_seconds(partial(self._refusal, message)) - explanations[-1])
         return self._figures(what, decisions, plans, explanations)
 
-    def _plan(self, message: SelectDestinations) -> Plan | Shortfall:
+    def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
         # A view of its own, as after any claim: nothing is known of it from the plan before.
-        return self._planner.plan(replace(self._picture.snapshot()), message, Refusals())
+        return self._planner.plan(replace(self._picture.snapshot()), message, RefusedClaims())
 
-    def _why_not(self, shortfall: Shortfall, message: SelectDestinations) -> str:
-        return self._planner.why_not(shortfall, message, Refusals()).summary()
+    def _why_not(self, no_host: NoHost, message: SelectDestinations) -> str:
+        return self._planner.why_not(no_host, message, RefusedClaims()).summary()
 
     def _refusal(self, message: SelectDestinations) -> None:
         try:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from moorage.model import AllocationRequest
 from moorage.plugin import BoolArray
-from scheduler.decide.host_candidates import Serving
+from scheduler.decide.host_candidates import HostCandidates
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
@@ -13,7 +13,7 @@ _WIDEN = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class HostChoice:
     """A host, by its row in the view, and which of its providers serve the request."""
 
     row: int
@@ -22,17 +22,17 @@ class Choice:
 
 
 def best_of(
-    view: Snapshot, ranking: Ranking, serving: Serving, count: int, among: BoolArray | None = None
-) -> list[Choice]:
+    view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, count: int, among: BoolArray | None = None
+) -> list[HostChoice]:
     """Return the ``count`` best hosts that can serve the request; of those in ``among``, where given."""
-    found: list[Choice] = []
+    found: list[HostChoice] = []
     looked_at, wanted = 0, count
     while True:
         best = ranking.best(wanted, among)
         for row, weight in best[looked_at:]:
-            way = serving.first(view, row)
-            if way is not None:
-                found.append(Choice(row, weight, way))
+            candidate = host_candidates.first(view, row)
+            if candidate is not None:
+                found.append(HostChoice(row, weight, candidate))
                 if len(found) == count:
                     return found
         if len(best) < wanted:
@@ -43,15 +43,17 @@ def best_of(
 class Alternates:
     """The best hosts of each cell, which the instances that go there share."""
 
-    def __init__(self, view: Snapshot, ranking: Ranking, serving: Serving, offered: BoolArray, count: int) -> None:
+    def __init__(
+        self, view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, offered: BoolArray, count: int
+    ) -> None:
         self._view = view
         self._ranking = ranking
-        self._serving = serving
+        self._host_candidates = host_candidates
         self._offered = offered
         self._count = count
-        self._pools: dict[int, list[Choice]] = {}
+        self._pools: dict[int, list[HostChoice]] = {}
 
-    def of(self, chosen: Choice) -> list[Choice]:
+    def of(self, chosen: HostChoice) -> list[HostChoice]:
         """Return the best hosts that are in the chosen one's cell and not itself.
 
         What is chosen for one instance may be an alternate of another, since it is feasible with all of them on it.
@@ -60,5 +62,5 @@ class Alternates:
         if cell not in self._pools:
             among = self._offered & (self._view.cell_codes == cell)
             # One more than is wanted: a chosen host may itself be among the best.
-            self._pools[cell] = best_of(self._view, self._ranking, self._serving, self._count + 1, among)
+            self._pools[cell] = best_of(self._view, self._ranking, self._host_candidates, self._count + 1, among)
         return [choice for choice in self._pools[cell] if choice.row != chosen.row][: self._count]

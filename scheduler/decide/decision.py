@@ -12,10 +12,10 @@ from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
 from placement_store import candidates, cells
 from placement_store.db.names import ResourceClassNames, TraitNames
 from scheduler.decide import request_context
-from scheduler.decide.host_candidates import Refusals
-from scheduler.decide.planner import Plan, Planner, Shortfall
-from scheduler.decide.request_context import Circumstances
-from scheduler.decide.request_filters import Asking, Narrowing, Refusal
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.request_context import RequestContext
+from scheduler.decide.request_filters import Refusal, RequestFilterChain, RequestResolver
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import Picture
 from scheduler.view.snapshot import Snapshot
@@ -26,23 +26,23 @@ T = TypeVar("T")
 class Decided(NamedTuple):
     """What came of planning, and what was known beside the hosts."""
 
-    known: Circumstances
-    plan: Plan | Shortfall
+    known: RequestContext
+    plan: DestinationPlan | NoHost
 
 
 class Rules(NamedTuple):
     """By what a request is decided; a decision goes by the same ones from its beginning to its end."""
 
     planner: Planner
-    narrowing: Narrowing
+    narrowing: RequestFilterChain
 
-    def of_one_request(self) -> "Rules":
+    def for_request(self) -> "Rules":
         """Return the same for one request: a plug-in that it breaks is left out of it alone, where that is wanted."""
-        faults = self.planner.faults
-        if not faults.skip:
+        plugin_failures = self.planner.plugin_failures
+        if not plugin_failures.skip:
             return self
-        faults = faults.of_one_request()
-        return Rules(self.planner.going_by(faults), self.narrowing.going_by(faults))
+        plugin_failures = plugin_failures.for_request()
+        return Rules(self.planner.going_by(plugin_failures), self.narrowing.going_by(plugin_failures))
 
 
 class Deciding:
@@ -68,7 +68,7 @@ class Deciding:
         self.rules = rules
         self.max_age = max_age
 
-    def begin(self, message: SelectDestinations, read: Callable[[], Circumstances] | None = None) -> "Decision":
+    def begin(self, message: SelectDestinations, read: Callable[[], RequestContext] | None = None) -> "Decision":
         """Begin to decide on a request: with a view that is new enough.
 
         :param read: reads what must be known beside the hosts, where that is not what the request itself says.
@@ -77,7 +77,7 @@ class Deciding:
         :raises StoreUnavailable: the view cannot follow the store.
         """
         asked_at = self.follower.now()
-        rules = self.rules.of_one_request()
+        rules = self.rules.for_request()
         rules.planner.check(message.request_spec)
         self.follower.follow(asked_at - self.max_age)
         self._check_cell(message.request_spec)
@@ -85,7 +85,7 @@ class Deciding:
 
     def apart(self, work: Callable[[], T]) -> T:
         """Return the result of some work of a decision; raises as :meth:`.plugin_failures.Faults.apart` does."""
-        return self.rules.planner.faults.apart(work)
+        return self.rules.planner.plugin_failures.apart(work)
 
     def check_groups(self, request: RequestSpec) -> None:
         """Refuse resource groups that contradict each other, and names that do not exist."""
@@ -103,10 +103,10 @@ class Deciding:
             cell = wanted.cell
             self.database.read(lambda connection: cells.by_uuid(connection, cell))
 
-    def _circumstances(self, message: SelectDestinations) -> Circumstances:
+    def _circumstances(self, message: SelectDestinations) -> RequestContext:
         """Read anew what a request depends on beside the hosts, if anything."""
-        if not request_context.matter(message):
-            return request_context.NONE
+        if not request_context.is_needed(message):
+            return request_context.NO_CONTEXT
         return self.database.read(lambda connection: request_context.read(connection, message, self.names))
 
 
@@ -119,36 +119,36 @@ class Decision:
         rules: Rules,
         message: SelectDestinations,
         asked_at: float,
-        read: Callable[[], Circumstances],
+        read: Callable[[], RequestContext],
     ) -> None:
         self._made_with = made_with
         self._rules = rules
         self._message = message
         self._asked_at = asked_at
         self._read = read
-        self._asking = Asking(rules.narrowing, message, made_with.check_groups)
+        self._asking = RequestResolver(rules.narrowing, message, made_with.check_groups)
 
-    def plan(self, refusals: Refusals, named: Collection[str] = ()) -> Decided:
+    def plan(self, refused_claims: RefusedClaims, named: Collection[str] = ()) -> Decided:
         """Plan on what is known, and, should that fall short, once more on what the store has now.
 
         :param named: hosts that an explanation shall tell of by name.
         :raises MoorageError: see :meth:`scheduler.decide.destinations.Destinations.select`.
         """
         known = self._read()
-        plan = self._plan_on_view(self._asked_at - self._made_with.max_age, refusals, known, named)
-        if isinstance(plan, Shortfall):
+        plan = self._plan_on_view(self._asked_at - self._made_with.max_age, refused_claims, known, named)
+        if isinstance(plan, NoHost):
             self._made_with.follower.catch_up(self._asked_at)
             # Hosts that have refused this request may have room again: left out, they would make it untrue.
-            refusals.try_all_again()
+            refused_claims.try_all_again()
             known = self._read()
-            plan = self._plan_on_view(self._asked_at, refusals, known, named)
+            plan = self._plan_on_view(self._asked_at, refused_claims, known, named)
         return Decided(known, plan)
 
-    def why_not(self, shortfall: Shortfall, refusals: Refusals, named: Collection[str] = ()) -> Explanation:
+    def why_not(self, no_host: NoHost, refused_claims: RefusedClaims, named: Collection[str] = ()) -> Explanation:
         """Return why there is nowhere to put it."""
-        return self._rules.planner.why_not(shortfall, self._message, refusals, named)
+        return self._rules.planner.why_not(no_host, self._message, refused_claims, named)
 
-    def how_many(self, view: Snapshot, known: Circumstances, seconds: float) -> WhatIf:
+    def how_many(self, view: Snapshot, known: RequestContext, seconds: float) -> WhatIf:
         """Return how many more like this one would fit on the hosts that were decided on.
 
         :param seconds: how long a search for that may take.
@@ -159,14 +159,14 @@ class Decision:
         return self._rules.planner.how_many(view, asked, known, seconds)
 
     def _plan_on_view(
-        self, begun_after: float, refusals: Refusals, known: Circumstances, named: Collection[str]
-    ) -> Plan | Shortfall:
+        self, begun_after: float, refused_claims: RefusedClaims, known: RequestContext, named: Collection[str]
+    ) -> DestinationPlan | NoHost:
         """Plan what the request means on the hosts as they are now."""
         view = self._made_with.picture.snapshot()
         asked = self._asking.on(view, begun_after)
         if isinstance(asked, Refusal):
-            return Shortfall.before_all(view, self._message.request_spec, *asked)
-        return self._rules.planner.plan(view, asked, refusals, known, named)
+            return NoHost.before_all(view, self._message.request_spec, *asked)
+        return self._rules.planner.plan(view, asked, refused_claims, known, named)
 
 
 def _traits_named(asked: ResourceRequest) -> set[str]:

@@ -22,11 +22,11 @@ from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
 from placement_store.server_groups import rows as groups
 from scheduler.decide.decision import Deciding, Decision, Rules
-from scheduler.decide.host_candidates import Refusals, budget_for
-from scheduler.decide.planner import Plan, Planner, Shortfall
-from scheduler.decide.request_context import Circumstances
-from scheduler.decide.request_filters import Narrowing
-from scheduler.decide.selections import Answer, answer_of
+from scheduler.decide.host_candidates import RefusedClaims, budget_for
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.request_context import RequestContext
+from scheduler.decide.request_filters import RequestFilterChain
+from scheduler.decide.selections import Selections, selections_of
 from scheduler.view.follower import Follower
 from scheduler.view.host_cache import Picture
 
@@ -63,7 +63,7 @@ class Destinations:
         *,
         max_age: float,
         max_tries: int,
-        narrowing: Narrowing | None = None,
+        narrowing: RequestFilterChain | None = None,
     ) -> None:
         self._database = database
         self._requests = requests
@@ -71,10 +71,10 @@ class Destinations:
         self._picture = picture
         self._follower = follower
         self._max_tries = max_tries
-        rules = Rules(planner, narrowing or Narrowing())
+        rules = Rules(planner, narrowing or RequestFilterChain())
         self.deciding = Deciding(database, names, picture, follower, rules, max_age)
 
-    def select(self, message: SelectDestinations) -> Answer:
+    def select(self, message: SelectDestinations) -> Selections:
         """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
         :raises NoValidHost: there is nowhere to put all of them.
@@ -96,7 +96,7 @@ class Destinations:
         """
         _check_size(message)
         _check_move(message)
-        refusals = Refusals(budget_for(len(message.instance_uuids)))
+        refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
         try:
             decision = self.deciding.begin(message)
         except errors.InvalidRequest as fault:
@@ -104,21 +104,23 @@ class Destinations:
             return self._refuse(message, fault)
         for _ in range(self._max_tries):
             try:
-                known, plan = decision.plan(refusals)
+                known, plan = decision.plan(refused_claims)
             except (*MOVED_AWAY, errors.InvalidRequest, errors.NotFound) as fault:
                 return self._refuse(message, fault)
-            if isinstance(plan, Shortfall):
-                return self._refuse(message, self._no_valid_host(message, decision, plan, refusals))
+            if isinstance(plan, NoHost):
+                return self._refuse(message, self._no_valid_host(message, decision, plan, refused_claims))
             outcome = self._attempt(message, plan, known)
             if isinstance(outcome, list):
                 return outcome
             LOG.debug("The claim was refused by %s", outcome or "nobody in particular")
             self._follower.refresh(outcome)
             for choice in plan.refused_by(outcome):
-                refusals.add(plan.node(choice), choice.allocation_request)
+                refused_claims.add(plan.node(choice), choice.allocation_request)
         raise errors.ClaimContention(tries=self._max_tries)
 
-    def _attempt(self, message: SelectDestinations, plan: Plan, known: Circumstances) -> Answer | set[str]:
+    def _attempt(
+        self, message: SelectDestinations, plan: DestinationPlan, known: RequestContext
+    ) -> Selections | set[str]:
         """Claim a plan and return the answer, or else the providers that have refused."""
         claims_made = [
             (uuid, known.growth(uuid, part.resources))
@@ -148,21 +150,21 @@ class Destinations:
         return answer.result
 
     def _no_valid_host(
-        self, message: SelectDestinations, decision: Decision, shortfall: Shortfall, refusals: Refusals
+        self, message: SelectDestinations, decision: Decision, no_host: NoHost, refused_claims: RefusedClaims
     ) -> errors.MoorageError:
         """Return what is to be said where no plan was found."""
-        for fault in shortfall.serving.given_up.values():
+        for fault in no_host.host_candidates.undecided.values():
             # It is not known that there is none.
             return fault
         instances = len(message.instance_uuids)
-        explanation = decision.why_not(shortfall, refusals)
+        explanation = decision.why_not(no_host, refused_claims)
         summary = explanation.summary()
         return errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
 
-    def _refuse(self, message: SelectDestinations, fault: errors.MoorageError) -> Answer:
+    def _refuse(self, message: SelectDestinations, fault: errors.MoorageError) -> Selections:
         """Refuse a request, unless this very request has already been answered."""
 
-        def say(connection: Connection) -> Answer:
+        def say(connection: Connection) -> Selections:
             if isinstance(fault, errors.NoValidHost):
                 if (group := message.request_spec.server_group) is not None:
                     # Decided by another rule than the group's own, it would not be the truth.
@@ -174,7 +176,7 @@ class Destinations:
         # just now, is waited for there, and its answer is this one's.
         return self._replayed(message, self._requests.once(message, say).result)
 
-    def _claim(self, message: SelectDestinations, plan: Plan, connection: Connection) -> Answer:
+    def _claim(self, message: SelectDestinations, plan: DestinationPlan, connection: Connection) -> Selections:
         """Claim all that was planned; part of the transaction that stores what it returns."""
         spec = message.request_spec
         wanted = [
@@ -195,9 +197,9 @@ class Destinations:
             claimed = [begin_move.begin(connection, wanted[0], message.move, self._names)]
         else:
             claimed = claims.claim(connection, wanted, self._names, keep_held=message.keep_held)
-        return answer_of(plan, claimed, spec.server_group)
+        return selections_of(plan, claimed, spec.server_group)
 
-    def _replayed(self, message: SelectDestinations, stored: Answer) -> Answer:
+    def _replayed(self, message: SelectDestinations, stored: Selections) -> Selections:
         """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
         standing: Mapping[str, tuple[str | None, int]] = self._database.read(
             lambda connection: claims.standing(connection, message.instance_uuids)

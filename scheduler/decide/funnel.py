@@ -13,7 +13,7 @@ import numpy as np
 from moorage import errors
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
-from scheduler.decide.plugin_failures import PLUGIN_FAULTS, Faults
+from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.decide.ranking import Contribution, Ranking, RowArray, mixed
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
 from scheduler.view.snapshot import Snapshot
@@ -33,7 +33,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterResult:
     """What filtering has left, and how it came to it: one stage a filter, until none was left."""
 
     entered: BoolArray
@@ -62,15 +62,18 @@ class Funnel:
     """
 
     def __init__(
-        self, filters: Sequence[Named[Filter]], weighers: Sequence[Weighted], faults: Faults | None = None
+        self,
+        filters: Sequence[Named[Filter]],
+        weighers: Sequence[Weighted],
+        plugin_failures: PluginFailures | None = None,
     ) -> None:
         self._filters = filters
         self._weighers = weighers
-        self.faults = faults or Faults()
+        self.plugin_failures = plugin_failures or PluginFailures()
 
-    def going_by(self, faults: Faults) -> "Funnel":
+    def going_by(self, plugin_failures: PluginFailures) -> "Funnel":
         """Return the same with other words for what breaks."""
-        return Funnel(self._filters, self._weighers, faults)
+        return Funnel(self._filters, self._weighers, plugin_failures)
 
     def check(self, request: RequestSpec) -> None:
         """Refuse what a filter says is wrong with a request, whatever hosts there are.
@@ -80,14 +83,14 @@ class Funnel:
         """
         for name, plugin in self._filters:
             try:
-                with self.faults.asking("filter", name):
+                with self.plugin_failures.asking("filter", name):
                     plugin.check(request)
             except errors.InvalidRequest:
                 raise
-            except PLUGIN_FAULTS as fault:
-                self.faults.met("filter", name, fault)
+            except PLUGIN_EXCEPTIONS as fault:
+                self.plugin_failures.met("filter", name, fault)
 
-    def filter(self, view: HostView, request: RequestSpec, entering: BoolArray) -> Filtered:
+    def filter(self, view: HostView, request: RequestSpec, entering: BoolArray) -> FilterResult:
         """Return what the filters leave of the hosts that are ``entering``.
 
         :raises BrokenPlugin: a filter has raised, or has answered something else than a mask.
@@ -95,36 +98,36 @@ class Funnel:
         stages: list[Stage] = []
         left = entering
         for name, plugin in self._filters:
-            if self.faults.is_out("filter", name):
+            if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
-                with self.faults.asking("filter", name):
+                with self.plugin_failures.asking("filter", name):
                     if not _concerns(Filter, plugin, request):
                         continue
                     if not left.any():
                         break
                     left = left & self._mask(plugin, view, request, left)
-            except PLUGIN_FAULTS as fault:
-                self.faults.met("filter", name, fault)
+            except PLUGIN_EXCEPTIONS as fault:
+                self.plugin_failures.met("filter", name, fault)
             else:
                 stages.append(Stage(name, reason_of(plugin), left, plugin))
-        return Filtered(entering, stages)
+        return FilterResult(entering, stages)
 
-    def refusals(self, host: Host, request: RequestSpec) -> list[str]:
+    def reasons_against(self, host: Host, request: RequestSpec) -> list[str]:
         """Return why each filter that refuses one host does so, in its own words for this host where it has any.
 
         For an explanation, which no fault of a plug-in may spoil: a filter that raises is named.
         """
         said = []
         for name, plugin in self._filters:
-            if self.faults.is_out("filter", name):
+            if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
-                with self.faults.asking("filter", name):
+                with self.plugin_failures.asking("filter", name):
                     passes = not _concerns(Filter, plugin, request) or plugin.passes(host, request)
                 if not passes:
-                    said.append(why(name, plugin, host, request, self.faults))
-            except PLUGIN_FAULTS:
+                    said.append(why(name, plugin, host, request, self.plugin_failures))
+            except PLUGIN_EXCEPTIONS:
                 LOG.warning("The filter %s has no answer for host %s", name, host.service_host, exc_info=True)
                 said.append(f"has no answer of the filter {name}, which is broken")
         return said
@@ -143,13 +146,13 @@ class Funnel:
         contributions: list[Contribution] = []
         if len(rows) > 1:
             for weigher in self._weighers:
-                if self.faults.is_out("weigher", weigher.name):
+                if self.plugin_failures.is_skipped("weigher", weigher.name):
                     continue
                 try:
-                    with self.faults.asking("weigher", weigher.name):
+                    with self.plugin_failures.asking("weigher", weigher.name):
                         contribution = self._contribution(view, weigher, request, rows)
-                except PLUGIN_FAULTS as fault:
-                    self.faults.met("weigher", weigher.name, fault)
+                except PLUGIN_EXCEPTIONS as fault:
+                    self.plugin_failures.met("weigher", weigher.name, fault)
                     continue
                 if contribution is None:
                     continue
@@ -211,12 +214,12 @@ class Funnel:
         return scores
 
 
-def why(name: str, plugin: Filter, host: Host, request: RequestSpec, faults: Faults) -> str:
+def why(name: str, plugin: Filter, host: Host, request: RequestSpec, plugin_failures: PluginFailures) -> str:
     """Return why a filter refuses a host, in words that follow its name; no fault of the plug-in's goes any further."""
     try:
-        with faults.asking("filter", name):
+        with plugin_failures.asking("filter", name):
             said = plugin.why(host, request)
-    except PLUGIN_FAULTS:
+    except PLUGIN_EXCEPTIONS:
         LOG.warning("The filter %s cannot say why it refuses host %s", name, host.service_host, exc_info=True)
         return reason_of(plugin)
     return said if isinstance(said, str) and said else reason_of(plugin)

@@ -15,12 +15,12 @@ from scheduler.view.provider_trees import Tree
 from scheduler.view.snapshot import Snapshot
 
 #: How many ways a host may refuse before the next host is tried. More would use up what other hosts are there for.
-WAYS_OF_A_HOST = 4
+MAX_REFUSALS_OF_A_HOST = 4
 
 #: How many positions of the search are looked at on one host: a few tenths of a second. Arbitrary.
-STEPS_OF_A_HOST = 10_000
+MAX_STEPS_ON_A_HOST = 10_000
 #: On how many hosts the search may be given up before the whole request is: nobody waits for thousands of them.
-GIVEN_UP_HOSTS = 5
+MAX_UNDECIDED_HOSTS = 5
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
@@ -42,7 +42,7 @@ def budget_for(instances: int) -> SearchBudget:
 
 
 @dataclass(slots=True)
-class Refusals:
+class RefusedClaims:
     """Hold the refusals of the store to one request so far, and the rest of the budget for its searches."""
 
     budget: SearchBudget = field(default_factory=SearchBudget)
@@ -65,7 +65,7 @@ class Refusals:
         self.tried.clear()
 
 
-class Serving:
+class HostCandidates:
     """Finds the providers that serve a request, host by host.
 
     :param tried: by compute node, the ways that are not to be tried again.
@@ -78,7 +78,7 @@ class Serving:
         request: ResourceRequest,
         tried: Mapping[str, Collection[Amounts]],
         budget: SearchBudget | None = None,
-        steps: int = STEPS_OF_A_HOST,
+        steps: int = MAX_STEPS_ON_A_HOST,
     ) -> None:
         self.request = request
         self.budget = budget or SearchBudget()
@@ -86,32 +86,32 @@ class Serving:
         self._plain = only_resources(request)
         self._tried = tried
         #: The rows of hosts that cannot serve the request.
-        self.barren: set[int] = set()
+        self.infeasible: set[int] = set()
         #: Those among them of which that is not known for sure: the search was given up, after so many steps.
-        self.given_up: dict[int, errors.SearchBoundReached] = {}
+        self.undecided: dict[int, errors.SearchBoundReached] = {}
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
         """Return the first way in which a host's providers can serve the request; nothing, if none is found.
 
         :raises SearchBoundReached: the search was given up on too many hosts, or the budget is used up.
         """
-        if row in self.barren:
+        if row in self.infeasible:
             return None
         node = view.hosts[row].compute_node_uuid
         tried = self._tried.get(node, ())
-        if len(tried) < WAYS_OF_A_HOST:
+        if len(tried) < MAX_REFUSALS_OF_A_HOST:
             try:
-                for way in self._ways(view, row):
-                    if not tried or amounts_of(way) not in tried:
-                        return way
+                for candidate in self._candidates(view, row):
+                    if not tried or amounts_of(candidate) not in tried:
+                        return candidate
             except errors.SearchBoundReached as fault:
-                self.given_up[row] = fault
-                if len(self.given_up) >= GIVEN_UP_HOSTS or self.budget.is_spent:
+                self.undecided[row] = fault
+                if len(self.undecided) >= MAX_UNDECIDED_HOSTS or self.budget.is_spent:
                     raise
-        self.barren.add(row)
+        self.infeasible.add(row)
         return None
 
-    def _ways(self, view: Snapshot, row: int) -> Iterable[AllocationRequest]:
+    def _candidates(self, view: Snapshot, row: int) -> Iterable[AllocationRequest]:
         known = view.trees[row]
         if known is None:
             return ()

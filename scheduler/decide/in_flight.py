@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class UnderWay:
+class InFlight:
     """Counts what is under way. Safe to use from several threads."""
 
     def __init__(self) -> None:

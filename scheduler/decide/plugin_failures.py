@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 #: What a plug-in can raise. What is there to end a process comes from outside to its main thread alone, which does not
 #: decide.
-PLUGIN_FAULTS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+PLUGIN_EXCEPTIONS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
 #: With ``broken_plugin = skip`` a plug-in is named in the log no more often than this, in seconds.
 _LOG_INTERVAL = 60.0
 _UNWATCHED: AbstractContextManager[None] = nullcontext()
@@ -24,7 +24,7 @@ _UNWATCHED: AbstractContextManager[None] = nullcontext()
 T = TypeVar("T")
 
 
-class Ledger:
+class FailureCounts:
     """How often each plug-in has been broken since the scheduler was started, for several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,22 +67,24 @@ class Ledger:
             return count - said
 
 
-class Faults:
+class PluginFailures:
     """What plug-ins have met with; of one request, where they are skipped.
 
     :param skip: whether a plug-in that breaks is left out of the request, which otherwise fails.
     :param watch: what limits the time of plug-ins; without it, each may take as long as it likes.
     """
 
-    def __init__(self, ledger: Ledger | None = None, *, skip: bool = False, watch: PluginWatch | None = None) -> None:
-        self._ledger = ledger or Ledger()
+    def __init__(
+        self, failure_counts: FailureCounts | None = None, *, skip: bool = False, watch: PluginWatch | None = None
+    ) -> None:
+        self._failure_counts = failure_counts or FailureCounts()
         self._watch = watch
         self.skip = skip
         self._skipped: dict[str, str] = {}
 
-    def of_one_request(self) -> "Faults":
+    def for_request(self) -> "PluginFailures":
         """Return the same for a request in which nothing has been skipped yet."""
-        return Faults(self._ledger, skip=True, watch=self._watch) if self.skip else self
+        return PluginFailures(self._failure_counts, skip=True, watch=self._watch) if self.skip else self
 
     def apart(self, work: Callable[[], T]) -> T:
         """Return what some work returns that asks plug-ins, where those are watched in a thread that can be given up.
@@ -104,7 +106,7 @@ class Faults:
         """The plug-ins that were left out, as ``filter rack``, and why."""
         return self._skipped
 
-    def is_out(self, what: str, name: str) -> bool:
+    def is_skipped(self, what: str, name: str) -> bool:
         """Tell whether a plug-in is left out of this request."""
         return bool(self._skipped) and f"{what} {name}" in self._skipped
 
@@ -115,12 +117,12 @@ class Faults:
         :raises BrokenPlugin: the request is to fail.
         """
         plugin = f"{what} {name}"
-        self._ledger.count(plugin)
+        self._failure_counts.count(plugin)
         error = _error(what, name, fault)
         if not self.skip:
             LOG.error("The %s is broken", plugin, exc_info=fault)
             raise error from fault
-        if times := self._ledger.is_to_be_said(plugin):
+        if times := self._failure_counts.is_to_be_said(plugin):
             LOG.error("The %s is broken, and was left out of %s request(s)", plugin, times, exc_info=fault)
         self._skipped[plugin] = str(error)
 

@@ -22,7 +22,7 @@ from placement_store.server_groups.rows import OccupiedRoot
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RequestContext:
     """What holds for one request besides what holds for all."""
 
     #: By root provider, where the other members of the request's server group are; nothing, where it names no group.
@@ -45,10 +45,10 @@ class Circumstances:
 
 
 #: Those of a request that depends on nothing beside the hosts.
-NONE = Circumstances()
+NO_CONTEXT = RequestContext()
 
 
-def matter(message: SelectDestinations) -> bool:
+def is_needed(message: SelectDestinations) -> bool:
     """Tell whether a request depends on anything beside the hosts.
 
     :raises InvalidRequest: a hint that names servers is no list of uuids.
@@ -57,7 +57,7 @@ def matter(message: SelectDestinations) -> bool:
     return spec.server_group is not None or message.move is not None or bool(neighbours_named(spec))
 
 
-def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> Circumstances:
+def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> RequestContext:
     """Return the circumstances of a request as the store has them now.
 
     :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.claims.begin_move.movable`.
@@ -68,14 +68,14 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
     if group is not None:
         members = groups.occupancy(connection, group.uuid, besides=message.instance_uuids).roots
     if message.move is None:
-        return Circumstances(members, neighbours=neighbours)
+        return RequestContext(members, neighbours=neighbours)
     [uuid] = message.instance_uuids
     holding = begin_move.movable(connection, uuid, message.consumer_generations[uuid], message.move)
     stays = message.move.kind == "resize"
     root_id = holding.root_provider_id
     source = None if root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)
     pooled = _pooled(connection, holding, message.move, names)
-    return Circumstances(members, None if stays else source, pooled, source, neighbours)
+    return RequestContext(members, None if stays else source, pooled, source, neighbours)
 
 
 def _pooled(connection: Connection, holding: Holding, move: Move, names: ResourceClassNames) -> Mapping[str, Resources]:

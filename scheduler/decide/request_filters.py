@@ -13,7 +13,7 @@ from moorage import errors
 from moorage.messages import SelectDestinations
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from moorage.plugin import Aggregate, Cloud, HostView, RequestFilter, RequestRefused
-from scheduler.decide.plugin_failures import PLUGIN_FAULTS, Faults
+from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
 from scheduler.plugins.loading import Named
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class Narrowing:
+class RequestFilterChain:
     """The configured request filters, in their order.
 
     :param aggregates: where the host aggregates are to be had from; nobody asks before a filter does.
@@ -44,15 +44,15 @@ class Narrowing:
         self,
         filters: Sequence[Named[RequestFilter]] = (),
         aggregates: Aggregates = lambda _begun_after: (),
-        faults: Faults | None = None,
+        plugin_failures: PluginFailures | None = None,
     ) -> None:
         self._filters = filters
         self._aggregates = aggregates
-        self._faults = faults or Faults()
+        self._plugin_failures = plugin_failures or PluginFailures()
 
-    def going_by(self, faults: Faults) -> "Narrowing":
+    def going_by(self, plugin_failures: PluginFailures) -> "RequestFilterChain":
         """Return the same with other words for what breaks."""
-        return Narrowing(self._filters, self._aggregates, faults)
+        return RequestFilterChain(self._filters, self._aggregates, plugin_failures)
 
     def narrow(self, request: RequestSpec, view: HostView, begun_after: float) -> RequestSpec | Refusal:
         """Return what a request asks for on the hosts of a view; the same one where that is what it says itself.
@@ -64,10 +64,10 @@ class Narrowing:
         """
         cloud = _CloudOfAView(view, lambda: self._read_aggregates(begun_after))
         for name, plugin in self._filters:
-            if self._faults.is_out(_KIND, name):
+            if self._plugin_failures.is_skipped(_KIND, name):
                 continue
             try:
-                with self._faults.asking(_KIND, name):
+                with self._plugin_failures.asking(_KIND, name):
                     narrower = plugin.narrow(request, cloud)
                 if not isinstance(narrower, RequestSpec):
                     raise TypeError(f"it has returned {type(narrower).__name__}, which is no request")
@@ -78,37 +78,39 @@ class Narrowing:
                 raise errors.InvalidRequest(path=path, reason=fault.reason) from fault
             except errors.StoreUnavailable:
                 raise
-            except PLUGIN_FAULTS as fault:
-                self._faults.met(_KIND, name, fault)
+            except PLUGIN_EXCEPTIONS as fault:
+                self._plugin_failures.met(_KIND, name, fault)
             else:
                 request = narrower
         return _settled(request)
 
     def _read_aggregates(self, begun_after: float) -> Sequence[Aggregate]:
         # A database that is slow is not the request filter's fault.
-        with self._faults.pausing():
+        with self._plugin_failures.pausing():
             return self._aggregates(begun_after)
 
 
-class Asking:
+class RequestResolver:
     """One request while it is decided on: what it asks for, as the cloud is at each plan.
 
     :param check: refuses what is wrong with a request, whatever hosts there are.
     """
 
-    def __init__(self, narrowing: Narrowing, message: SelectDestinations, check: Callable[[RequestSpec], None]) -> None:
-        self._narrowing = narrowing
+    def __init__(
+        self, narrowing: RequestFilterChain, message: SelectDestinations, check: Callable[[RequestSpec], None]
+    ) -> None:
+        self._request_filters = narrowing
         self._message = message
         self._check = check
         self._checked: RequestSpec | None = None
 
     def on(self, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
-        """Return what is to be planned on the hosts of a view; see :meth:`Narrowing.narrow`.
+        """Return what is to be planned on the hosts of a view; see :meth:`RequestFilterChain.narrow`.
 
         :raises InvalidRequest: the request says what it cannot mean, or its groups contradict each other.
         :raises NotFound: a resource class or a trait does not exist.
         """
-        narrowed = self._narrowing.narrow(self._message.request_spec, view, begun_after)
+        narrowed = self._request_filters.narrow(self._message.request_spec, view, begun_after)
         if isinstance(narrowed, Refusal):
             return narrowed
         if narrowed != self._checked:

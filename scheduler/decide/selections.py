@@ -6,19 +6,19 @@ from msgspec import structs
 
 from moorage.messages import Claimed
 from moorage.model import Explanation, Selection, ServerGroup
-from scheduler.decide.choosing import Choice
-from scheduler.decide.planner import Plan
+from scheduler.decide.choosing import HostChoice
+from scheduler.decide.planner import DestinationPlan
 from scheduler.view.snapshot import Snapshot
 
-Answer = list[list[Selection]]
+Selections = list[list[Selection]]
 
 
-def answer_of(plan: Plan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Answer:
+def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Selections:
     """Return the answer for a plan that has been claimed: for each instance its host and the alternates."""
     # Many instances share their alternates: each host is written down once.
-    selections: dict[Choice, Selection] = {}
+    selections: dict[HostChoice, Selection] = {}
 
-    def selection(choice: Choice) -> Selection:
+    def selection(choice: HostChoice) -> Selection:
         if choice not in selections:
             selections[choice] = _selection(plan.view, choice, group)
         return selections[choice]
@@ -40,7 +40,7 @@ def answer_of(plan: Plan, claimed: Sequence[Claimed], group: ServerGroup | None)
     ]
 
 
-def _selection(view: Snapshot, choice: Choice, group: ServerGroup | None) -> Selection:
+def _selection(view: Snapshot, choice: HostChoice, group: ServerGroup | None) -> Selection:
     host, tree, request = view.hosts[choice.row], view.trees[choice.row], choice.allocation_request
     pools = {member.uuid for member in tree.sharing} if tree else set()
     return Selection(

@@ -2,7 +2,7 @@
 
 from moorage.bus.bus import serves
 from moorage.messages import CatchUpView, ViewCaughtUp
-from scheduler.decide.in_flight import UnderWay
+from scheduler.decide.in_flight import InFlight
 from scheduler.view.follower import Follower
 
 
@@ -12,7 +12,7 @@ class ViewCatchUp:
     :param decisions: those that are under way.
     """
 
-    def __init__(self, follower: Follower, decisions: UnderWay) -> None:
+    def __init__(self, follower: Follower, decisions: InFlight) -> None:
         self._follower = follower
         self._decisions = decisions
 

@@ -17,9 +17,9 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from scheduler.decide import request_context
 from scheduler.decide.decision import Deciding
-from scheduler.decide.host_candidates import Refusals, budget_for
-from scheduler.decide.planner import Plan
-from scheduler.decide.request_context import Circumstances
+from scheduler.decide.host_candidates import RefusedClaims, budget_for
+from scheduler.decide.planner import DestinationPlan
+from scheduler.decide.request_context import RequestContext
 
 
 class Explaining:
@@ -53,16 +53,16 @@ class Explaining:
             raise errors.InvalidRequest(path="$.moving", reason="it is not said which instance is to move")
         asked = _as_if_asked(message)
         read = partial(self._circumstances, message, asked)
-        decision, refusals = self._deciding.begin(asked, read), Refusals(budget_for(message.instances))
+        decision, refused_claims = self._deciding.begin(asked, read), RefusedClaims(budget_for(message.instances))
         self._check_hosts(message.hosts)
-        known, plan = decision.plan(refusals, message.hosts)
-        if isinstance(plan, Plan):
+        known, plan = decision.plan(refused_claims, message.hosts)
+        if isinstance(plan, DestinationPlan):
             explanation = plan.explanations[0]
         else:
-            for fault in plan.serving.given_up.values():
+            for fault in plan.host_candidates.undecided.values():
                 # It is not known that there is none.
                 raise fault
-            explanation = decision.why_not(plan, refusals, message.hosts)
+            explanation = decision.why_not(plan, refused_claims, message.hosts)
         if not message.what_if:
             return explanation
         # As many as it asks for itself may be planned on the view of the plan: the count begins before them.
@@ -75,13 +75,13 @@ class Explaining:
             if name.casefold() not in known.by_host:
                 raise errors.HostNotFound(name=name)
 
-    def _circumstances(self, message: ExplainRequest, asked: SelectDestinations) -> Circumstances:
+    def _circumstances(self, message: ExplainRequest, asked: SelectDestinations) -> RequestContext:
         """Read what the answer depends on beside the hosts, if anything."""
         uuid, moving = message.instance_uuid, message.moving
-        if uuid is None and not request_context.matter(asked):
-            return request_context.NONE
+        if uuid is None and not request_context.is_needed(asked):
+            return request_context.NO_CONTEXT
 
-        def read(connection: Connection) -> Circumstances:
+        def read(connection: Connection) -> RequestContext:
             known = request_context.read(connection, asked, self._deciding.names)
             if uuid is None:
                 return known
@@ -108,8 +108,8 @@ def _as_if_asked(message: ExplainRequest) -> SelectDestinations:
 
 
 def _of_instance(
-    connection: Connection, known: Circumstances, holding: Holding, moving: str | None, names: ResourceClassNames
-) -> Circumstances:
+    connection: Connection, known: RequestContext, holding: Holding, moving: str | None, names: ResourceClassNames
+) -> RequestContext:
     """Return the same for an instance that holds something.
 
     Placed as if for the first time, it has all of that to spend. On its way, it has what it holds of pools, and its

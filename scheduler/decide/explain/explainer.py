@@ -13,9 +13,9 @@ from msgspec import structs
 from moorage.model import Explanation, FilterCount, Miss, RankedHost, RequestSpec
 from moorage.plugin import Host
 from scheduler.decide import funnel as funnels
-from scheduler.decide.explain.nearest_misses import Misses
-from scheduler.decide.funnel import Filtered, Funnel
-from scheduler.decide.host_candidates import Refusals, Serving
+from scheduler.decide.explain.nearest_misses import NearestMisses
+from scheduler.decide.funnel import FilterResult, Funnel
+from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
@@ -26,12 +26,12 @@ _TOP_HOSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class DecisionTrace:
     """What a decision about one instance has looked at."""
 
     view: Snapshot
-    filtered: Filtered
-    serving: Serving
+    filtered: FilterResult
+    host_candidates: HostCandidates
     #: Nothing, where no host was left to be weighed.
     ranking: Ranking | None = None
     #: The row of the host that was taken.
@@ -47,15 +47,15 @@ class Explainer:
     def __init__(
         self,
         funnel: Funnel,
-        considered: Considered,
+        considered: DecisionTrace,
         request: RequestSpec,
-        refusals: Refusals,
+        refused_claims: RefusedClaims,
         named: Collection[str] = (),
     ) -> None:
         self._funnel = funnel
         self._considered = considered
         self._request = request
-        self._refusals = refusals
+        self._refused_claims = refused_claims
         self._named = named
         self._view = considered.view
         self._hosts: dict[int, Host] = {}
@@ -65,8 +65,8 @@ class Explainer:
 
         :raises BrokenPlugin: a filter has raised.
         """
-        view, filtered, serving = self._view, self._considered.filtered, self._considered.serving
-        lacks = Misses(view, filtered, serving)
+        view, filtered, host_candidates = self._view, self._considered.filtered, self._considered.host_candidates
+        lacks = NearestMisses(view, filtered, host_candidates)
         misses = [miss for row, number in lacks.nearest_rows(lacking=True) for miss in lacks.of_host(row, number)]
         chosen = self._considered.chosen
         named = self._rows_named()
@@ -84,7 +84,7 @@ class Explainer:
             named_scores=self._scores_of(row for rows in named.values() for row in rows),
         )
 
-    def _filters(self, lacks: Misses) -> Iterable[FilterCount]:
+    def _filters(self, lacks: NearestMisses) -> Iterable[FilterCount]:
         """Yield what each filter removed; where it is about room, told apart by resource class."""
         for number, stage in enumerate(self._considered.filtered.stages):
             count = lacks.counts[number]
@@ -94,7 +94,7 @@ class Explainer:
 
     def _lost(self) -> Mapping[str, int]:
         """Return how many claims each host has refused to this request."""
-        lost = self._refusals.lost
+        lost = self._refused_claims.lost
         if not lost:
             return {}
         return {
@@ -110,7 +110,7 @@ class Explainer:
             self._hosts[row] = self._view.host(row)
         return self._hosts[row]
 
-    def _nearest_hosts(self, lacks: Misses, misses: Collection[Miss]) -> dict[str, str]:
+    def _nearest_hosts(self, lacks: NearestMisses, misses: Collection[Miss]) -> dict[str, str]:
         """Return why each of the hosts that came furthest did not do, what is told as a miss left out."""
         told = {miss.host for miss in misses}
         found = {}
@@ -122,7 +122,7 @@ class Explainer:
                 found[name] = stage.reason
                 if stage.plugin is not None:
                     found[name] = funnels.why(
-                        stage.name, stage.plugin, self._host(row), self._request, self._funnel.faults
+                        stage.name, stage.plugin, self._host(row), self._request, self._funnel.plugin_failures
                     )
         return found
 
@@ -149,14 +149,14 @@ class Explainer:
         row = rows[0]
         # The first that has refused it is the one that counts it; the others are what comes next once that is mended.
         said = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
-        said += self._funnel.refusals(self._host(row), self._request)
+        said += self._funnel.reasons_against(self._host(row), self._request)
         return "; ".join(dict.fromkeys(said)) or "was not looked at"
 
     def _standing(self, row: int) -> str:
         considered = self._considered
         if row == considered.chosen:
             return "is the one that is taken"
-        if considered.serving.first(self._view, row) is None:
+        if considered.host_candidates.first(self._view, row) is None:
             return "has no providers that can serve all groups of the request together"
         ranking = considered.ranking
         if ranking is None:
@@ -168,19 +168,19 @@ class Explainer:
 
     def _top(self) -> tuple[RankedHost, ...]:
         """Return the best hosts, those left out of which it has turned out that they cannot serve the request."""
-        ranking, barren = self._considered.ranking, self._considered.serving.barren
+        ranking, infeasible = self._considered.ranking, self._considered.host_candidates.infeasible
         if ranking is None:
             return ()
-        best = [row for row, _ in ranking.best(_TOP_HOSTS + len(barren))]
-        ranked = (self._ranked(ranking, row, rank) for rank, row in enumerate(best, start=1) if row not in barren)
+        best = [row for row, _ in ranking.best(_TOP_HOSTS + len(infeasible))]
+        ranked = (self._ranked(ranking, row, rank) for rank, row in enumerate(best, start=1) if row not in infeasible)
         return tuple(ranked)[:_TOP_HOSTS]
 
     def _scores_of(self, rows: Iterable[int]) -> tuple[RankedHost, ...]:
         ranking = self._considered.ranking
         if ranking is None:
             return ()
-        left, barren = self._considered.filtered.left, self._considered.serving.barren
-        return tuple(self._ranked(ranking, row) for row in rows if left[row] and row not in barren)
+        left, infeasible = self._considered.filtered.left, self._considered.host_candidates.infeasible
+        return tuple(self._ranked(ranking, row) for row in rows if left[row] and row not in infeasible)
 
     def _ranked(self, ranking: Ranking, row: int, rank: int | None = None) -> RankedHost:
         place = int(np.searchsorted(ranking.rows, row))

@@ -18,7 +18,7 @@ from moorage.model import UNSUFFIXED, AllocationRequest, RequestSpec, ResourceRe
 from moorage.plugin import BoolArray, IntArray
 from placement_store.candidates.search_budget import SearchBudget
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import Serving, only_resources
+from scheduler.decide.host_candidates import HostCandidates, only_resources
 from scheduler.view.inventory_columns import InventoryArrays
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -35,7 +35,7 @@ class _Count:
     exact: bool = True
 
 
-class Counting:
+class InstanceCounter:
     """Counts for one request.
 
     :param view: the hosts as the request sees them.
@@ -222,24 +222,28 @@ class Counting:
     def _placed(self, rows: IntArray, most: IntArray) -> _Count:
         """Place one instance after another on these hosts, until nothing fits or there is no more time."""
         planned = PlannedView.of(self._view, self._totals)
-        serving = Serving(self._asked, {}, self._budget)
+        host_candidates = HostCandidates(self._asked, {}, self._budget)
         more, exact = 0, True
         for row in rows.tolist():
             here = 0
-            while here < most[row] and not self._is_late() and (way := _way(serving, planned, row)) is not None:
-                planned.claim(row, way)
+            while (
+                here < most[row]
+                and not self._is_late()
+                and (candidate := _candidate(host_candidates, planned, row)) is not None
+            ):
+                planned.claim(row, candidate)
                 here += 1
             tree = self._view.trees[row]
             # One that takes none is known to take none, unless others have just used up what it shares with them.
-            takes_none = here == 0 and row not in serving.given_up and not (tree and tree.sharing)
+            takes_none = here == 0 and row not in host_candidates.undecided and not (tree and tree.sharing)
             exact = exact and (here == most[row] or takes_none)
             more += here
         return _Count(more, exact)
 
 
-def _way(serving: Serving, planned: PlannedView, row: int) -> AllocationRequest | None:
+def _candidate(host_candidates: HostCandidates, planned: PlannedView, row: int) -> AllocationRequest | None:
     try:
-        return serving.first(planned, row)
+        return host_candidates.first(planned, row)
     except errors.SearchBoundReached:
         # It is noted, and what has been placed until now is there all the same.
         return None

@@ -13,8 +13,8 @@ from moorage import errors
 from moorage.model import UNSUFFIXED, Miss, ResourceGroup, ResourceRequest, Shortage
 from moorage.plugin import BoolArray, FloatArray, HostInventory
 from placement_store.candidates.search_budget import SearchBudget
-from scheduler.decide.funnel import Filtered
-from scheduler.decide.host_candidates import Serving
+from scheduler.decide.funnel import FilterResult
+from scheduler.decide.host_candidates import HostCandidates
 from scheduler.decide.ranking import RowArray
 from scheduler.view.snapshot import Snapshot, TieArray
 
@@ -23,17 +23,17 @@ CountArray = NDArray[np.int16]
 _NEAREST_HOSTS = 5
 
 
-class Removed:
+class RemovedHosts:
     """The hosts that one filter has removed, and what they lack of what a request asks for, by resource class.
 
     All arrays have a value for each of these hosts, of which there are mostly few.
     """
 
-    def __init__(self, view: Snapshot, rows: RowArray, asked: "Asked", barren: Collection[int]) -> None:
+    def __init__(self, view: Snapshot, rows: RowArray, asked: "RequestedAmounts", infeasible: Collection[int]) -> None:
         self.view = view
         self.rows = rows
         self._asked = asked
-        self._barren = barren
+        self._infeasible = infeasible
         self._room: dict[str, FloatArray] = {}
         self._nearest: dict[tuple[int, bool], list[int]] = {}
 
@@ -55,8 +55,8 @@ class Removed:
         count = np.zeros(len(self.rows), dtype=np.int16)
         for lacking in self.lacking.values():
             count += lacking
-        if self._barren:
-            count += np.isin(self.rows, list(self._barren))
+        if self._infeasible:
+            count += np.isin(self.rows, list(self._infeasible))
         return count
 
     def shortages(self) -> Iterator[Shortage]:
@@ -158,7 +158,7 @@ def _first(ties: TieArray, most: int) -> RowArray:
     return np.argpartition(ties, most)[:most] if most < len(ties) else np.arange(len(ties))
 
 
-class Asked:
+class RequestedAmounts:
     """What a request asks for: of one provider, and of all together."""
 
     def __init__(self, request: ResourceRequest) -> None:
@@ -172,24 +172,24 @@ class Asked:
         return max(*self.of_one[name], self.together.get(name, 0))
 
 
-class Misses:
+class NearestMisses:
     """What each filter has removed, looked into when it is asked for."""
 
-    def __init__(self, view: Snapshot, filtered: Filtered, serving: Serving) -> None:
+    def __init__(self, view: Snapshot, filtered: FilterResult, host_candidates: HostCandidates) -> None:
         self.counts = filtered.counts()
         self._view = view
         self._filtered = filtered
-        self._serving = serving
-        self._asked = Asked(serving.request)
-        self._removed: dict[int, Removed] = {}
+        self._host_candidates = host_candidates
+        self._asked = RequestedAmounts(host_candidates.request)
+        self._removed: dict[int, RemovedHosts] = {}
 
-    def removed(self, number: int) -> Removed:
+    def removed(self, number: int) -> RemovedHosts:
         """Return what the filter of this number has removed."""
         if number not in self._removed:
             stages = self._filtered.stages
             entered = stages[number - 1].left if number else self._filtered.entered
             rows = np.flatnonzero(entered & ~stages[number].left)
-            self._removed[number] = Removed(self._view, rows, self._asked, self._serving.barren)
+            self._removed[number] = RemovedHosts(self._view, rows, self._asked, self._host_candidates.infeasible)
         return self._removed[number]
 
     def nearest_rows(self, *, lacking: bool) -> Iterator[tuple[int, int]]:
@@ -213,7 +213,7 @@ class Misses:
         lacking = [name for name, mask in removed.lacking.items() if mask[place]]
         host = self._view.hosts[row].service_host
         if not lacking:
-            yield from _of_groups(self._view, row, host, self._serving.request, self._serving.budget)
+            yield from _of_groups(self._view, row, host, self._host_candidates.request, self._host_candidates.budget)
         for name in lacking:
             held = self._view.held(row, name)
             for amount in asked.of_one[name]:
@@ -258,9 +258,9 @@ def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, bu
 
 def _may_be_served(view: Snapshot, row: int, request: ResourceRequest, budget: SearchBudget) -> bool:
     """Tell whether a host serves a request, or whether that was not found out."""
-    serving = Serving(request, {}, budget)
+    host_candidates = HostCandidates(request, {}, budget)
     try:
-        return serving.first(view, row) is not None or row in serving.given_up
+        return host_candidates.first(view, row) is not None or row in host_candidates.undecided
     except errors.SearchBoundReached:
         return True
 

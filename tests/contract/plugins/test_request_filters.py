@@ -19,7 +19,7 @@ from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, RequestFilter, RequestRefused
 from placement_store import candidates
-from scheduler.decide.request_filters import Narrowing, Refusal
+from scheduler.decide.request_filters import Refusal, RequestFilterChain
 from scheduler.plugins.loading import Named, load_request_filters
 from scheduler.view.snapshot import Snapshot
 
@@ -148,7 +148,7 @@ def narrowed(
 ) -> RequestSpec | Refusal | None:
     """A request after these filters; nothing, if it is refused for what it says."""
     try:
-        return Narrowing(loaded(names), lambda _begun_after: known).narrow(request, view, 0.0)
+        return RequestFilterChain(loaded(names), lambda _begun_after: known).narrow(request, view, 0.0)
     except errors.InvalidRequest:
         return None
 

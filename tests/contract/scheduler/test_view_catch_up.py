@@ -15,7 +15,7 @@ from moorage.messages import CatchUpView, SetHost
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.in_flight import UnderWay
+from scheduler.decide.in_flight import InFlight
 from scheduler.endpoints.catch_up import ViewCatchUp
 from scheduler.plugins.loading import Named
 
@@ -88,7 +88,7 @@ def test_a_decision_that_began_before_is_waited_for_and_counted_where_it_has_not
 
 
 def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
-    under_way = UnderWay()
+    under_way = InFlight()
     with ThreadPoolExecutor(1) as pool, under_way.one():
         assert under_way.wait(0.0) == 1
         waiting = pool.submit(under_way.wait, 60.0)
@@ -100,7 +100,7 @@ def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:
 
 
 def test_a_decision_that_fails_is_no_longer_under_way() -> None:
-    under_way = UnderWay()
+    under_way = InFlight()
     with pytest.raises(LookupError), under_way.one():
         raise LookupError
     assert under_way.wait(0.0) == 0

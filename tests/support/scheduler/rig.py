@@ -27,8 +27,8 @@ from placement_store.upkeep.audit import report as audit_report
 from scheduler.decide.destinations import Destinations
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
-from scheduler.decide.plugin_failures import Ledger
-from scheduler.decide.request_filters import Narrowing
+from scheduler.decide.plugin_failures import FailureCounts
+from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.endpoints.explain import Explaining
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
@@ -72,11 +72,11 @@ class OneScheduler:
             Planner(plugins or funnel(), subset),
             max_age=max_age,
             max_tries=max_tries,
-            narrowing=Narrowing(
+            narrowing=RequestFilterChain(
                 loaded(request_filters, **filter_options), AggregateReader(self.database, self.follower.now).read
             ),
         )
-        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names, Ledger())
+        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names, FailureCounts())
         self.select = self.endpoint.select_destinations
         self.explain = Explaining(destinations.deciding).explain
         self.follower.catch_up(self.follower.now())

@@ -15,7 +15,7 @@ from placement_store.candidates.search_budget import CELLS, SearchBudget
 from placement_store.providers.rows import InventoryRow
 from placement_store.reshapes.deal_search import deal
 from placement_store.reshapes.dealing import Deal, Room, Unit
-from scheduler.decide.host_candidates import Refusals, Serving
+from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 
 #: Processor time within which a search must notice that its budget is used up.
 SLACK = 0.25
@@ -117,13 +117,13 @@ def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
     ]
     view = picture_of(*hosts, hosts=3).snapshot()
     whole = SearchBudget(seconds=1_000_000, clock=ticking())
-    assert Serving(asked.resource_request, {}, whole).first(view, 0) is not None
-    refusals = Refusals(SearchBudget(seconds=1.5 * whole.seconds, clock=ticking()))
+    assert HostCandidates(asked.resource_request, {}, whole).first(view, 0) is not None
+    refused_claims = RefusedClaims(SearchBudget(seconds=1.5 * whole.seconds, clock=ticking()))
 
-    assert Serving(asked.resource_request, {}, refusals.budget).first(view, 0) is not None
+    assert HostCandidates(asked.resource_request, {}, refused_claims.budget).first(view, 0) is not None
     # The next plan of the same request goes on with what is left, which is too little for a second host.
     with pytest.raises(errors.SearchBoundReached):
-        Serving(asked.resource_request, {}, refusals.budget).first(view, 1)
+        HostCandidates(asked.resource_request, {}, refused_claims.budget).first(view, 1)
 
 
 def test_the_search_for_a_deal_ends_when_its_processor_time_is_used_up() -> None:

@@ -14,10 +14,10 @@ from moorage.model import RequestSpec
 from moorage.plugin import BadValue, Cloud, Filter, Host, HostView, RequestFilter, Weigher
 from scheduler.decide.decision import Rules
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import Refusals
-from scheduler.decide.planner import Plan, Planner, Shortfall
-from scheduler.decide.plugin_failures import Faults, Ledger
-from scheduler.decide.request_filters import Narrowing, Refusal
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
+from scheduler.decide.request_filters import Refusal, RequestFilterChain
 from scheduler.plugins.loading import Named, Weighted
 from weighers.ram import RamWeigher
 
@@ -101,32 +101,35 @@ VIEW = picture([host_row(number) for number in range(3)]).snapshot()
 ASKED = structs.replace(select("r1", count=2), explain=True)
 
 
-def rules(ledger: Ledger, *, skip: bool, **plugins: Any) -> Rules:
-    faults = Faults(ledger, skip=skip)
+def rules(failure_counts: FailureCounts, *, skip: bool, **plugins: Any) -> Rules:
+    plugin_failures = PluginFailures(failure_counts, skip=skip)
     filters = [Named("a", plugins["filter"])] if "filter" in plugins else []
     weighers = [Weighted("a", plugins["weigher"], 1.0)] if "weigher" in plugins else []
     weighers.append(Weighted("ram", RamWeigher({}), 1.0))
     narrowing = [Named("a", plugins["request_filter"])] if "request_filter" in plugins else []
-    return Rules(Planner(Funnel(filters, weighers, faults), 1), Narrowing(narrowing, faults=faults))
+    return Rules(
+        Planner(Funnel(filters, weighers, plugin_failures), 1),
+        RequestFilterChain(narrowing, plugin_failures=plugin_failures),
+    )
 
 
-def decided(by: Rules) -> Plan:
-    by = by.of_one_request()
+def decided(by: Rules) -> DestinationPlan:
+    by = by.for_request()
     by.planner.check(ASKED.request_spec)
     narrowed = by.narrowing.narrow(ASKED.request_spec, VIEW, 0.0)
     assert not isinstance(narrowed, Refusal)
-    plan = by.planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), Refusals())
-    assert not isinstance(plan, Shortfall)
+    plan = by.planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), RefusedClaims())
+    assert not isinstance(plan, NoHost)
     return plan
 
 
 def check_both(kind: str, plugin: Any) -> None:
     """That a plug-in which breaks fails the request, or is left out of it, with its name in the answer."""
-    ledger, what = Ledger(), kind.replace("_", " ")
+    failure_counts, what = FailureCounts(), kind.replace("_", " ")
     with pytest.raises(errors.BrokenPlugin) as caught:
-        decided(rules(ledger, skip=False, **{kind: plugin}))
+        decided(rules(failure_counts, skip=False, **{kind: plugin}))
     assert (caught.value.plugin, caught.value.name) == (what, "a")
-    skipping = rules(ledger, skip=True, **{kind: plugin})
+    skipping = rules(failure_counts, skip=True, **{kind: plugin})
     plan = decided(skipping)
     assert len(plan.chosen) == 2
     for explanation in plan.explanations:
@@ -135,7 +138,7 @@ def check_both(kind: str, plugin: Any) -> None:
     assert [score.weigher for score in plan.explanations[0].top_hosts[0].scores] == ["ram"]
     # It is asked again for the next request, and once for each.
     decided(skipping)
-    assert ledger.counts() == {f"{what} a": 3}
+    assert failure_counts.counts() == {f"{what} a": 3}
 
 
 @each_deed
@@ -165,14 +168,14 @@ def test_a_filter_that_breaks_over_a_request_is_not_asked_about_hosts() -> None:
 
 
 def test_a_filter_whose_reason_is_none_gets_one() -> None:
-    plan = decided(rules(Ledger(), skip=False, filter=Unsure({"deed": lambda _: True, "check": lambda _: None})))
+    plan = decided(rules(FailureCounts(), skip=False, filter=Unsure({"deed": lambda _: True, "check": lambda _: None})))
     assert plan.explanations[0].filters[0].reason == Filter.reason
 
 
 def test_what_is_skipped_is_said_once_a_minute_and_plugin(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    ledger = Ledger(lambda: now)
-    skipping = rules(ledger, skip=True, filter=BreakingFilter({"deed": DEEDS["divides by nothing"]}))
+    failure_counts = FailureCounts(lambda: now)
+    skipping = rules(failure_counts, skip=True, filter=BreakingFilter({"deed": DEEDS["divides by nothing"]}))
     with caplog.at_level(logging.ERROR):
         for _ in range(5):
             decided(skipping)
@@ -182,4 +185,4 @@ def test_what_is_skipped_is_said_once_a_minute_and_plugin(caplog: pytest.LogCapt
         now += 61.0
         decided(skipping)
         assert caplog.records[-1].getMessage() == "The filter a is broken, and was left out of 5 request(s)"
-    assert ledger.counts() == {"filter a": 6}
+    assert failure_counts.counts() == {"filter a": 6}

@@ -13,8 +13,8 @@ from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import Refusals
-from scheduler.decide.planner import Plan, Planner
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import DestinationPlan, Planner
 from scheduler.decide.ranking import Ranking, pick, seed_of
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.view.snapshot import Snapshot
@@ -157,8 +157,8 @@ def test_the_best_few_are_the_head_of_the_whole_order(
 def plan(request_id: str, hosts: int = 8, subset: int = 1, **more: Any) -> list[int]:
     """The ids of the chosen hosts of a request, on hosts that are all alike."""
     snapshot = picture([host_row(number) for number in range(hosts)]).snapshot()
-    planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), Refusals())
-    assert isinstance(planned, Plan)
+    planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), RefusedClaims())
+    assert isinstance(planned, DestinationPlan)
     return [planned.view.hosts[choice.row].id for choice in planned.chosen]
 
 
@@ -171,8 +171,8 @@ def test_ties_do_not_depend_on_the_order_in_which_hosts_were_read() -> None:
     hosts = [host_row(number) for number in range(8)]
     chosen = set()
     for order in (hosts, hosts[::-1]):
-        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), Refusals())
-        assert isinstance(planned, Plan)
+        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), RefusedClaims())
+        assert isinstance(planned, DestinationPlan)
         chosen.add(planned.view.hosts[planned.chosen[0].row].id)
     assert len(chosen) == 1
 
@@ -188,8 +188,8 @@ def test_among_the_best_few_one_is_picked_by_the_seed() -> None:
     ).snapshot()
 
     def chosen(request_id: str, subset: int) -> int:
-        planned = Planner(funnel(), subset).plan(snapshot, select(request_id), Refusals())
-        assert isinstance(planned, Plan)
+        planned = Planner(funnel(), subset).plan(snapshot, select(request_id), RefusedClaims())
+        assert isinstance(planned, DestinationPlan)
         return planned.view.hosts[planned.chosen[0].row].id
 
     assert {chosen(f"r{number}", 1) for number in range(50)} == {5}

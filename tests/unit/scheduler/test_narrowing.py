@@ -11,7 +11,7 @@ from moorage import errors
 from moorage.config import options
 from moorage.model import RequestSpec
 from moorage.plugin import Aggregate, BadValue, Cloud, RequestFilter, RequestRefused
-from scheduler.decide.request_filters import Asking, Narrowing, Refusal
+from scheduler.decide.request_filters import Refusal, RequestFilterChain, RequestResolver
 from scheduler.plugins.loading import Named, load_request_filters
 from scheduler.view.snapshot import Snapshot
 
@@ -34,8 +34,8 @@ def raising(fault: Exception) -> Callable[[RequestSpec, Cloud], RequestSpec]:
     return deed
 
 
-def narrowing(*deeds: Callable[[RequestSpec, Cloud], RequestSpec]) -> Narrowing:
-    return Narrowing([Named(f"n{number}", Deed(deed)) for number, deed in enumerate(deeds)])
+def narrowing(*deeds: Callable[[RequestSpec, Cloud], RequestSpec]) -> RequestFilterChain:
+    return RequestFilterChain([Named(f"n{number}", Deed(deed)) for number, deed in enumerate(deeds)])
 
 
 def view() -> Snapshot:
@@ -45,7 +45,7 @@ def view() -> Snapshot:
 
 def test_without_request_filters_a_request_means_what_it_says() -> None:
     request = asked({"resources:VCPU": "none"})
-    assert Narrowing().narrow(request, view(), 0.0) is request
+    assert RequestFilterChain().narrow(request, view(), 0.0) is request
 
 
 def test_each_sees_what_those_before_it_have_made() -> None:
@@ -106,7 +106,7 @@ def test_a_store_that_is_away_is_no_fault_of_the_filter_that_asks() -> None:
         return request
 
     with pytest.raises(errors.StoreUnavailable):
-        Narrowing([Named("n", Deed(asking))], away).narrow(asked(), view(), 0.0)
+        RequestFilterChain([Named("n", Deed(asking))], away).narrow(asked(), view(), 0.0)
 
 
 def test_aggregates_are_read_once_for_a_request_and_only_if_a_filter_asks() -> None:
@@ -120,9 +120,9 @@ def test_aggregates_are_read_once_for_a_request_and_only_if_a_filter_asks() -> N
         assert [known.uuid for known in cloud.aggregates()] == sorted(AGGREGATES)
         return request
 
-    Narrowing([Named("a", Deed(lambda request, _: request))], reading).narrow(asked(), view(), 1.0)
+    RequestFilterChain([Named("a", Deed(lambda request, _: request))], reading).narrow(asked(), view(), 1.0)
     assert read == []
-    Narrowing([Named("a", Deed(asking)), Named("b", Deed(asking))], reading).narrow(asked(), view(), 2.0)
+    RequestFilterChain([Named("a", Deed(asking)), Named("b", Deed(asking))], reading).narrow(asked(), view(), 2.0)
     assert read == [2.0]
 
 
@@ -151,21 +151,23 @@ def test_what_is_said_of_a_group_that_serves_nothing_is_said_of_the_root() -> No
             "_a": group({"VCPU": 4}),
         },
     )
-    found = Narrowing().narrow(emptied, view(), 0.0)
+    found = RequestFilterChain().narrow(emptied, view(), 0.0)
     assert isinstance(found, RequestSpec)
     assert found.resource_request.groups == {"_a": group({"VCPU": 4})}
     assert found.root_required == ("CUSTOM_A", "CUSTOM_B")
     assert found.root_forbidden == ("CUSTOM_C",)
     assert found.root_member_of == ((AGGREGATES[0],),)
     assert found.root_not_member_of == (AGGREGATES[1],)
-    assert Narrowing().narrow(found, view(), 0.0) == found
+    assert RequestFilterChain().narrow(found, view(), 0.0) == found
 
 
 def test_what_a_request_means_is_checked_again_only_where_it_has_changed() -> None:
     checked = []
     traits = iter([(), (), ("CUSTOM_A",), ("CUSTOM_A",)])
     message = select("r1")
-    asking = Asking(narrowing(lambda _request, _cloud: asked(root_required=next(traits))), message, checked.append)
+    asking = RequestResolver(
+        narrowing(lambda _request, _cloud: asked(root_required=next(traits))), message, checked.append
+    )
     plans = [asking.on(view(), 0.0) for _ in range(4)]
     assert [one.request_spec.root_required for one in plans if not isinstance(one, Refusal)] == [
         *[()] * 2,

@@ -12,20 +12,22 @@ from support.scheduler.trees import child, groups, node, picture_of, provider_uu
 from moorage import errors
 from moorage.model import ResourceGroup
 from placement_store import candidates
-from scheduler.decide.host_candidates import GIVEN_UP_HOSTS, WAYS_OF_A_HOST, Refusals, Serving
-from scheduler.decide.planner import Plan, Planner, Shortfall
+from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
+from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.view.host_cache import Picture, Provider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 GPU = groups(g={"VGPU": 1})
 
 
-def plan(shown: Picture, subset: int = 1, refusals: Refusals | None = None, **asked: Any) -> Plan | Shortfall:
-    return Planner(funnel(), subset).plan(shown.snapshot(), select(**asked), refusals or Refusals())
+def plan(
+    shown: Picture, subset: int = 1, refused_claims: RefusedClaims | None = None, **asked: Any
+) -> DestinationPlan | NoHost:
+    return Planner(funnel(), subset).plan(shown.snapshot(), select(**asked), refused_claims or RefusedClaims())
 
 
-def hosts_of(planned: Plan | Shortfall) -> list[str]:
-    assert isinstance(planned, Plan)
+def hosts_of(planned: DestinationPlan | NoHost) -> list[str]:
+    assert isinstance(planned, DestinationPlan)
     return [planned.view.hosts[choice.row].service_host for choice in planned.chosen]
 
 
@@ -43,7 +45,7 @@ def test_hosts_that_pass_every_filter_and_have_no_way_are_passed_over() -> None:
     assert hosts_of(plan(shown, groups=fast)) == ["host1"]
     assert hosts_of(plan(shown, count=2, groups=fast)) == ["host1", "host1"]
     short = plan(shown, count=3, groups=fast)
-    assert isinstance(short, Shortfall)
+    assert isinstance(short, NoHost)
     assert short.placed == 2
     assert [(stage.name, int(stage.left.sum())) for stage in short.filtered.stages][-2:] == [
         ("resources", 2),
@@ -70,24 +72,24 @@ def test_the_pick_is_among_the_best_that_have_a_way() -> None:
 
 def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries() -> None:
     shown = picture_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
-    refusals = Refusals()
+    refused_claims = RefusedClaims()
     seen = set()
-    for _ in range(WAYS_OF_A_HOST):
-        planned = plan(shown, refusals=refusals, groups=GPU)
-        assert isinstance(planned, Plan)
+    for _ in range(MAX_REFUSALS_OF_A_HOST):
+        planned = plan(shown, refused_claims=refused_claims, groups=GPU)
+        assert isinstance(planned, DestinationPlan)
         [choice] = planned.chosen
         seen.add(choice.allocation_request.mappings["g"])
-        refusals.add(planned.node(choice), choice.allocation_request)
-    assert len(seen) == WAYS_OF_A_HOST
-    assert isinstance(plan(shown, refusals=refusals, groups=GPU), Shortfall)
-    refusals.try_all_again()
-    assert isinstance(plan(shown, refusals=refusals, groups=GPU), Plan)
+        refused_claims.add(planned.node(choice), choice.allocation_request)
+    assert len(seen) == MAX_REFUSALS_OF_A_HOST
+    assert isinstance(plan(shown, refused_claims=refused_claims, groups=GPU), NoHost)
+    refused_claims.try_all_again()
+    assert isinstance(plan(shown, refused_claims=refused_claims, groups=GPU), DestinationPlan)
 
 
 def test_a_refusal_is_of_those_choices_alone_that_name_the_provider() -> None:
     shown = picture_of(*with_gpus(0), *with_gpus(1), hosts=2)
     planned = plan(shown, count=4, groups=groups(g={"VGPU": 2}))
-    assert isinstance(planned, Plan)
+    assert isinstance(planned, DestinationPlan)
     [refused] = planned.refused_by({provider_uuid(1)})
     assert refused.allocation_request.mappings["g"] == (provider_uuid(1),)
     assert len(planned.refused_by({provider_uuid(0)})) == 2
@@ -97,17 +99,17 @@ def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
     asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
     wide = [
         one
-        for host in range(GIVEN_UP_HOSTS)
+        for host in range(MAX_UNDECIDED_HOSTS)
         for one in (node(host, **BASE), *(child(host, number, VGPU=3) for number in range(1, 6)))
     ]
-    view = picture_of(*wide, hosts=GIVEN_UP_HOSTS).snapshot()
-    hasty = Serving(asked.resource_request, {}, steps=1)
-    for row in range(GIVEN_UP_HOSTS - 1):
+    view = picture_of(*wide, hosts=MAX_UNDECIDED_HOSTS).snapshot()
+    hasty = HostCandidates(asked.resource_request, {}, steps=1)
+    for row in range(MAX_UNDECIDED_HOSTS - 1):
         assert hasty.first(view, row) is None
-    assert list(hasty.given_up) == list(range(GIVEN_UP_HOSTS - 1))
+    assert list(hasty.undecided) == list(range(MAX_UNDECIDED_HOSTS - 1))
     with pytest.raises(errors.SearchBoundReached):
-        hasty.first(view, GIVEN_UP_HOSTS - 1)
-    assert Serving(asked.resource_request, {}).first(view, 0) is not None
+        hasty.first(view, MAX_UNDECIDED_HOSTS - 1)
+    assert HostCandidates(asked.resource_request, {}).first(view, 0) is not None
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +143,8 @@ def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_se
     # A few milliseconds each; a search of every host would take a hundred times as long.
     assert time.thread_time() - began < 1.0
     nowhere = plan(ten_thousand, root_required=("CUSTOM_RARE",), root_forbidden=("HW_COMMON",))
-    assert isinstance(nowhere, Shortfall)
-    assert not nowhere.serving.barren
+    assert isinstance(nowhere, NoHost)
+    assert not nowhere.host_candidates.infeasible
 
 
 @given(st.integers(1, 8), st.integers(0, 20), st.integers(0, 8))
@@ -153,4 +155,4 @@ def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: 
     tree = view.host_tree(0)
     assert tree is not None
     found = next(candidates.search(tree, asked.resource_request), None)
-    assert Serving(asked.resource_request, {}).first(view, 0) == found
+    assert HostCandidates(asked.resource_request, {}).first(view, 0) == found

@@ -16,9 +16,9 @@ from moorage.plugin import Filter, Host, HostInventory
 from placement_store import candidates
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.host_candidates import Refusals
-from scheduler.decide.planner import Planner, Shortfall
-from scheduler.decide.request_context import NONE, Circumstances
+from scheduler.decide.host_candidates import RefusedClaims
+from scheduler.decide.planner import NoHost, Planner
+from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.plugins.loading import Named
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
@@ -27,7 +27,7 @@ LONG = 3600.0
 
 
 def counted(
-    view: Snapshot, message: SelectDestinations, known: Circumstances = NONE, plugins: Funnel | None = None
+    view: Snapshot, message: SelectDestinations, known: RequestContext = NO_CONTEXT, plugins: Funnel | None = None
 ) -> WhatIf:
     return Planner(plugins or funnel(), 1).how_many(view, message, known, LONG)
 
@@ -152,7 +152,7 @@ def test_a_pool_counts_once_for_all_hosts_and_cells_and_in_full_for_each_cell() 
 def test_a_search_that_has_no_time_left_says_at_least() -> None:
     view = picture_of(node(0, VCPU=50, MEMORY_MB=10_000, DISK_GB=50), child(0, 1, VGPU=50)).snapshot()
     message = select(vcpus=1, memory_mb=1, root_gb=0, groups=groups(g={"VGPU": 1}))
-    found = Planner(funnel(), 1).how_many(view, message, NONE, -1.0)
+    found = Planner(funnel(), 1).how_many(view, message, NO_CONTEXT, -1.0)
     assert (found.exact, found.out_of_time) == (False, True)
     assert counted(view, message) == WhatIf(more=50, cells={CELLS[0]: 50}, exact=True)
 
@@ -166,7 +166,7 @@ def _group(policy: str, **rule: int) -> ServerGroup:
 
 def test_an_anti_affinity_group_takes_as_many_as_its_rule_lets_each_host_have() -> None:
     hosts = [host_row(number) for number in range(3)]
-    known = Circumstances(members={hosts[0].compute_node_uuid: OccupiedRoot(members=1, forced_down=False)})
+    known = RequestContext(members={hosts[0].compute_node_uuid: OccupiedRoot(members=1, forced_down=False)})
     view = picture(hosts).snapshot()
     message = select(server_group=_group("anti-affinity", max_server_per_host=2))
     assert counted(view, message, known).more == 1 + 2 + 2
@@ -180,7 +180,7 @@ def test_an_affinity_group_takes_as_many_as_its_host_or_else_the_largest_has_roo
     found = counted(
         picture(hosts, held).snapshot(),
         select(vcpus=1, memory_mb=1, root_gb=0, server_group=_group("affinity")),
-        Circumstances(members=home),
+        RequestContext(members=home),
     )
     assert (found.more, found.cells) == ((4, {CELLS[0]: 4}) if members else (6, {CELLS[0]: 6, CELLS[1]: 5}))
 
@@ -217,8 +217,8 @@ def test_ten_thousand_hosts_are_counted_and_explained() -> None:
     assert counted(view, select(availability_zone="a")).more == 5_000 * 8
     message = select(vcpus=17, availability_zone="a")
     planner = Planner(funnel(), 1)
-    shortfall = planner.plan(view, message, Refusals())
-    assert isinstance(shortfall, Shortfall)
-    told = planner.why_not(shortfall, message, Refusals())
+    no_host = planner.plan(view, message, RefusedClaims())
+    assert isinstance(no_host, NoHost)
+    told = planner.why_not(no_host, message, RefusedClaims())
     assert told.summary().startswith("0 of 10,000 hosts: 5,000 in another availability zone; 5,000 short of VCPU")
     assert len(told.nearest_misses) == 5
