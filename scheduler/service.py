@@ -47,7 +47,7 @@ from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.registry.sweep import Sweep
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 
 LOG = logging.getLogger(__name__)
 
@@ -193,17 +193,17 @@ class SchedulerService:
         database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
-        picture = Picture()
-        follower = Follower(database, names, picture)
+        host_cache = HostCache()
+        follower = Follower(database, names, host_cache)
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
-        LOG.info("Knows %s hosts", len(picture.snapshot()))
+        LOG.info("Knows %s hosts", len(host_cache.snapshot()))
         requests = StoredRequests(database, schema.requests)
         aggregates = AggregateReader(database, follower.now)
         destinations = Destinations(
             database,
             requests,
             names,
-            picture,
+            host_cache,
             follower,
             policy.planner,
             max_age=conf.scheduler.view_max_age,
@@ -221,7 +221,7 @@ class SchedulerService:
             endpoint,
             policies,
             Explaining(destinations.deciding),
-            ViewComparison(database, follower, picture),
+            ViewComparison(database, follower, host_cache),
             ViewCatchUp(follower, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
         ]

@@ -39,7 +39,7 @@ from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.registry import reports
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 
 #: As large as no host is.
 _TOO_LARGE = 2**30
@@ -78,15 +78,15 @@ class Bench:
         self._repeat = repeat
         self._counts = len(filters), len(weighers)
         self._names = ResourceClassNames(database)
-        self._picture = Picture()
-        self._follower = Follower(database, self._names, self._picture)
+        self._host_cache = HostCache()
+        self._follower = Follower(database, self._names, self._host_cache)
         self._follower.catch_up(self._follower.now())
         self._planner = Planner(Funnel(filters, weighers), 1)
         self._destinations = Destinations(
             database,
             StoredRequests(database, request_table),
             self._names,
-            self._picture,
+            self._host_cache,
             self._follower,
             self._planner,
             max_age=conf.scheduler.view_max_age,
@@ -126,7 +126,7 @@ class Bench:
 
     def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
         # A view of its own, as after any claim: nothing is known of it from the plan before.
-        return self._planner.plan(replace(self._picture.snapshot()), message, RefusedClaims())
+        return self._planner.plan(replace(self._host_cache.snapshot()), message, RefusedClaims())
 
     def _why_not(self, no_host: NoHost, message: SelectDestinations) -> str:
         return self._planner.why_not(no_host, message, RefusedClaims()).summary()
@@ -145,7 +145,7 @@ class Bench:
         filters, weighers = self._counts
         return Figures(
             request=what,
-            hosts=len(self._picture.snapshot()),
+            hosts=len(self._host_cache.snapshot()),
             filters=filters,
             weighers=weighers,
             decision_ms=round(decision * 1000, 3),

@@ -1,4 +1,4 @@
-"""A host's providers as the search for candidates sees them: plain values, out of SQL or of a picture in memory."""
+"""A host's providers as the candidate search sees them: plain values, read from SQL or from a snapshot in memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

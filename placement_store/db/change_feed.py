@@ -39,7 +39,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     """Return the number to go on from, and the ids of the providers and of the hosts changed since ``last_id``.
 
     A change may be told twice. One may be missed whose transaction took longer than :data:`SETTLED_AFTER` from its
-    number to its commit: only the comparison of all (id, ``seq``) makes a follower's picture true.
+    number to its commit: only the comparison of all (id, ``seq``) makes a follower's cache complete.
     """
     age = (now() - changes.c.created_at).label("age")
     query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)

@@ -17,7 +17,7 @@ from scheduler.decide.planner import DestinationPlan, NoHost, Planner
 from scheduler.decide.request_context import RequestContext
 from scheduler.decide.request_filters import Refusal, RequestFilterChain, RequestResolver
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 from scheduler.view.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -56,14 +56,14 @@ class Deciding:
         self,
         database: Database,
         names: ResourceClassNames,
-        picture: Picture,
+        host_cache: HostCache,
         follower: Follower,
         rules: Rules,
         max_age: float,
     ) -> None:
         self.database = database
         self.names = names
-        self.picture = picture
+        self.host_cache = host_cache
         self.follower = follower
         self.rules = rules
         self.max_age = max_age
@@ -99,7 +99,7 @@ class Deciding:
     def _check_cell(self, request: RequestSpec) -> None:
         """Tell a cell that does not exist from one that has no room."""
         wanted = request.requested_destination
-        if wanted and wanted.cell and wanted.cell not in self.picture.snapshot().cells:
+        if wanted and wanted.cell and wanted.cell not in self.host_cache.snapshot().cells:
             cell = wanted.cell
             self.database.read(lambda connection: cells.by_uuid(connection, cell))
 
@@ -162,7 +162,7 @@ class Decision:
         self, begun_after: float, refused_claims: RefusedClaims, known: RequestContext, named: Collection[str]
     ) -> DestinationPlan | NoHost:
         """Plan what the request means on the hosts as they are now."""
-        view = self._made_with.picture.snapshot()
+        view = self._made_with.host_cache.snapshot()
         asked = self._asking.on(view, begun_after)
         if isinstance(asked, Refusal):
             return NoHost.before_all(view, self._message.request_spec, *asked)

@@ -28,7 +28,7 @@ from scheduler.decide.request_context import RequestContext
 from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.decide.selections import Selections, selections_of
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Destinations:
         database: Database,
         requests: StoredRequests,
         names: ResourceClassNames,
-        picture: Picture,
+        host_cache: HostCache,
         follower: Follower,
         planner: Planner,
         *,
@@ -68,11 +68,11 @@ class Destinations:
         self._database = database
         self._requests = requests
         self._names = names
-        self._picture = picture
+        self._host_cache = host_cache
         self._follower = follower
         self._max_tries = max_tries
         rules = Rules(planner, narrowing or RequestFilterChain())
-        self.deciding = Deciding(database, names, picture, follower, rules, max_age)
+        self.deciding = Deciding(database, names, host_cache, follower, rules, max_age)
 
     def select(self, message: SelectDestinations) -> Selections:
         """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
@@ -129,7 +129,7 @@ class Destinations:
         ]
         # One that stays on its host is counted there already.
         placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != known.source)
-        readings = self._picture.readings({uuid for uuid, _ in claims_made} | placed.keys())
+        readings = self._host_cache.readings({uuid for uuid, _ in claims_made} | placed.keys())
         try:
             answer = self._requests.once(message, partial(self._claim, message, plan))
         except errors.CapacityExceeded as refusal:
@@ -143,7 +143,7 @@ class Destinations:
             return set()
         if answer.replayed:
             return self._replayed(message, answer.result)
-        self._picture.claimed(claims_made, readings, placed)
+        self._host_cache.claimed(claims_made, readings, placed)
         hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
         instances = len(plan.chosen)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))

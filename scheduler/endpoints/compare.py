@@ -20,7 +20,7 @@ from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
 from scheduler.registry import hosts
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class _Seqs:
 class ViewComparison:
     """The endpoint of `compare_view`. It mends nothing: what a decision would not see now, it does not see after."""
 
-    def __init__(self, database: Database, follower: Follower, picture: Picture) -> None:
+    def __init__(self, database: Database, follower: Follower, host_cache: HostCache) -> None:
         self._database = database
         self._follower = follower
-        self._picture = picture
+        self._host_cache = host_cache
 
     @serves(CompareView)
     def compare_view(self, _message: CompareView) -> ViewDrift:
@@ -49,19 +49,19 @@ class ViewComparison:
         before = self._database.read(_in_store)
         self._follower.follow(self._follower.now())
         # What was claimed here and not read again yet is ahead of the store's `seq`, whatever that is.
-        ahead = dict.fromkeys(self._picture.unsure(), sys.maxsize)
-        in_view = _Seqs(self._picture.provider_seqs() | ahead, self._picture.host_seqs())
+        ahead = dict.fromkeys(self._host_cache.unsure(), sys.maxsize)
+        in_view = _Seqs(self._host_cache.provider_seqs() | ahead, self._host_cache.host_seqs())
         names: set[str] = set()
         if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):
             names = self._database.read(lambda connection: self._drifted(connection, before, in_view))
-        return ViewDrift(hosts=len(self._picture.snapshot()), drifted=tuple(sorted(names)))
+        return ViewDrift(hosts=len(self._host_cache.snapshot()), drifted=tuple(sorted(names)))
 
     def _drifted(self, connection: Connection, before: _Seqs, in_view: _Seqs) -> set[str]:
         """Return the names of what the view has missed, without what has come or gone meanwhile."""
         after = _in_store(connection)
         provider_ids = _unmoved(_behind(before.providers, in_view.providers), before.providers, after.providers)
         host_ids = _unmoved(_behind(before.hosts, in_view.hosts), before.hosts, after.hosts)
-        known = [*self._picture.snapshot().hosts, *hosts.rows(connection, host_ids)]
+        known = [*self._host_cache.snapshot().hosts, *hosts.rows(connection, host_ids)]
         host_of_node = {host.compute_node_uuid: host.service_host for host in known}
         names = {host.service_host for host in known if host.id in host_ids}
         uuids = self._uuids(connection, provider_ids)
@@ -69,9 +69,9 @@ class ViewComparison:
 
     def _uuids(self, connection: Connection, provider_ids: set[int]) -> dict[str, str]:
         """Return the uuids of the roots of these providers by their own, as far as the view or the store knows them."""
-        root_of = {member.uuid: member.root_id for member in self._picture.members(provider_ids)}
+        root_of = {member.uuid: member.root_id for member in self._host_cache.members(provider_ids)}
         root_of |= {row.uuid: row.root_id for row in providers.rows(connection, provider_ids)}
-        uuids = {member.id: member.uuid for member in self._picture.members(set(root_of.values()))}
+        uuids = {member.id: member.uuid for member in self._host_cache.members(set(root_of.values()))}
         uuids |= providers.uuids_of(connection, set(root_of.values()))
         return {uuid: uuids.get(root_id, uuid) for uuid, root_id in root_of.items()}
 

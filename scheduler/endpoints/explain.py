@@ -66,11 +66,11 @@ class Explaining:
         if not message.what_if:
             return explanation
         # As many as it asks for itself may be planned on the view of the plan: the count begins before them.
-        view = self._deciding.picture.snapshot()
+        view = self._deciding.host_cache.snapshot()
         return structs.replace(explanation, what_if=decision.how_many(view, known, message.patience))
 
     def _check_hosts(self, hosts: Collection[str]) -> None:
-        known = self._deciding.picture.snapshot().names
+        known = self._deciding.host_cache.snapshot().names
         for name in hosts:
             if name.casefold() not in known.by_host:
                 raise errors.HostNotFound(name=name)

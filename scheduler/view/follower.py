@@ -21,7 +21,7 @@ from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
 from scheduler.registry import hosts
-from scheduler.view.host_cache import Picture, Provider
+from scheduler.view.host_cache import HostCache, Provider
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def _not_read(seconds: float) -> errors.StoreUnavailable:
 
 
 class Follower:
-    """Keeps a picture of all hosts up with the store. Safe to use from several threads.
+    """Keeps the host cache up with the store. Safe to use from several threads.
 
     :param patience: seconds that a thread waits for the reading of another one.
     """
@@ -40,13 +40,13 @@ class Follower:
         self,
         database: Database,
         names: ResourceClassNames,
-        picture: Picture,
+        host_cache: HostCache,
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
     ) -> None:
         self._database = database
         self._names = names
-        self._picture = picture
+        self._host_cache = host_cache
         self._clock = clock
         self._last_change = 0
         # One reading at a time, so that what was read first is also taken over first.
@@ -93,8 +93,8 @@ class Follower:
         """
 
         def work(connection: Connection) -> None:
-            roots = self._picture.root_ids(provider_uuids)
-            known = self._picture.tree_ids(roots)
+            roots = self._host_cache.root_ids(provider_uuids)
+            known = self._host_cache.tree_ids(roots)
             self._take_over(connection, known.union(providers.tree_ids(connection, roots)))
 
         with self._lock.held():
@@ -105,7 +105,7 @@ class Follower:
         if found.is_another_history:
             self._read_anew(connection)
             return
-        self._take_over(connection, found.provider_ids | self._picture.unsure(), found.host_ids)
+        self._take_over(connection, found.provider_ids | self._host_cache.unsure(), found.host_ids)
         self._last_change = found.go_on_from
 
     def _read_anew(self, connection: Connection) -> None:
@@ -113,9 +113,9 @@ class Follower:
         LOG.warning("The store has been restored: everything is read anew")
         self._names.forget_numbers()
         newest = change_feed.newest(connection)
-        known_providers, known_hosts = self._picture.provider_seqs().keys(), self._picture.host_seqs().keys()
+        known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
         found_providers = self._read_providers(connection, seqs.pairs(connection, resource_providers).keys())
-        self._picture.update(
+        self._host_cache.update(
             hosts=hosts.rows(connection, seqs.pairs(connection, hosts_table).keys()),
             gone_hosts=list(known_hosts),
             providers=found_providers,
@@ -133,8 +133,9 @@ class Follower:
         newest = change_feed.newest(connection)
         self._take_over(
             connection,
-            seqs.differing(connection, resource_providers, self._picture.provider_seqs()) | self._picture.unsure(),
-            seqs.differing(connection, hosts_table, self._picture.host_seqs()),
+            seqs.differing(connection, resource_providers, self._host_cache.provider_seqs())
+            | self._host_cache.unsure(),
+            seqs.differing(connection, hosts_table, self._host_cache.host_seqs()),
         )
         self._last_change = newest
 
@@ -143,7 +144,7 @@ class Follower:
             return
         found_providers = self._read_providers(connection, provider_ids)
         found_hosts = hosts.rows(connection, host_ids)
-        self._picture.update(
+        self._host_cache.update(
             hosts=found_hosts,
             gone_hosts=set(host_ids) - {host.id for host in found_hosts},
             providers=found_providers,

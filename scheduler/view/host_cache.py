@@ -1,4 +1,4 @@
-"""The picture of all hosts in memory: what was last read of them, and what has been claimed here since.
+"""The cache of all hosts in memory: what was last read of them, and what has been claimed here since.
 
 It is a cache. Whoever changes it says what was read; whoever decides takes a snapshot. The claim transaction judges.
 """
@@ -37,7 +37,7 @@ class Provider:
 Readings = Mapping[str, int | None]
 
 
-class Picture:
+class HostCache:
     """All hosts as this scheduler knows them. Safe to use from several threads.
 
     A host is served by the tree whose root is its compute node; a node that is no root serves nothing.

@@ -1,4 +1,4 @@
-"""What stands in the rows of the picture beside inventories: of each host one value, or one set of names, a column."""
+"""The columns of the host cache beside inventories: for each host one value, or one set of names, a column."""
 
 import hashlib
 from typing import Any
@@ -12,7 +12,7 @@ from scheduler.view.provider_trees import Tree
 
 
 class HostColumns:
-    """The columns by their names in :class:`scheduler.view.snapshot.Snapshot`; for whoever holds the picture's lock."""
+    """The columns, by their field names in :class:`scheduler.view.snapshot.Snapshot`. Use under the cache's lock."""
 
     def __init__(self) -> None:
         self._alive = Column(np.bool_)

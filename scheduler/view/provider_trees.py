@@ -1,4 +1,4 @@
-"""Trees of providers as the picture knows them, and which pools share with which tree."""
+"""Trees of providers as the host cache knows them, and which pools share with which tree."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

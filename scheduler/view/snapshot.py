@@ -1,6 +1,6 @@
 """The host view of one decision: all hosts as they were at one moment, one array per column.
 
-A :class:`Snapshot` never changes and is shared by all decisions that begin before the picture changes again. What a
+A :class:`Snapshot` never changes and is shared by all decisions that begin before the host cache changes again. What a
 decision is about to claim it notes in a view of its own: :mod:`scheduler.view.planned`.
 """
 

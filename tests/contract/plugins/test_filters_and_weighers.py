@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stevedore import ExtensionManager
-from support.scheduler.builders import CELLS, host_row, inventory, picture, provider, spec
+from support.scheduler.builders import CELLS, host_cache, host_row, inventory, provider, spec
 from support.scheduler.plugin_strategies import GROUP, configured, requests, snapshots
 from support.scheduler.trees import granular_requests
 
@@ -77,18 +77,18 @@ def left(name: str, view: Snapshot, **request: Any) -> list[str]:
 
 def test_compute_keeps_servers_off_hosts_that_are_down_or_disabled() -> None:
     rows = [host_row(0), host_row(1, up=False), host_row(2, disabled=True), host_row(3, forced_down=True)]
-    assert left("compute", picture(rows).snapshot()) == ["host0"]
+    assert left("compute", host_cache(rows).snapshot()) == ["host0"]
 
 
 def test_availability_zone_asks_for_the_zone_that_was_asked_for() -> None:
-    view = picture([host_row(0, availability_zone="a"), host_row(1, availability_zone="b")]).snapshot()
+    view = host_cache([host_row(0, availability_zone="a"), host_row(1, availability_zone="b")]).snapshot()
     assert left("availability_zone", view) == ["host0", "host1"]
     assert left("availability_zone", view, availability_zone="b") == ["host1"]
     assert left("availability_zone", view, availability_zone="B") == []
 
 
 def test_destination_follows_the_requests_own_words() -> None:
-    view = picture([host_row(0), host_row(1, cell_uuid=CELLS[1]), host_row(2)]).snapshot()
+    view = host_cache([host_row(0), host_row(1, cell_uuid=CELLS[1]), host_row(2)]).snapshot()
     assert left("destination", view) == ["host0", "host1", "host2"]
     assert left("destination", view, ignore_hosts=("HOST0",)) == ["host1", "host2"]
     assert left("destination", view, force_hosts=("Host0", "host2"), ignore_hosts=("host2",)) == ["host0"]
@@ -110,7 +110,7 @@ def test_resources_keeps_to_capacity_units_and_steps() -> None:
         provider(rows[4], VCPU=inventory(6, min_unit=3, step_size=3), **memory),
         provider(rows[5], **memory),
     ]
-    view = picture(rows, providers).snapshot()
+    view = host_cache(rows, providers).snapshot()
     assert left("resources", view, vcpus=2, root_gb=0) == ["host0", "host2"]
     assert left("resources", view, vcpus=3, root_gb=0) == ["host4"]
     assert left("resources", view, vcpus=2, root_gb=1) == []
@@ -132,7 +132,7 @@ def members_on(view: Snapshot, **members: int) -> Snapshot:
 
 
 def test_affinity_goes_where_all_other_members_are() -> None:
-    view, group = picture([host_row(number) for number in range(3)]).snapshot(), in_group("affinity")
+    view, group = host_cache([host_row(number) for number in range(3)]).snapshot(), in_group("affinity")
 
     def hosts_left(**members: int) -> list[str]:
         return left("server_group_affinity", members_on(view, **members), server_group=group)
@@ -153,7 +153,7 @@ def test_affinity_goes_where_all_other_members_are() -> None:
 
 
 def test_anti_affinity_goes_where_fewer_members_are_than_one_host_may_have() -> None:
-    view = picture([host_row(number) for number in range(3)]).snapshot()
+    view = host_cache([host_row(number) for number in range(3)]).snapshot()
     occupied_view = members_on(view, host0=1, host1_down=2)
     name, group = "server_group_anti_affinity", in_group("anti-affinity")
     assert left(name, occupied_view, server_group=group) == ["host2"]
@@ -163,7 +163,7 @@ def test_anti_affinity_goes_where_fewer_members_are_than_one_host_may_have() -> 
 
 
 def test_the_soft_weighers_count_members_for_their_own_policy_alone() -> None:
-    view = members_on(picture([host_row(number) for number in range(3)]).snapshot(), host0=1, host2=3)
+    view = members_on(host_cache([host_row(number) for number in range(3)]).snapshot(), host0=1, host2=3)
     near, apart = spec(server_group=in_group("soft-affinity")), spec(server_group=in_group("soft-anti-affinity"))
     assert a_weigher("server_group_soft_affinity").scores(view, near).tolist() == [1.0, 0.0, 3.0]
     assert a_weigher("server_group_soft_affinity").scores(view, apart).tolist() == [0.0, 0.0, 0.0]
@@ -179,7 +179,7 @@ def test_each_weigher_prefers_what_is_free_of_its_own(name: str, resource_class:
         provider(rows[1], **{resource_class: inventory(10, used=12)}),
         provider(rows[2], CUSTOM_OTHER=inventory(99)),
     ]
-    assert a_weigher(name).scores(picture(rows, providers).snapshot(), spec()).tolist() == [16.0, -2.0, 0.0]
+    assert a_weigher(name).scores(host_cache(rows, providers).snapshot(), spec()).tolist() == [16.0, -2.0, 0.0]
 
 
 # --- Loading --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stevedore import ExtensionManager
-from support.scheduler.builders import host_row, picture
+from support.scheduler.builders import host_cache, host_row
 from support.scheduler.trees import TRAITS, node
 from support.scheduler.worded_requests import AGGREGATES, StillCloud, asked
 
@@ -140,7 +140,7 @@ def test_another_scheduler_makes_the_same_of_it(name: str, request: RequestSpec,
 
 def view_of(*described: dict[str, Any]) -> Snapshot:
     hosts = [host_row(number, availability_zone=one.pop("zone", "az1")) for number, one in enumerate(described)]
-    return picture(hosts, [node(number, VCPU=8, **one) for number, one in enumerate(described)]).snapshot()
+    return host_cache(hosts, [node(number, VCPU=8, **one) for number, one in enumerate(described)]).snapshot()
 
 
 def narrowed(

@@ -135,7 +135,7 @@ def set_pool(rig: Rig, total: int, reserved: int = 0) -> None:
 
 def seen_of_pool(scheduler: Any) -> float:
     """What the scheduler's view has as used of the pool, through the first host."""
-    return float(scheduler.picture.snapshot().used("DISK_GB")[0])
+    return float(scheduler.host_cache.snapshot().used("DISK_GB")[0])
 
 
 def test_a_full_pool_does_not_refuse_a_move_that_goes_on_using_it(rig: Rig) -> None:

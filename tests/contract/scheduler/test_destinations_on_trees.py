@@ -294,7 +294,7 @@ def test_what_becomes_of_a_tree_shows_in_the_view(rig: Rig) -> None:
 
     def shown(trait: str = "CUSTOM_FAST") -> tuple[float, bool, bool]:
         scheduler.follower.follow(scheduler.follower.now())
-        view = scheduler.picture.snapshot()
+        view = scheduler.host_cache.snapshot()
         return float(view.capacity("VGPU")[0]), bool(view.has_trait(trait)[0]), bool(view.flat[0])
 
     assert shown() == (0.0, False, True)

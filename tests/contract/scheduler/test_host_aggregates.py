@@ -94,7 +94,7 @@ def test_metadata_that_changes_is_told_of_every_host_and_of_no_provider(rig: Rig
     assert metadata(rig, "host2")["disk"] == {"nvme"}
     assert provider(rig, 1).generation == generation
     scheduler.follower.follow(scheduler.follower.now())
-    view = scheduler.picture.snapshot()
+    view = scheduler.host_cache.snapshot()
     inside = view.named(["host1", "host2"])
     assert view.metadata_number("ram_weight_multiplier", 1.0).tolist() == [7.0 if each else 1.0 for each in inside]
     assert view.in_zone("e").tolist() == inside.tolist()

@@ -131,8 +131,8 @@ def test_a_host_goes_with_its_whole_tree_and_the_schedulers_see_it(rig: Rig) -> 
     assert providers(rig) == ["host1"]
     assert orphans(rig) == 0
     scheduler.follower.follow(scheduler.follower.now())
-    assert [host.service_host for host in scheduler.picture.snapshot().hosts] == ["host1"]
-    comparison = ViewComparison(scheduler.database, scheduler.follower, scheduler.picture)
+    assert [host.service_host for host in scheduler.host_cache.snapshot().hosts] == ["host1"]
+    comparison = ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache)
     assert comparison.compare_view(CompareView()).drifted == ()
     assert scheduler.select(select("i1"))[0][0].service_host == "host1"
 

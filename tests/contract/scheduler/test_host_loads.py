@@ -42,7 +42,7 @@ def seqs(rig: Rig) -> dict[int, int]:
 
 def view(scheduler: OneScheduler) -> Snapshot:
     scheduler.follower.follow(scheduler.follower.now())
-    return scheduler.picture.snapshot()
+    return scheduler.host_cache.snapshot()
 
 
 def row(snapshot: Snapshot, name: str) -> int:
@@ -138,5 +138,5 @@ def test_thousands_of_loads_are_written_at_once_and_told_again_without_a_change(
     before = seqs(rig)
     tell(rig, loads, at=2.0)
     assert seqs(rig) == before
-    shown = rig.scheduler().picture.snapshot()
+    shown = rig.scheduler().host_cache.snapshot()
     assert (shown.io_ops.sum(), shown.failed_builds.sum()) == (3000, 1500.0)

@@ -58,7 +58,7 @@ def shown(scheduler: OneScheduler, *, follow: bool = True) -> dict[str, int]:
     """How many servers a scheduler believes to be on each host that has any."""
     if follow:
         scheduler.follower.follow(scheduler.follower.now())
-    snapshot = scheduler.picture.snapshot()
+    snapshot = scheduler.host_cache.snapshot()
     assert [snapshot.host(row).instances for row in range(len(snapshot))] == snapshot.instances.tolist()
     counts = zip(snapshot.hosts, snapshot.instances.tolist(), strict=True)
     return {host.compute_node_uuid: count for host, count in counts if count}
@@ -216,7 +216,7 @@ def test_after_every_step_every_view_that_follows_shows_as_many_servers_as_a_rec
 
 
 def drift(scheduler: OneScheduler) -> ViewDrift:
-    return ViewComparison(scheduler.database, scheduler.follower, scheduler.picture).compare_view(CompareView())
+    return ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache).compare_view(CompareView())
 
 
 def test_what_the_feed_has_not_told_is_found_by_comparing_everything(rig: Rig) -> None:

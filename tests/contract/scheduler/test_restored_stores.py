@@ -24,7 +24,7 @@ def rig(empty_rig: Rig) -> Rig:
 def believed(scheduler: OneScheduler) -> dict[str, float]:
     """What a decision would go by, which follows the feed and nothing else: VCPU used by host."""
     scheduler.follower.follow(scheduler.follower.now())
-    snapshot = scheduler.picture.snapshot()
+    snapshot = scheduler.host_cache.snapshot()
     used = snapshot.used("VCPU")
     return {host.service_host: float(used[row]) for row, host in enumerate(snapshot.hosts)}
 
@@ -72,7 +72,7 @@ def test_a_comparison_of_everything_notices_a_new_history_too(rig: Rig) -> None:
 
     scheduler.follower.catch_up(scheduler.follower.now())
 
-    assert sorted(host.service_host for host in scheduler.picture.snapshot().hosts) == [
+    assert sorted(host.service_host for host in scheduler.host_cache.snapshot().hosts) == [
         "host0",
         "host1",
         "host2",
@@ -92,8 +92,8 @@ def test_a_number_of_a_class_that_means_another_name_now_is_looked_up_again(rig:
 
     believed(scheduler)
 
-    assert scheduler.picture.snapshot().capacity("CUSTOM_NEW").max() == 5.0
-    assert scheduler.picture.snapshot().capacity("CUSTOM_LOST").max() == 0.0
+    assert scheduler.host_cache.snapshot().capacity("CUSTOM_NEW").max() == 5.0
+    assert scheduler.host_cache.snapshot().capacity("CUSTOM_LOST").max() == 0.0
 
 
 def _give(rig: Rig, name: str) -> None:

@@ -21,7 +21,7 @@ from scheduler.plugins.loading import Named
 
 
 class Gate(Filter):
-    """Lets a decision think for as long as a test likes, after it has taken its picture of the hosts."""
+    """Lets a decision think for as long as a test likes, after it has taken its snapshot of the hosts."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -61,10 +61,10 @@ def host_of(scheduler: OneScheduler, request_id: str) -> str:
 def test_a_view_that_would_not_look_for_an_hour_has_the_change_once_it_has_said_so(rig: Rig) -> None:
     scheduler = rig.scheduler(max_age=3600.0)
     disable(rig, "host1")
-    enabled = scheduler.picture.snapshot().enabled
+    enabled = scheduler.host_cache.snapshot().enabled
     assert enabled.all()
     assert catch_up(scheduler, 60.0) == 0
-    assert scheduler.picture.snapshot().enabled.tolist().count(False) == 1
+    assert scheduler.host_cache.snapshot().enabled.tolist().count(False) == 1
     assert {host_of(scheduler, f"r{number}") for number in range(8)} == {"host2"}
 
 
@@ -84,7 +84,7 @@ def test_a_decision_that_began_before_is_waited_for_and_counted_where_it_has_not
         # It was under way, and nobody can call it back; but whoever has waited knows that it was the last.
         assert decision.result(60) == "host1"
         assert word.result(60) == 0
-    assert not scheduler.picture.snapshot().enabled.any()
+    assert not scheduler.host_cache.snapshot().enabled.any()
 
 
 def test_what_begins_while_somebody_waits_is_not_waited_for() -> None:

@@ -17,7 +17,7 @@ def rig(empty_rig: Rig) -> Rig:
 
 
 def comparison(scheduler: OneScheduler) -> ViewComparison:
-    return ViewComparison(scheduler.database, scheduler.follower, scheduler.picture)
+    return ViewComparison(scheduler.database, scheduler.follower, scheduler.host_cache)
 
 
 def drifted(scheduler: OneScheduler) -> tuple[str, ...]:
@@ -63,10 +63,10 @@ def test_what_is_gone_from_the_store_and_not_from_the_view_is_drift(rig: Rig) ->
 
 def test_a_claim_made_here_and_not_read_again_yet_is_no_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    readings = scheduler.picture.readings([node_uuid(0)])
+    readings = scheduler.host_cache.readings([node_uuid(0)])
     rig.take(0, vcpus=2)
     silence(rig)
-    scheduler.picture.claimed([(node_uuid(0), {"VCPU": 2})], readings)
+    scheduler.host_cache.claimed([(node_uuid(0), {"VCPU": 2})], readings)
 
     assert drifted(scheduler) == ()
 

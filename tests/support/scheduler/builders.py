@@ -1,4 +1,4 @@
-"""Hosts, pictures and requests for the scheduler's tests, each with only what a test cares about spelled out."""
+"""Hosts, caches and requests for the scheduler's tests, each with only what a test cares about spelled out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from moorage.plugin import HostInventory
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
-from scheduler.view.host_cache import Picture, Provider
+from scheduler.view.host_cache import HostCache, Provider
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.ram import RamWeigher
@@ -66,9 +66,9 @@ def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> Provi
     return Provider(id=host.id, uuid=host.compute_node_uuid, seq=seq, root_id=host.id, parent_id=None, inventories=held)
 
 
-def picture(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = None) -> Picture:
+def host_cache(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = None) -> HostCache:
     hosts = list(hosts)
-    shown = Picture()
+    shown = HostCache()
     shown.update(hosts=hosts, providers=[provider(host) for host in hosts] if providers is None else providers)
     return shown
 

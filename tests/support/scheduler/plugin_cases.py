@@ -12,7 +12,7 @@ from moorage.model import Flavor, Image, RequestSpec
 from moorage.plugin import Filter, Weigher
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.view.snapshot import Snapshot
-from support.scheduler.builders import host_row, picture, spec
+from support.scheduler.builders import host_cache, host_row, spec
 
 
 def hosts(*described: Mapping[str, Any]) -> Snapshot:
@@ -21,7 +21,7 @@ def hosts(*described: Mapping[str, Any]) -> Snapshot:
         host_row(number, **{name: value for name, value in one.items() if name != "instances"})
         for number, one in enumerate(described)
     ]
-    shown = picture(rows)
+    shown = host_cache(rows)
     shown.update(instances={number: one.get("instances", 0) for number, one in enumerate(described)})
     return shown.snapshot()
 

@@ -18,7 +18,7 @@ from moorage.ids import derived
 from moorage.model import Destination, Flavor, Image, ServerGroup
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.view.snapshot import Snapshot
-from support.scheduler.builders import CELLS, host_row, picture, spec
+from support.scheduler.builders import CELLS, host_cache, host_row, spec
 from support.scheduler.trees import providers_of_hosts
 
 GROUP = derived("tests", "group", 1)
@@ -122,7 +122,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     """Up to four hosts, as they are for a request that names a server group, or servers, that may be on them."""
     described = draw(st.lists(_described, min_size=2, max_size=4) | st.lists(_described, max_size=1))
     hosts = [host_row(number, **values) for number, values in enumerate(described)]
-    shown = picture(hosts, draw(providers_of_hosts(len(hosts))))
+    shown = host_cache(hosts, draw(providers_of_hosts(len(hosts))))
     shown.update(instances={host.id * 100: draw(st.integers(0, 3)) for host in hosts})
     view = shown.snapshot()
     roots = draw(st.dictionaries(_compute_nodes, _occupied, max_size=3) | st.none())

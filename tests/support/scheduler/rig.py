@@ -33,7 +33,7 @@ from scheduler.endpoints.explain import Explaining
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 from support.databases import migrated
 from support.placement_store.builders import Endpoint
 from support.scheduler.builders import CELLS, funnel
@@ -45,7 +45,7 @@ def node_uuid(number: int) -> str:
 
 
 class OneScheduler:
-    """A scheduler of its own: own connections, own picture, own endpoint."""
+    """A scheduler of its own: own connections, own host cache, own endpoint."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class OneScheduler:
     ) -> None:
         self.database = Database(url, "main", pool_size=32)
         names = ResourceClassNames(self.database)
-        self.picture = Picture()
-        self.follower = Follower(self.database, names, self.picture)
+        self.host_cache = HostCache()
+        self.follower = Follower(self.database, names, self.host_cache)
         stored = StoredRequests(self.database, requests)
         destinations = Destinations(
             self.database,
             stored,
             names,
-            self.picture,
+            self.host_cache,
             self.follower,
             Planner(plugins or funnel(), subset),
             max_age=max_age,
@@ -83,7 +83,7 @@ class OneScheduler:
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:
         """What this scheduler believes to be used of a host."""
-        snapshot = self.picture.snapshot()
+        snapshot = self.host_cache.snapshot()
         row = [host.compute_node_uuid for host in snapshot.hosts].index(node_uuid(number))
         return float(snapshot.used(resource_class)[row])
 

@@ -14,8 +14,8 @@ from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import HostInventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
-from scheduler.view.host_cache import Picture, Provider
-from support.scheduler.builders import host_row, inventory, picture, spec
+from scheduler.view.host_cache import HostCache, Provider
+from support.scheduler.builders import host_cache, host_row, inventory, spec
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
 AGGREGATES = [derived("tests", "aggregate", number) for number in range(3)]
@@ -77,9 +77,9 @@ def _provider(
     )
 
 
-def picture_of(*providers: Provider, hosts: int = 1) -> Picture:
-    """A picture of hosts 0, 1, ... and of these providers."""
-    return picture([host_row(number) for number in range(hosts)], providers)
+def host_cache_of(*providers: Provider, hosts: int = 1) -> HostCache:
+    """Return the host cache of hosts 0, 1, ... and of these providers."""
+    return host_cache([host_row(number) for number in range(hosts)], providers)
 
 
 def groups(**asked: ResourceGroup | Mapping[str, int]) -> dict[str, ResourceGroup]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import host_row, inventory, picture, provider
+from support.scheduler.builders import host_cache, host_row, inventory, provider
 from support.scheduler.plugin_cases import attributes, hinted, passing, refusal
 
 from filters.json_query import JsonQueryFilter
@@ -80,7 +80,7 @@ def test_what_is_known_of_every_host_goes_by_novas_names(query: Any, left: list[
         provider(rows[1], VCPU=inventory(8, used=4), MEMORY_MB=inventory(1000, used=1), DISK_GB=inventory(5)),
         provider(rows[2], VCPU=inventory(8), MEMORY_MB=inventory(500, allocation_ratio=2.0)),
     ]
-    shown = picture(rows, providers)
+    shown = host_cache(rows, providers)
     shown.update(instances={1: 1, 2: 2})
     assert passing(PLUGIN, shown.snapshot(), hinted(query=json.dumps(query))) == left
 

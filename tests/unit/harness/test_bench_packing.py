@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import host_row, inventory, picture, provider, spec
+from support.scheduler.builders import host_cache, host_row, inventory, provider, spec
 
 from harness.bench import packing
 from harness.bench.packing_workload import MIXES, stream
@@ -25,7 +25,7 @@ def test_the_weigher_puts_hosts_in_the_order_of_the_formula_that_was_measured(us
         )
         for number, row in enumerate(rows)
     ]
-    scores = PackingWeigher({}).scores(picture(rows, providers).snapshot(), spec(vcpus=2, memory_mb=4, root_gb=0))
+    scores = PackingWeigher({}).scores(host_cache(rows, providers).snapshot(), spec(vcpus=2, memory_mb=4, root_gb=0))
     formula = packing.FORMULAS["mean share, open first"]
     measured = formula(np.array(pairs, dtype=np.float64).T, CAPACITY, np.array([2.0, 4.0]))
     assert np.array_equal(np.argsort(scores.round(9), kind="stable"), np.argsort(measured.round(9), kind="stable"))

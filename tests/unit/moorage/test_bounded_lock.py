@@ -12,7 +12,7 @@ from moorage.db.database import Database
 from placement_store.db.names import ResourceClassNames
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.view.follower import Follower
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 
 PATIENCE = 0.05
 
@@ -61,7 +61,7 @@ def test_who_waits_for_a_reading_that_a_silent_database_holds_up_is_answered_bef
     tmp_path: Path, reader: str
 ) -> None:
     database = _Silent(tmp_path / "main.sqlite")
-    follower = Follower(database, ResourceClassNames(database), Picture(), patience=PATIENCE)
+    follower = Follower(database, ResourceClassNames(database), HostCache(), patience=PATIENCE)
     aggregates = AggregateReader(database, follower.now, patience=PATIENCE)
     read = {
         "feed": lambda: follower.follow(follower.now()),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from support.placement_store import hard_searches
 from support.scheduler.builders import spec
-from support.scheduler.trees import child, groups, node, picture_of
+from support.scheduler.trees import child, groups, host_cache_of, node
 
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
@@ -115,7 +115,7 @@ def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
         for host in range(3)
         for one in (node(host, VCPU=16, MEMORY_MB=32768, DISK_GB=500), *(child(host, n, VGPU=3) for n in range(1, 6)))
     ]
-    view = picture_of(*hosts, hosts=3).snapshot()
+    view = host_cache_of(*hosts, hosts=3).snapshot()
     whole = SearchBudget(seconds=1_000_000, clock=ticking())
     assert HostCandidates(asked.resource_request, {}, whole).first(view, 0) is not None
     refused_claims = RefusedClaims(SearchBudget(seconds=1.5 * whole.seconds, clock=ticking()))

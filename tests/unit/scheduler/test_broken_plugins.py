@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from support.scheduler.builders import host_row, picture, select
+from support.scheduler.builders import host_cache, host_row, select
 
 from moorage import errors
 from moorage.model import RequestSpec
@@ -97,7 +97,7 @@ class BreakingRequestFilter(RequestFilter):
         return self.settings["deed"]([request])
 
 
-VIEW = picture([host_row(number) for number in range(3)]).snapshot()
+VIEW = host_cache([host_row(number) for number in range(3)]).snapshot()
 ASKED = structs.replace(select("r1", count=2), explain=True)
 
 

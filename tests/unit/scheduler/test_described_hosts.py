@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import host_row, picture
+from support.scheduler.builders import host_cache, host_row
 
 from moorage.plugin import BadValue, measured
 from scheduler.registry.hosts import HostRow
 from scheduler.view.host_attributes import Distinct, HostFacts
-from scheduler.view.host_cache import Picture
+from scheduler.view.host_cache import HostCache
 from scheduler.view.snapshot import Snapshot
 
 _SCALARS = st.sampled_from([0, 0.0, False, 1, 1.0, True, "1", "x", None, 2.5])
@@ -65,20 +65,20 @@ def told(view: Snapshot) -> dict[str, dict[str, Any]]:
 def test_hosts_that_change_come_and_go_are_described_as_if_all_had_been_read_at_once(
     steps: list[tuple[list[HostRow], set[int], bool]],
 ) -> None:
-    followed, known = Picture(), dict[int, HostRow]()
+    followed, known = HostCache(), dict[int, HostRow]()
     for changed, gone, is_looked_at in steps:
         known = {number: host for number, host in known.items() if number not in gone}
         known |= {host.id: host for host in changed}
         followed.update(hosts=changed, gone_hosts=gone)
         if not is_looked_at:
             continue
-        shown, anew = followed.snapshot(), picture(known.values(), []).snapshot()
+        shown, anew = followed.snapshot(), host_cache(known.values(), []).snapshot()
         assert told(shown) == told(anew)
         assert shown.facts.metadata_keys == anew.facts.metadata_keys
 
 
 def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
-    shown = picture([host_row(number, attributes={"load": number}) for number in range(4)])
+    shown = host_cache([host_row(number, attributes={"load": number}) for number in range(4)])
     before = shown.snapshot()
     assert before.number("load").tolist() == [0.0, 1.0, 2.0, 3.0]
     shown.update(hosts=[host_row(1, attributes={"load": 9})])
@@ -88,7 +88,7 @@ def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
 
 
 def test_a_value_that_no_host_has_any_more_is_not_asked_about() -> None:
-    shown = picture([host_row(number, attributes={"load": number}) for number in range(4)])
+    shown = host_cache([host_row(number, attributes={"load": number}) for number in range(4)])
     shown.snapshot().number("load")
     shown.update(hosts=[host_row(0, attributes={"load": "much"})])
     with pytest.raises(BadValue, match="much"):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import funnel, host_row, inventory, picture, provider, select, spec
+from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
 
 from moorage import errors
 from moorage.model import RequestSpec
@@ -47,7 +47,7 @@ class ByNumber(Weigher):
 
 def test_filters_run_in_order_each_on_what_the_ones_before_have_left() -> None:
     hosts = [host_row(0, up=False), host_row(1, availability_zone="a"), host_row(2, availability_zone="a"), host_row(3)]
-    snapshot = picture(hosts).snapshot()
+    snapshot = host_cache(hosts).snapshot()
     filtered = funnel().filter(snapshot, spec(availability_zone="a", ignore_hosts=("HOST1",)), everyone(snapshot))
     assert filtered.left.tolist() == [False, False, True, False]
     assert [(count.name, count.hosts, count.removed) for count in filtered.counts()] == [
@@ -61,13 +61,13 @@ def test_filters_run_in_order_each_on_what_the_ones_before_have_left() -> None:
 
 
 def test_nobody_is_asked_once_no_host_is_left() -> None:
-    snapshot = picture([host_row(0, up=False)]).snapshot()
+    snapshot = host_cache([host_row(0, up=False)]).snapshot()
     filtered = funnel().filter(snapshot, spec(), everyone(snapshot))
     assert [count.name for count in filtered.counts()] == ["compute"]
 
 
 def test_a_filter_that_answers_for_one_host_is_asked_only_about_those_still_in() -> None:
-    snapshot = picture([host_row(number) for number in range(4)]).snapshot()
+    snapshot = host_cache([host_row(number) for number in range(4)]).snapshot()
     even = EvenHosts({})
     filtered = Funnel([Named("even", even)], []).filter(snapshot, spec(), np.array([True, True, True, False]))
     assert filtered.left.tolist() == [True, False, True, False]
@@ -87,7 +87,7 @@ class ByNumberInZoneA(ByNumber):
 
 
 def test_a_plugin_is_not_asked_about_a_request_that_is_not_its_business() -> None:
-    snapshot = picture([host_row(number) for number in range(3)]).snapshot()
+    snapshot = host_cache([host_row(number) for number in range(3)]).snapshot()
     even = OfZoneA({})
     some = Funnel([Named("even", even)], [Weighted("number", ByNumberInZoneA({}), 1.0)])
     filtered = some.filter(snapshot, spec(), everyone(snapshot))
@@ -109,7 +109,7 @@ class UnsureWeigher(ByNumber):
 
 
 def test_a_plugin_that_breaks_over_whether_a_request_is_its_business_is_named() -> None:
-    snapshot = picture([host_row(0), host_row(1)]).snapshot()
+    snapshot = host_cache([host_row(0), host_row(1)]).snapshot()
     with pytest.raises(errors.BrokenPlugin) as caught:
         Funnel([Named("unsure", UnsureFilter({}))], []).filter(snapshot, spec(), everyone(snapshot))
     assert (caught.value.plugin, caught.value.name, caught.value.kind) == ("filter", "unsure", "LookupError")
@@ -124,7 +124,7 @@ def test_weights_are_normalised_over_the_feasible_hosts_and_multiplied() -> None
         provider(host, VCPU=inventory(16), MEMORY_MB=inventory(memory), DISK_GB=inventory(disk))
         for host, memory, disk in zip(hosts, (1000, 3000, 5000, 900_000), (50, 50, 100, 100), strict=True)
     ]
-    snapshot = picture(hosts, providers).snapshot()
+    snapshot = host_cache(hosts, providers).snapshot()
     feasible = np.array([True, True, True, False])
     ranking = funnel((2.0, 7.0, -1.0)).rank(snapshot, spec(), feasible, seed=0)
     # Memory: 0, 0.5, 1 times 2; virtual CPUs are all equal and count for nothing; disk: 0, 0, 1 times -1.
@@ -133,7 +133,7 @@ def test_weights_are_normalised_over_the_feasible_hosts_and_multiplied() -> None
 
 
 def test_a_weigher_that_answers_for_one_host_is_ranked_as_any_other() -> None:
-    snapshot = picture([host_row(number) for number in range(3)]).snapshot()
+    snapshot = host_cache([host_row(number) for number in range(3)]).snapshot()
     ranking = Funnel([], [Weighted("number", ByNumber({}), 1.0)]).rank(snapshot, spec(), everyone(snapshot), seed=0)
     assert [row for row, _ in ranking.best(3)] == [2, 1, 0]
 
@@ -156,7 +156,7 @@ def test_the_best_few_are_the_head_of_the_whole_order(
 
 def plan(request_id: str, hosts: int = 8, subset: int = 1, **more: Any) -> list[int]:
     """The ids of the chosen hosts of a request, on hosts that are all alike."""
-    snapshot = picture([host_row(number) for number in range(hosts)]).snapshot()
+    snapshot = host_cache([host_row(number) for number in range(hosts)]).snapshot()
     planned = Planner(funnel(), subset).plan(snapshot, select(request_id, **more), RefusedClaims())
     assert isinstance(planned, DestinationPlan)
     return [planned.view.hosts[choice.row].id for choice in planned.chosen]
@@ -171,7 +171,7 @@ def test_ties_do_not_depend_on_the_order_in_which_hosts_were_read() -> None:
     hosts = [host_row(number) for number in range(8)]
     chosen = set()
     for order in (hosts, hosts[::-1]):
-        planned = Planner(funnel(), 1).plan(picture(order).snapshot(), select("r1"), RefusedClaims())
+        planned = Planner(funnel(), 1).plan(host_cache(order).snapshot(), select("r1"), RefusedClaims())
         assert isinstance(planned, DestinationPlan)
         chosen.add(planned.view.hosts[planned.chosen[0].row].id)
     assert len(chosen) == 1
@@ -179,7 +179,7 @@ def test_ties_do_not_depend_on_the_order_in_which_hosts_were_read() -> None:
 
 def test_among_the_best_few_one_is_picked_by_the_seed() -> None:
     hosts = [host_row(number) for number in range(6)]
-    snapshot = picture(
+    snapshot = host_cache(
         hosts,
         [
             provider(host, VCPU=inventory(16), MEMORY_MB=inventory(4096 + host.id), DISK_GB=inventory(99))
@@ -257,7 +257,7 @@ def _write_into_the_view(view: HostView) -> FloatArray:
     ],
 )
 def test_a_broken_filter_is_named_and_is_no_refusal(answer: Callable[[HostView], Any]) -> None:
-    snapshot = picture([host_row(1)]).snapshot()
+    snapshot = host_cache([host_row(1)]).snapshot()
     broken = Funnel([Named("operators_own", BrokenFilter({"answer": answer}))], [])
     with pytest.raises(errors.BrokenPlugin) as caught:
         broken.filter(snapshot, spec(), everyone(snapshot))
@@ -266,7 +266,7 @@ def test_a_broken_filter_is_named_and_is_no_refusal(answer: Callable[[HostView],
 
 
 def test_a_filter_that_raises_on_one_host_is_broken() -> None:
-    snapshot = picture([host_row(1)]).snapshot()
+    snapshot = host_cache([host_row(1)]).snapshot()
     with pytest.raises(errors.BrokenPlugin, match="filter raising is broken: KeyError"):
         Funnel([Named("raising", RaisingFilter({}))], []).filter(snapshot, spec(), everyone(snapshot))
 
@@ -276,14 +276,14 @@ def test_a_filter_that_raises_on_one_host_is_broken() -> None:
     [lambda view: 1 / 0, lambda view: np.full(len(view), np.nan), lambda view: np.ones(1), lambda view: None],
 )
 def test_a_broken_weigher_is_named(answer: Callable[[HostView], Any]) -> None:
-    snapshot = picture([host_row(1), host_row(2)]).snapshot()
+    snapshot = host_cache([host_row(1), host_row(2)]).snapshot()
     broken = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": answer}), 1.0)])
     with pytest.raises(errors.BrokenPlugin, match="weigher operators_own"):
         broken.rank(snapshot, spec(), everyone(snapshot), seed=0)
 
 
 def test_a_weigher_with_a_multiplier_of_nought_is_not_asked() -> None:
-    snapshot = picture([host_row(1), host_row(2)]).snapshot()
+    snapshot = host_cache([host_row(1), host_row(2)]).snapshot()
     silent = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": lambda view: None}), 0.0)])
     assert silent.rank(snapshot, spec(), everyone(snapshot), seed=0).weights.tolist() == [0.0, 0.0]
 
@@ -315,7 +315,7 @@ def test_a_value_that_a_plugin_cannot_go_by_is_told_to_the_operator() -> None:
     def answer(view: HostView) -> Any:
         return view.number("speed")
 
-    snapshot = picture([host_row(1, attributes={"speed": "fast"}), host_row(2)]).snapshot()
+    snapshot = host_cache([host_row(1, attributes={"speed": "fast"}), host_row(2)]).snapshot()
     broken = Funnel([], [Weighted("operators_own", BrokenWeigher({"answer": answer}), 1.0)])
     with pytest.raises(
         errors.BadPluginValue, match=r"operators_own cannot go by .*: speed is 'fast', which is no number"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stevedore import ExtensionManager
-from support.scheduler.builders import host_row, picture, spec
+from support.scheduler.builders import host_cache, host_row, spec
 
 from moorage import errors
 from moorage.model import RequestSpec
@@ -37,7 +37,7 @@ def with_metadata(number: int, *values: str, **more: str) -> HostRow:
 
 
 def weights(multiplier: float, *hosts: HostRow) -> list[float]:
-    snapshot = picture(hosts).snapshot()
+    snapshot = host_cache(hosts).snapshot()
     ranking = Funnel([], [Weighted("number", ByNumber({}), multiplier)]).rank(
         snapshot, spec(), np.ones(len(snapshot), dtype=np.bool_), seed=0
     )
@@ -62,14 +62,14 @@ def test_a_weigher_that_is_switched_off_is_switched_on_by_an_aggregate() -> None
 )
 def test_a_weigher_that_counts_for_nothing_on_any_host_is_not_asked(hosts: list[HostRow]) -> None:
     weigher = ByNumber({})
-    snapshot = picture(hosts).snapshot()
+    snapshot = host_cache(hosts).snapshot()
     Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True]), seed=0)
     assert not weigher.asked
 
 
 def test_one_that_is_switched_on_for_a_host_that_is_not_feasible_is_not_asked_either() -> None:
     weigher = ByNumber({})
-    snapshot = picture([with_metadata(0), with_metadata(1), with_metadata(2, "3")]).snapshot()
+    snapshot = host_cache([with_metadata(0), with_metadata(1), with_metadata(2, "3")]).snapshot()
     Funnel([], [Weighted("number", weigher, 0.0)]).rank(snapshot, spec(), np.array([True, True, False]), seed=0)
     assert not weigher.asked
 
@@ -99,7 +99,7 @@ def test_a_weight_is_the_normalised_score_times_the_hosts_own_multiplier(
 
 
 def test_metadata_that_changes_is_followed_by_the_multipliers() -> None:
-    shown = picture([with_metadata(0), with_metadata(1)])
+    shown = host_cache([with_metadata(0), with_metadata(1)])
     funnel = Funnel([], [Weighted("number", ByNumber({}), 1.0)])
 
     def second() -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from support.scheduler.builders import host_row, picture, select
+from support.scheduler.builders import host_cache, host_row, select
 from support.scheduler.trees import node
 from support.scheduler.worded_requests import AGGREGATES, asked, group
 
@@ -40,7 +40,7 @@ def narrowing(*deeds: Callable[[RequestSpec, Cloud], RequestSpec]) -> RequestFil
 
 def view() -> Snapshot:
     providers = [node(0, VCPU=8, traits=["CUSTOM_HERE"]), node(1, VCPU=8)]
-    return picture([host_row(0), host_row(1)], providers).snapshot()
+    return host_cache([host_row(0), host_row(1)], providers).snapshot()
 
 
 def test_without_request_filters_a_request_means_what_it_says() -> None:

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import funnel, host_row, inventory, picture, provider, select, spec
-from support.scheduler.trees import child, groups, node, picture_of, provider_uuid
+from support.scheduler.builders import funnel, host_cache, host_row, inventory, provider, select, spec
+from support.scheduler.trees import child, groups, host_cache_of, node, provider_uuid
 
 from moorage import errors
 from moorage.model import ResourceGroup
 from placement_store import candidates
 from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
-from scheduler.view.host_cache import Picture, Provider
+from scheduler.view.host_cache import HostCache, Provider
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 GPU = groups(g={"VGPU": 1})
 
 
 def plan(
-    shown: Picture, subset: int = 1, refused_claims: RefusedClaims | None = None, **asked: Any
+    shown: HostCache, subset: int = 1, refused_claims: RefusedClaims | None = None, **asked: Any
 ) -> DestinationPlan | NoHost:
     return Planner(funnel(), subset).plan(shown.snapshot(), select(**asked), refused_claims or RefusedClaims())
 
@@ -39,7 +39,7 @@ def with_gpus(host: int, **gpu: Any) -> list[Provider]:
 def test_hosts_that_pass_every_filter_and_have_no_way_are_passed_over() -> None:
     # Best by what is free, but the trait and the room are on different providers.
     best = [node(0, **{**BASE, "VCPU": 99}), child(0, 1, VGPU=1), child(0, 2, traits=["CUSTOM_FAST"])]
-    shown = picture_of(*best, *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
+    shown = host_cache_of(*best, *with_gpus(1, traits=["CUSTOM_FAST"]), hosts=2)
     fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
     assert hosts_of(plan(shown)) == ["host0"]
     assert hosts_of(plan(shown, groups=fast)) == ["host1"]
@@ -64,14 +64,14 @@ def test_the_pick_is_among_the_best_that_have_a_way() -> None:
         )
     ]
     fit = [one for number in (6, 7) for one in with_gpus(number, traits=["CUSTOM_FAST"])]
-    shown = picture_of(*hopeless, *fit, hosts=8)
+    shown = host_cache_of(*hopeless, *fit, hosts=8)
     fast = {"g": ResourceGroup(resources={"VGPU": 1}, required=("CUSTOM_FAST",))}
     picked = {hosts_of(plan(shown, 2, request_id=f"r{number}", groups=fast))[0] for number in range(20)}
     assert picked == {"host6", "host7"}
 
 
 def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries() -> None:
-    shown = picture_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
+    shown = host_cache_of(node(0, **BASE), *(child(0, number, VGPU=1) for number in range(1, 9)))
     refused_claims = RefusedClaims()
     seen = set()
     for _ in range(MAX_REFUSALS_OF_A_HOST):
@@ -87,7 +87,7 @@ def test_a_way_that_was_refused_is_not_tried_again_and_a_host_has_so_many_tries(
 
 
 def test_a_refusal_is_of_those_choices_alone_that_name_the_provider() -> None:
-    shown = picture_of(*with_gpus(0), *with_gpus(1), hosts=2)
+    shown = host_cache_of(*with_gpus(0), *with_gpus(1), hosts=2)
     planned = plan(shown, count=4, groups=groups(g={"VGPU": 2}))
     assert isinstance(planned, DestinationPlan)
     [refused] = planned.refused_by({provider_uuid(1)})
@@ -102,7 +102,7 @@ def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
         for host in range(MAX_UNDECIDED_HOSTS)
         for one in (node(host, **BASE), *(child(host, number, VGPU=3) for number in range(1, 6)))
     ]
-    view = picture_of(*wide, hosts=MAX_UNDECIDED_HOSTS).snapshot()
+    view = host_cache_of(*wide, hosts=MAX_UNDECIDED_HOSTS).snapshot()
     hasty = HostCandidates(asked.resource_request, {}, steps=1)
     for row in range(MAX_UNDECIDED_HOSTS - 1):
         assert hasty.first(view, row) is None
@@ -113,10 +113,10 @@ def test_a_search_that_is_given_up_is_no_proof_that_there_is_no_way() -> None:
 
 
 @pytest.fixture(scope="module")
-def ten_thousand() -> Picture:
+def ten_thousand() -> HostCache:
     """Ten thousand hosts with a common trait; the last has a rare one too."""
     hosts = [host_row(number) for number in range(10_000)]
-    shown = picture(hosts, [])
+    shown = host_cache(hosts, [])
     shown.update(
         providers=[
             Provider(
@@ -134,7 +134,7 @@ def ten_thousand() -> Picture:
     return shown
 
 
-def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_search(ten_thousand: Picture) -> None:
+def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_search(ten_thousand: HostCache) -> None:
     assert hosts_of(plan(ten_thousand, root_required=("CUSTOM_RARE",))) == ["host9999"]
     began = time.thread_time()
     for number in range(10):
@@ -151,7 +151,7 @@ def test_a_rare_trait_among_ten_thousand_hosts_costs_a_look_at_columns_and_no_se
 def test_a_flat_host_is_told_without_a_search_what_the_search_would_find(vcpus: int, gigabytes: int, used: int) -> None:
     held = {"VCPU": inventory(8, used=used, step_size=2), "MEMORY_MB": 4096, "DISK_GB": inventory(16, max_unit=12)}
     asked = spec(vcpus=vcpus, root_gb=gigabytes)
-    view = picture_of(node(0, **held)).snapshot()
+    view = host_cache_of(node(0, **held)).snapshot()
     tree = view.host_tree(0)
     assert tree is not None
     found = next(candidates.search(tree, asked.resource_request), None)

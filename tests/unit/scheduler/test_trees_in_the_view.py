@@ -4,15 +4,15 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.scheduler.builders import allocation_request, funnel, host_row, inventory, picture, spec
+from support.scheduler.builders import allocation_request, funnel, host_cache, host_row, inventory, spec
 from support.scheduler.trees import (
     AGGREGATES,
     child,
     granular_requests,
     groups,
+    host_cache_of,
     is_valid,
     node,
-    picture_of,
     pool,
     provider_uuid,
     providers_of_hosts,
@@ -20,7 +20,7 @@ from support.scheduler.trees import (
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from placement_store import candidates
-from scheduler.view.host_cache import Picture, Provider
+from scheduler.view.host_cache import HostCache, Provider
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
@@ -31,7 +31,7 @@ def told(snapshot: Snapshot) -> list[object]:
 
 
 def test_a_host_is_all_its_providers_and_the_pools_that_share_with_it() -> None:
-    shown = picture_of(
+    shown = host_cache_of(
         node(0, VCPU=8, traits=["CUSTOM_OLD"], aggregates=AGGREGATES[:1]),
         child(0, 1, VGPU=inventory(4, used=4), traits=["CUSTOM_FAST"]),
         child(0, 2, VGPU=inventory(4, used=1), parent=1),
@@ -55,14 +55,14 @@ def test_a_host_is_all_its_providers_and_the_pools_that_share_with_it() -> None:
 
 
 def test_an_over_full_provider_takes_no_room_away_from_the_others() -> None:
-    shown = picture_of(node(0), child(0, 1, VGPU=inventory(1, used=3)), child(0, 2, VGPU=2)).snapshot()
+    shown = host_cache_of(node(0), child(0, 1, VGPU=inventory(1, used=3)), child(0, 2, VGPU=2)).snapshot()
     assert shown.room("VGPU").tolist() == [2.0]
     assert shown.free("VGPU").tolist() == [0.0]
 
 
 def test_what_is_claimed_of_a_pool_shows_on_every_host_that_it_shares_with() -> None:
     nodes = [node(number, VCPU=8, aggregates=AGGREGATES[: number % 2]) for number in range(4)]
-    shown = picture_of(*nodes, pool(0, AGGREGATES[:1], DISK_GB=100), hosts=4)
+    shown = host_cache_of(*nodes, pool(0, AGGREGATES[:1], DISK_GB=100), hosts=4)
     shared = provider_uuid(10_000)
     shown.claimed([(shared, {"DISK_GB": 70})], shown.readings([shared]))
     assert shown.snapshot().free("DISK_GB").tolist() == [0.0, 30.0, 0.0, 30.0]
@@ -70,7 +70,7 @@ def test_what_is_claimed_of_a_pool_shows_on_every_host_that_it_shares_with() -> 
 
 
 def test_a_pool_that_leaves_an_aggregate_shares_no_more() -> None:
-    shown = picture_of(node(0, aggregates=AGGREGATES[:1]), pool(0, AGGREGATES[:1], DISK_GB=9))
+    shown = host_cache_of(node(0, aggregates=AGGREGATES[:1]), pool(0, AGGREGATES[:1], DISK_GB=9))
     assert shown.snapshot().fits("DISK_GB", 1).tolist() == [True]
     shown.update(providers=[pool(0, AGGREGATES[1:2], DISK_GB=9)])
     assert shown.snapshot().fits("DISK_GB", 1).tolist() == [False]
@@ -80,7 +80,7 @@ def test_a_pool_that_leaves_an_aggregate_shares_no_more() -> None:
 
 
 def test_a_child_that_was_read_before_its_parent_serves_once_the_parent_is_known() -> None:
-    shown = picture_of(node(0, VCPU=8))
+    shown = host_cache_of(node(0, VCPU=8))
     shown.update(providers=[child(0, 2, parent=1, VGPU=1)])
     assert not shown.snapshot().fits("VGPU", 1).any()
     shown.update(providers=[child(0, 1)])
@@ -88,7 +88,7 @@ def test_a_child_that_was_read_before_its_parent_serves_once_the_parent_is_known
 
 
 def test_a_compute_node_that_is_moved_under_another_provider_serves_nothing() -> None:
-    shown = picture_of(node(0, VCPU=8), node(1, VCPU=8), hosts=2)
+    shown = host_cache_of(node(0, VCPU=8), node(1, VCPU=8), hosts=2)
     under = Provider(id=100, uuid=provider_uuid(100), seq=1, root_id=0, parent_id=0, inventories={"VCPU": inventory(8)})
     shown.update(providers=[under])
     assert shown.snapshot().fits("VCPU", 1).tolist() == [True, False]
@@ -101,13 +101,13 @@ def test_what_stands_beside_a_pool_in_its_tree_leads_to_the_hosts_that_it_serves
     root = Provider(id=10_001, uuid=provider_uuid(10_001), seq=0, root_id=10_001, parent_id=None, inventories={})
     shares = pool(0, AGGREGATES[:1], DISK_GB=9)
     under = Provider(shares.id, shares.uuid, 0, 10_001, 10_001, shares.inventories, shares.traits, shares.aggregates)
-    shown = picture_of(node(0, aggregates=AGGREGATES[:1]), node(1), root, under, hosts=2).snapshot()
+    shown = host_cache_of(node(0, aggregates=AGGREGATES[:1]), node(1), root, under, hosts=2).snapshot()
     assert shown.has_provider(root.uuid).tolist() == [True, False]
     assert shown.fits("DISK_GB", 9).tolist() == [True, False]
 
 
 def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
-    snapshot = picture_of(node(0, VCPU=8), child(0, 1, VGPU=1), child(0, 2, VGPU=1)).snapshot()
+    snapshot = host_cache_of(node(0, VCPU=8), child(0, 1, VGPU=1), child(0, 2, VGPU=1)).snapshot()
     planned = PlannedView.of(snapshot, ["VGPU"])
     planned.claim(0, allocation_request({provider_uuid(1): {"VGPU": 1}}))
     assert planned.fitting("VGPU", 1).tolist() == [1]
@@ -119,11 +119,11 @@ def test_a_plan_sees_what_it_has_claimed_of_each_provider() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_a_picture_is_the_same_however_it_came_about(data: st.DataObject) -> None:
+def test_a_host_cache_is_the_same_however_it_came_about(data: st.DataObject) -> None:
     """Whatever was there before, in whatever order it was read: what counts is what was read last."""
     last = data.draw(providers_of_hosts(3))
     earlier = data.draw(providers_of_hosts(3))
-    changing = picture([host_row(number) for number in data.draw(st.permutations(range(3)))], [])
+    changing = host_cache([host_row(number) for number in data.draw(st.permutations(range(3)))], [])
     for state in (earlier, last):
         known = set(changing.provider_seqs())
         gone = known - {one.id for one in state}
@@ -131,11 +131,11 @@ def test_a_picture_is_the_same_however_it_came_about(data: st.DataObject) -> Non
         if data.draw(st.booleans()):
             changing.update(gone_hosts=[1])
             changing.update(hosts=[host_row(1)])
-    plain = picture([host_row(number) for number in range(3)], last)
+    plain = host_cache([host_row(number) for number in range(3)], last)
     assert _by_host(changing) == _by_host(plain)
 
 
-def _by_host(shown: Picture) -> dict[int, object]:
+def _by_host(shown: HostCache) -> dict[int, object]:
     snapshot = shown.snapshot()
     names = ("VCPU", "MEMORY_MB", "DISK_GB", "VGPU")
     columns = {
@@ -152,7 +152,7 @@ def _by_host(shown: Picture) -> dict[int, object]:
 @given(providers_of_hosts(2), granular_requests())
 def test_what_the_filters_refuse_has_no_candidate(providers: list[Provider], request: RequestSpec) -> None:
     assume(is_valid(request))
-    snapshot = picture_of(*providers, hosts=2).snapshot()
+    snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, np.ones(2, dtype=np.bool_)).left
     for row in np.flatnonzero(~left).tolist():
         tree = snapshot.host_tree(row)
@@ -167,7 +167,7 @@ def test_where_one_provider_and_one_group_are_all_there_is_what_the_filters_leav
     alone = {suffix: group for suffix, group in request.groups.items() if suffix == UNSUFFIXED}
     request = structs.replace(request, groups=alone, same_subtree=(), apart=())
     assume(is_valid(request))
-    snapshot = picture_of(*providers, hosts=2).snapshot()
+    snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, snapshot.flat).left
     for row in np.flatnonzero(left).tolist():
         tree = snapshot.host_tree(row)
@@ -178,7 +178,7 @@ def test_where_one_provider_and_one_group_are_all_there_is_what_the_filters_leav
 def test_two_groups_that_must_be_apart_need_two_providers_each_fits() -> None:
     asked = spec(1, 1, 0, groups=groups(a={"VGPU": 1}, b={"VGPU": 1}), group_policy="isolate")
     base = {"VCPU": 8, "MEMORY_MB": 8}
-    shown = picture_of(
+    shown = host_cache_of(
         node(0, **base, VGPU=2),
         node(1, **base),
         child(1, 1, VGPU=2),
@@ -192,7 +192,7 @@ def test_two_groups_that_must_be_apart_need_two_providers_each_fits() -> None:
 
 def test_a_forbidden_trait_or_aggregate_keeps_out_only_hosts_that_have_nothing_else() -> None:
     base = {"VCPU": 8, "MEMORY_MB": 8}
-    shown = picture_of(
+    shown = host_cache_of(
         node(0, **base, VGPU=1, traits=["CUSTOM_OLD"], aggregates=AGGREGATES[:1]),
         node(1, **base),
         child(1, 1, VGPU=1, traits=["CUSTOM_OLD"], aggregates=AGGREGATES[:1]),
@@ -207,7 +207,7 @@ def test_a_forbidden_trait_or_aggregate_keeps_out_only_hosts_that_have_nothing_e
 def test_groups_that_must_be_apart_are_counted_by_what_each_of_them_fits() -> None:
     base = {"VCPU": 8, "MEMORY_MB": 8}
     large, small = inventory(4, min_unit=4), inventory(2)
-    shown = picture_of(
+    shown = host_cache_of(
         node(0, **base), child(0, 1, VGPU=large), child(0, 2, VGPU=small), child(0, 3, VGPU=small)
     ).snapshot()
     asked = spec(1, 1, 0, groups=groups(a={"VGPU": 2}, b={"VGPU": 2}, c={"VGPU": 4}), group_policy="isolate")

@@ -1,9 +1,9 @@
-"""The host view: snapshots that never change, and a picture that shows what was read and claimed, each once."""
+"""The host view: snapshots that never change, and a host cache that shows what was read and claimed, each once."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.scheduler.builders import CELLS, allocation_request, host_row, inventory, picture, provider
+from support.scheduler.builders import CELLS, allocation_request, host_cache, host_row, inventory, provider
 
 from scheduler.view.column import Column
 from scheduler.view.planned import PlannedView
@@ -44,19 +44,19 @@ def test_what_a_column_has_handed_out_never_changes(steps: list[tuple[str, int, 
 
 def test_a_host_shows_what_its_provider_has_whichever_was_read_first() -> None:
     host = host_row(1)
-    first = picture([host], [])
+    first = host_cache([host], [])
     assert not first.snapshot().fits("VCPU", 1).any()
     first.update(providers=[provider(host, VCPU=inventory(8, used=3))])
-    second = picture([], [provider(host, VCPU=inventory(8, used=3))])
+    second = host_cache([], [provider(host, VCPU=inventory(8, used=3))])
     second.update(hosts=[host])
     for shown in (first, second):
         assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(8, used=3)]}
         assert shown.snapshot().free("VCPU").tolist() == [5.0]
 
 
-def test_a_snapshot_stays_as_it_is_while_the_picture_goes_on() -> None:
+def test_a_snapshot_stays_as_it_is_while_the_host_cache_goes_on() -> None:
     hosts = [host_row(number) for number in range(3)]
-    shown = picture(hosts)
+    shown = host_cache(hosts)
     before = shown.snapshot()
     assert shown.snapshot() is before
     shown.claimed([(hosts[0].compute_node_uuid, RESOURCES)], shown.readings([hosts[0].compute_node_uuid]))
@@ -71,7 +71,7 @@ def test_a_snapshot_stays_as_it_is_while_the_picture_goes_on() -> None:
 
 def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
     hosts = [host_row(number, availability_zone=f"zone{number}") for number in range(4)]
-    shown = picture(hosts, [provider(host, VCPU=inventory(10 + host.id)) for host in hosts])
+    shown = host_cache(hosts, [provider(host, VCPU=inventory(10 + host.id)) for host in hosts])
     shown.update(gone_hosts=[1, 3, 77], gone_providers=[1, 3, 77])
     snapshot = shown.snapshot()
     assert len(snapshot) == 2
@@ -86,7 +86,7 @@ def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
 
 def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_read() -> None:
     host = host_row(1)
-    shown = picture([host])
+    shown = host_cache([host])
     shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
     assert used(shown.snapshot()) == [2.0]
     assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
@@ -99,7 +99,7 @@ def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_
 
 def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> None:
     host = host_row(1)
-    shown = picture([host])
+    shown = host_cache([host])
     readings = shown.readings([host.compute_node_uuid])
     shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
     shown.claimed([(host.compute_node_uuid, RESOURCES)], readings)
@@ -109,7 +109,7 @@ def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> Non
 
 def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
     host = host_row(1)
-    shown = picture([host])
+    shown = host_cache([host])
     shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
     shown.update(hosts=[host_row(1, seq=1, disabled=True)])
     assert used(shown.snapshot()) == [2.0]
@@ -117,7 +117,7 @@ def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
 
 
 def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
-    shown = picture([host_row(1)], [])
+    shown = host_cache([host_row(1)], [])
     shown.claimed([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})
     assert used(shown.snapshot()) == [0.0]
     assert shown.unsure() == set()
@@ -125,7 +125,7 @@ def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
 
 def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
     host = host_row(1)
-    shown = picture([host])
+    shown = host_cache([host])
     anew = provider(host_row(2, compute_node_uuid=host.compute_node_uuid), VCPU=inventory(4))
     shown.update(providers=[anew], gone_providers=[1])
     assert shown.snapshot().host(0).inventories == {"VCPU": [inventory(4)]}
@@ -135,7 +135,7 @@ def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
 
 def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_letter_by_letter() -> None:
     hosts = [host_row(1, service_host="Straße", nodename="A"), host_row(2, cell_uuid=CELLS[1], availability_zone="B")]
-    shown = picture(hosts)
+    shown = host_cache(hosts)
     snapshot = shown.snapshot()
     assert snapshot.named(["STRASSE", "nobody"]).tolist() == [True, False]
     assert snapshot.nodes_named(["a"]).tolist() == [True, False]
@@ -149,7 +149,7 @@ def test_hosts_and_nodes_are_found_by_name_in_any_case_and_by_cell_and_zone_lett
 
 
 def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
-    shown = picture([host_row(1), host_row(2)])
+    shown = host_cache([host_row(1), host_row(2)])
     snapshot = shown.snapshot()
     planned = PlannedView.of(snapshot, ["VCPU", "CUSTOM_UNHEARD_OF"])
     planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 15}}))
@@ -158,8 +158,8 @@ def test_what_a_plan_claims_is_seen_by_that_plan_alone() -> None:
     assert used(snapshot) == [0.0, 0.0]
 
 
-def test_a_picture_of_no_hosts_answers_every_question() -> None:
-    snapshot = picture([]).snapshot()
+def test_a_host_cache_of_no_hosts_answers_every_question() -> None:
+    snapshot = host_cache([]).snapshot()
     assert len(snapshot) == 0
     for mask in (snapshot.up, snapshot.enabled, snapshot.fits("VCPU", 1), snapshot.named(["a"]), snapshot.in_zone("z")):
         assert mask.shape == (0,)
@@ -176,7 +176,7 @@ def instances(snapshot: Snapshot) -> list[int]:
 
 
 def test_the_instances_of_a_host_are_those_of_its_root_provider_whichever_was_read_first() -> None:
-    first, second = picture([host_row(1)], []), picture([], [])
+    first, second = host_cache([host_row(1)], []), host_cache([], [])
     first.update(providers=[provider(host_row(1))], instances={1: 5})
     second.update(providers=[provider(host_row(1))], instances={1: 5})
     second.update(hosts=[host_row(1), host_row(2)])
@@ -186,7 +186,7 @@ def test_the_instances_of_a_host_are_those_of_its_root_provider_whichever_was_re
 
 def test_instances_stay_with_their_host_when_others_go_and_go_with_its_provider() -> None:
     hosts = [host_row(number) for number in range(4)]
-    shown = picture(hosts)
+    shown = host_cache(hosts)
     shown.update(instances={host.id: 10 + host.id for host in hosts})
     before = shown.snapshot()
     shown.update(gone_hosts=[0], gone_providers=[2])
@@ -203,7 +203,7 @@ def test_instances_stay_with_their_host_when_others_go_and_go_with_its_provider(
 def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were_read_meanwhile() -> None:
     hosts = [host_row(1), host_row(2)]
     nodes = [host.compute_node_uuid for host in hosts]
-    shown = picture(hosts)
+    shown = host_cache(hosts)
     readings = shown.readings(nodes)
     shown.update(instances={2: 1})
     shown.claimed([], readings, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})
@@ -212,14 +212,14 @@ def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were
 
 
 def test_counts_of_a_provider_that_is_not_known_are_not_kept_for_whoever_has_its_number_later() -> None:
-    shown = picture([host_row(1)], [])
+    shown = host_cache([host_row(1)], [])
     shown.update(instances={1: 5})
     shown.update(providers=[provider(host_row(1))])
     assert instances(shown.snapshot()) == [0]
 
 
 def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something_under_way() -> None:
-    shown = picture([host_row(1), host_row(2, io_ops=4)])
+    shown = host_cache([host_row(1), host_row(2, io_ops=4)])
     snapshot = shown.snapshot()
     planned = PlannedView.of(snapshot, ["VCPU"])
     planned.claim(1, allocation_request({host_row(2).compute_node_uuid: {"VCPU": 1}}))
@@ -230,7 +230,7 @@ def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something
 
 
 def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -> None:
-    shown = picture([host_row(number, attributes={"rack": 1}) for number in (1, 2, 3)])
+    shown = host_cache([host_row(number, attributes={"rack": 1}) for number in (1, 2, 3)])
     before = shown.snapshot()
     rack = before.facts.attribute("rack")
     shown.update(hosts=[host_row(1, attributes={"rack": 1}, io_ops=2, failed_builds=1.5, image_properties={"a=b": 3})])

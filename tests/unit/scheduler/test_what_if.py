@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.scheduler.builders import CELLS, funnel, host_row, inventory, picture, provider, select
-from support.scheduler.trees import AGGREGATES, child, groups, node, picture_of, pool
+from support.scheduler.builders import CELLS, funnel, host_cache, host_row, inventory, provider, select
+from support.scheduler.trees import AGGREGATES, child, groups, host_cache_of, node, pool
 
 from moorage.ids import derived
 from moorage.messages import SelectDestinations
@@ -83,7 +83,7 @@ def flat_clouds(draw: st.DrawFn) -> Snapshot:
         for number in range(draw(st.integers(1, 3)))
     ]
     held = [provider(host, VCPU=draw(inventories()), MEMORY_MB=draw(inventories())) for host in hosts]
-    return picture(hosts, held).snapshot()
+    return host_cache(hosts, held).snapshot()
 
 
 @settings(max_examples=60, deadline=None)
@@ -108,7 +108,7 @@ def nested_clouds(draw: st.DrawFn) -> Snapshot:
         own = {"DISK_GB": draw(units)} if draw(st.booleans()) else {}
         hosts.append(node(host, aggregates=aggregates, VCPU=draw(units), MEMORY_MB=8, **own))
         hosts += [child(host, 1 + gpu, VGPU=draw(units)) for gpu in range(draw(st.integers(0, 2)))]
-    return picture_of(*hosts, pool(1, [AGGREGATES[0]], DISK_GB=draw(st.integers(0, 4))), hosts=2).snapshot()
+    return host_cache_of(*hosts, pool(1, [AGGREGATES[0]], DISK_GB=draw(st.integers(0, 4))), hosts=2).snapshot()
 
 
 _ASKED = st.sampled_from(
@@ -142,7 +142,7 @@ def test_on_trees_and_pools_it_is_never_more_and_where_it_is_said_to_be_exact_it
 def test_a_pool_counts_once_for_all_hosts_and_cells_and_in_full_for_each_cell() -> None:
     hosts = [host_row(number, cell_uuid=CELLS[number % 2]) for number in range(4)]
     nodes = [node(number, aggregates=AGGREGATES[:1], VCPU=100, MEMORY_MB=100_000) for number in range(4)]
-    shown = picture(hosts, [])
+    shown = host_cache(hosts, [])
     shown.update(hosts=hosts, providers=[*nodes, pool(1, AGGREGATES[:1], DISK_GB=50)])
     assert counted(shown.snapshot(), select(vcpus=1, memory_mb=1, root_gb=10)) == WhatIf(
         more=5, cells=dict.fromkeys(CELLS, 5), exact=True
@@ -150,7 +150,7 @@ def test_a_pool_counts_once_for_all_hosts_and_cells_and_in_full_for_each_cell() 
 
 
 def test_a_search_that_has_no_time_left_says_at_least() -> None:
-    view = picture_of(node(0, VCPU=50, MEMORY_MB=10_000, DISK_GB=50), child(0, 1, VGPU=50)).snapshot()
+    view = host_cache_of(node(0, VCPU=50, MEMORY_MB=10_000, DISK_GB=50), child(0, 1, VGPU=50)).snapshot()
     message = select(vcpus=1, memory_mb=1, root_gb=0, groups=groups(g={"VGPU": 1}))
     found = Planner(funnel(), 1).how_many(view, message, NO_CONTEXT, -1.0)
     assert (found.exact, found.out_of_time) == (False, True)
@@ -167,7 +167,7 @@ def _group(policy: str, **rule: int) -> ServerGroup:
 def test_an_anti_affinity_group_takes_as_many_as_its_rule_lets_each_host_have() -> None:
     hosts = [host_row(number) for number in range(3)]
     known = RequestContext(members={hosts[0].compute_node_uuid: OccupiedRoot(members=1, forced_down=False)})
-    view = picture(hosts).snapshot()
+    view = host_cache(hosts).snapshot()
     message = select(server_group=_group("anti-affinity", max_server_per_host=2))
     assert counted(view, message, known).more == 1 + 2 + 2
 
@@ -178,7 +178,7 @@ def test_an_affinity_group_takes_as_many_as_its_host_or_else_the_largest_has_roo
     held = [provider(host, VCPU=inventory(4 + number), MEMORY_MB=inventory(100)) for number, host in enumerate(hosts)]
     home = {hosts[0].compute_node_uuid: OccupiedRoot(members=1, forced_down=False)} if members else {}
     found = counted(
-        picture(hosts, held).snapshot(),
+        host_cache(hosts, held).snapshot(),
         select(vcpus=1, memory_mb=1, root_gb=0, server_group=_group("affinity")),
         RequestContext(members=home),
     )
@@ -204,7 +204,7 @@ def test_filters_are_asked_about_hosts_that_fill_up(plugin: Filter, each: int) -
     hosts = [host_row(number) for number in range(4)]
     held = [provider(host, VCPU=inventory(20), MEMORY_MB=inventory(10)) for host in hosts]
     message = select(vcpus=1, memory_mb=1, root_gb=0)
-    found = counted(picture(hosts, held).snapshot(), message, plugins=Funnel([Named("own", plugin)], []))
+    found = counted(host_cache(hosts, held).snapshot(), message, plugins=Funnel([Named("own", plugin)], []))
     assert (found.more, found.exact) == (4 * each, True)
 
 
@@ -213,7 +213,7 @@ def test_filters_are_asked_about_hosts_that_fill_up(plugin: Filter, each: int) -
 
 def test_ten_thousand_hosts_are_counted_and_explained() -> None:
     hosts = [host_row(number, availability_zone="ab"[number % 2]) for number in range(10_000)]
-    view = picture(hosts).snapshot()
+    view = host_cache(hosts).snapshot()
     assert counted(view, select(availability_zone="a")).more == 5_000 * 8
     message = select(vcpus=17, availability_zone="a")
     planner = Planner(funnel(), 1)

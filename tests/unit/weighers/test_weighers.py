@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.scheduler.builders import CELLS, host_row, inventory, picture, provider, spec
+from support.scheduler.builders import CELLS, host_cache, host_row, inventory, provider, spec
 from support.scheduler.plugin_cases import a_weigher, attributes, hosts, imaged, weights
-from support.scheduler.trees import child, groups, node, picture_of
+from support.scheduler.trees import child, groups, host_cache_of, node
 
 from moorage import errors
 from moorage.config import options
@@ -78,7 +78,7 @@ def test_hosts_with_fewer_free_devices_are_preferred(tmp_path: Path) -> None:
         node(4, VCPU=8, CUSTOM_GOLD=4),
         node(5, VCPU=8, PCI_DEVICE=inventory(2, used=5)),
     ]
-    view = picture_of(*devices, hosts=6).snapshot()
+    view = host_cache_of(*devices, hosts=6).snapshot()
     assert weights(a_weigher("pci", tmp_path), view) == [100.0, 96.0, 95.0, 1.0, 100.0, 100.0]
     assert weights(a_weigher("pci", tmp_path, pci_resource_classes="CUSTOM_G*"), view) == [100.0] * 4 + [96.0, 100.0]
     assert weights(a_weigher("pci", tmp_path), hosts({}, {})) == [100.0, 100.0]
@@ -180,7 +180,7 @@ def packed(*used: Mapping[str, int], **changes: Any) -> Snapshot:
         provider(row, **{name: inventory(total, used=one.get(name, 0)) for name, total in totals.items()})
         for row, one in zip(rows, used, strict=True)
     ]
-    return picture(rows, providers).snapshot()
+    return host_cache(rows, providers).snapshot()
 
 
 def test_packing_prefers_the_host_that_would_be_fullest(tmp_path: Path) -> None:
@@ -213,4 +213,4 @@ def test_packing_gives_an_over_full_host_no_more_than_a_full_one(tmp_path: Path)
 
 
 def test_packing_weighs_hosts_that_have_nothing_of_what_is_asked(tmp_path: Path) -> None:
-    assert weights(a_weigher("packing", tmp_path), picture([host_row(0)], []).snapshot()) == [1.0 - 2.0]
+    assert weights(a_weigher("packing", tmp_path), host_cache([host_row(0)], []).snapshot()) == [1.0 - 2.0]
