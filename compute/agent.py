@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from compute import cell_messages
-from compute.attempts import Attempt, Attempts, Ended, Report
+from compute.attempts import AgentAttempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
 from compute.lives import Lives
@@ -139,11 +139,11 @@ class ComputeAgent:
         if not self._driver.is_alive(message.host):
             raise errors.NoReply(topic=f"host {message.host}", method=message.method, seconds=0.0)
 
-    def _submit(self, attempt: Attempt, guest: Guest, work: Callable[[], None]) -> None:
+    def _submit(self, attempt: AgentAttempt, guest: Guest, work: Callable[[], None]) -> None:
         asked = context.current()
         self._workers.submit(lambda: self._run(attempt, guest, asked, work))
 
-    def _run(self, attempt: Attempt, guest: Guest, asked: context.Context, work: Callable[[], None]) -> None:
+    def _run(self, attempt: AgentAttempt, guest: Guest, asked: context.Context, work: Callable[[], None]) -> None:
         with context.bound(request_id=asked.request_id, attempt_id=guest.attempt_id, service=asked.service):
             try:
                 work()
@@ -157,7 +157,7 @@ class ComputeAgent:
             finally:
                 self.attempts.let_go(attempt)
 
-    def _carry_out(self, attempt: Attempt, guest: Guest, message: BuildOnHost) -> None:
+    def _carry_out(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> None:
         """Accept, spawn, report."""
         if guest.attempt_id in self._driver.stopped(guest.host):
             # Its cell has ordered that, and so knows that it was built; by now its claim may be its migration's, and
@@ -169,7 +169,7 @@ class ComputeAgent:
         if attempt.report is not None:
             self._tell(attempt, guest, attempt.report)
 
-    def _settle(self, attempt: Attempt, guest: Guest) -> None:
+    def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
             attempt.report = self._failed(guest, "the agent ended in the middle of the spawn")
@@ -179,7 +179,7 @@ class ComputeAgent:
             # No news for its cell, which has just recorded it as a stranger's.
             LOG.info("The guest is left running, its cell has no record of it")
 
-    def _try(self, attempt: Attempt, guest: Guest, message: BuildOnHost) -> Report | None:
+    def _try(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> Report | None:
         """Return what there is to report of an attempt, or None if its guest was not wanted any more."""
         self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
@@ -203,7 +203,7 @@ class ComputeAgent:
             return self._not_begun(attempt, guest, fault)
         return self._spawn(attempt, guest, asked)
 
-    def _not_begun(self, attempt: Attempt, guest: Guest, fault: Exception) -> Report:
+    def _not_begun(self, attempt: AgentAttempt, guest: Guest, fault: Exception) -> Report:
         """Return the report that nothing was started, once the driver has seen to it that nothing ever will be."""
         if isinstance(fault, errors.BuildFailed):
             reason = fault.reason
@@ -217,7 +217,7 @@ class ComputeAgent:
         self.destroy_guest(attempt, guest)
         return self._failed(guest, reason, fault)
 
-    def _spawn(self, attempt: Attempt, guest: Guest, asked: GuestSpec) -> Report | None:
+    def _spawn(self, attempt: AgentAttempt, guest: Guest, asked: GuestSpec) -> Report | None:
         if attempt.destroyed:
             return None
         try:
@@ -245,7 +245,7 @@ class ComputeAgent:
         is_final = isinstance(fault, errors.BuildImpossible)
         return cell_messages.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
 
-    def _tell(self, attempt: Attempt, guest: Guest, report: Report) -> None:
+    def _tell(self, attempt: AgentAttempt, guest: Guest, report: Report) -> None:
         """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""
         try:
             self._cell.until_answered(report, attempt.interrupt)
@@ -256,7 +256,7 @@ class ComputeAgent:
         else:
             LOG.info("The cell has taken the report: %s", report.method)
 
-    def _end(self, attempt: Attempt, guest: Guest) -> None:
+    def _end(self, attempt: AgentAttempt, guest: Guest) -> None:
         """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
         self.destroy_guest(attempt, guest)
         try:
@@ -279,7 +279,7 @@ class ComputeAgent:
                     raise
                 self.destroy_guest(attempt, ended)
 
-    def destroy_guest(self, attempt: Attempt, named: Guest | Ended) -> None:
+    def destroy_guest(self, attempt: AgentAttempt, named: Guest | Ended) -> None:
         """Have the driver destroy the guest of an attempt, while nobody else does.
 
         :raises RequestInProgress: something is done to it just now that cannot be cut short.

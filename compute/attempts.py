@@ -17,7 +17,7 @@ Ended = DestroyOnHost | EndedAttempt
 _REMEMBERED = 10_000
 
 
-class Attempt:
+class AgentAttempt:
     """One attempt as the agent has it in hand."""
 
     def __init__(self, attempt_id: str) -> None:
@@ -65,11 +65,11 @@ class Attempts:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._attempts: OrderedDict[str, Attempt] = OrderedDict()
+        self._attempts: OrderedDict[str, AgentAttempt] = OrderedDict()
         self._counted: list[frozenset[str]] = []
         self._stopping = False
 
-    def take_up(self, guest: Guest) -> Attempt | None:
+    def take_up(self, guest: Guest) -> AgentAttempt | None:
         """Return the attempt at ``guest`` for whoever asks first; None while it is in hand already, or was destroyed.
 
         Each one that is taken up is to be let go.
@@ -80,7 +80,7 @@ class Attempts:
                 return None
             return self._begin(attempt, guest)
 
-    def inherit(self, guest: Guest) -> Attempt | None:
+    def inherit(self, guest: Guest) -> AgentAttempt | None:
         """Take up the attempt of a guest that an earlier life of the agent has left; None if this one knows of it."""
         with self._changed:
             known = self._attempts.get(guest.attempt_id)
@@ -89,7 +89,7 @@ class Attempts:
                 return None
             return self._begin(self._known(guest.attempt_id), guest)
 
-    def take_order(self, attempt_id: str, request_id: str) -> Attempt:
+    def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
         """Return an attempt, known or not, to whose guest something is to be done; see :meth:`drop_order`.
 
         :raises RequestInProgress: it is in hand, and how it ends is not known yet.
@@ -101,13 +101,13 @@ class Attempts:
             attempt.users += 1
             return attempt
 
-    def drop_order(self, attempt: Attempt) -> None:
+    def drop_order(self, attempt: AgentAttempt) -> None:
         """Note that an order to ``attempt``'s guest is over."""
         with self._changed:
             attempt.users -= 1
             self._forget_oldest()
 
-    def let_go(self, attempt: Attempt) -> None:
+    def let_go(self, attempt: AgentAttempt) -> None:
         """Note that nobody works on ``attempt`` any more."""
         with self._changed:
             attempt.building = False
@@ -115,7 +115,7 @@ class Attempts:
             self._forget_oldest()
 
     @contextmanager
-    def destroying(self, ended: Ended) -> Iterator[Attempt]:
+    def destroying(self, ended: Ended) -> Iterator[AgentAttempt]:
         """Mark an attempt, known or not, as destroyed: from now on it is not started."""
         with self._changed:
             attempt = self._known(ended.attempt_id)
@@ -148,7 +148,7 @@ class Attempts:
                 self._counted.remove(counted)
                 self._changed.notify_all()
 
-    def wait_for_count(self, attempt: Attempt, host: str) -> None:
+    def wait_for_count(self, attempt: AgentAttempt, host: str) -> None:
         """Wait while the guests of ``host`` are being counted, unless the attempt is interrupted."""
         with self._changed:
             self._changed.wait_for(
@@ -163,16 +163,16 @@ class Attempts:
                 attempt.interrupt.set()
             self._changed.notify_all()
 
-    def _begin(self, attempt: Attempt, guest: Guest) -> Attempt:
+    def _begin(self, attempt: AgentAttempt, guest: Guest) -> AgentAttempt:
         attempt.guest = guest
         attempt.building = True
         attempt.users += 1
         return attempt
 
-    def _known(self, attempt_id: str) -> Attempt:
+    def _known(self, attempt_id: str) -> AgentAttempt:
         attempt = self._attempts.get(attempt_id)
         if attempt is None:
-            attempt = self._attempts[attempt_id] = Attempt(attempt_id)
+            attempt = self._attempts[attempt_id] = AgentAttempt(attempt_id)
             if self._stopping:
                 attempt.interrupt.set()
         self._attempts.move_to_end(attempt_id)

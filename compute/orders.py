@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from compute import cell_messages
 from compute.agent import ComputeAgent, Order
-from compute.attempts import Attempt, Ended
+from compute.attempts import AgentAttempt, Ended
 from compute.driver import Driver, GuestOrder
 from compute.workers import Workers
 from moorage import context, errors, failpoints
@@ -123,7 +123,7 @@ class GuestOrders:
         return wanted
 
     def _run(
-        self, taken: _InHand, attempt: Attempt, message: Order, asked: context.Context, act: Callable[[], None]
+        self, taken: _InHand, attempt: AgentAttempt, message: Order, asked: context.Context, act: Callable[[], None]
     ) -> None:
         fault: errors.MoorageError | None = None
         try:
@@ -147,7 +147,7 @@ class GuestOrders:
             else:
                 taken.outcome.set_exception(fault)
 
-    def _carry_out(self, attempt: Attempt, action: str, act: Callable[[], None]) -> None:
+    def _carry_out(self, attempt: AgentAttempt, action: str, act: Callable[[], None]) -> None:
         gone = False
         try:
             with attempt.at_work():
@@ -160,7 +160,7 @@ class GuestOrders:
         if gone:
             raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")
 
-    def _end(self, attempt: Attempt, ended: Ended) -> bool:
+    def _end(self, attempt: AgentAttempt, ended: Ended) -> bool:
         """Destroy the guest of an attempt that was destroyed; tell whether it was by the guest's own claim."""
         try:
             self._agent.destroy_guest(attempt, ended)

@@ -11,7 +11,7 @@ _KIND = "resource provider"
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class DriverProvider:
     """One provider of a tree; a change makes another one of it."""
 
     uuid: str
@@ -34,14 +34,14 @@ class ProviderTree:
     :param providers: parents before their children.
     """
 
-    def __init__(self, providers: Iterable[Provider] = ()) -> None:
+    def __init__(self, providers: Iterable[DriverProvider] = ()) -> None:
         self._providers = {provider.uuid: provider for provider in providers}
 
     @classmethod
     def of(cls, found: Iterable[ResourceProvider]) -> Self:
         """Return the tree that the store's records describe, parents before their children."""
         return cls(
-            Provider(
+            DriverProvider(
                 uuid=record.uuid,
                 name=record.name,
                 parent_uuid=record.parent_provider_uuid,
@@ -57,7 +57,7 @@ class ProviderTree:
         """Return a tree that can be changed without changing this one."""
         return type(self)(self)
 
-    def __iter__(self) -> Iterator[Provider]:
+    def __iter__(self) -> Iterator[DriverProvider]:
         """Yield the providers, parents before their children."""
         return iter(self._providers.values())
 
@@ -66,13 +66,13 @@ class ProviderTree:
 
     # --- Looking ----------------------------------------------------------------------------------------------------
 
-    def find(self, name_or_uuid: str) -> Provider | None:
+    def find(self, name_or_uuid: str) -> DriverProvider | None:
         """Return a provider, or nothing if the tree has none of this name or uuid."""
         if (found := self._providers.get(name_or_uuid)) is not None:
             return found
         return next((provider for provider in self if provider.name == name_or_uuid), None)
 
-    def get(self, name_or_uuid: str) -> Provider:
+    def get(self, name_or_uuid: str) -> DriverProvider:
         """Return a provider.
 
         :raises ProviderNotFound: the tree has none of this name or uuid.
@@ -82,7 +82,7 @@ class ProviderTree:
             raise errors.ProviderNotFound(name=name_or_uuid)
         return found
 
-    def children(self, parent: str) -> list[Provider]:
+    def children(self, parent: str) -> list[DriverProvider]:
         """Return the providers right under one.
 
         :raises ProviderNotFound: the tree has no such parent.
@@ -92,7 +92,7 @@ class ProviderTree:
 
     # --- Providers --------------------------------------------------------------------------------------------------
 
-    def new_root(self, name: str, uuid: str) -> Provider:
+    def new_root(self, name: str, uuid: str) -> DriverProvider:
         """Add the root of an empty tree; ``uuid`` is the host's ``compute_node_uuid``.
 
         :raises AlreadyExists: there is a root already.
@@ -101,7 +101,7 @@ class ProviderTree:
             raise errors.AlreadyExists(kind=_KIND, name=root.name)
         return self._add(name, uuid, None)
 
-    def new_child(self, name: str, parent: str, uuid: str | None = None) -> Provider:
+    def new_child(self, name: str, parent: str, uuid: str | None = None) -> DriverProvider:
         """Add a provider under another one.
 
         :param uuid: by default the one that follows from root and name, the same whenever the tree is made anew.
@@ -192,8 +192,8 @@ class ProviderTree:
             if provider.uuid in generations:
                 self._change(provider, generation=generations[provider.uuid])
 
-    def _add(self, name: str, uuid: str, parent_uuid: str | None) -> Provider:
-        self._providers[uuid] = Provider(
+    def _add(self, name: str, uuid: str, parent_uuid: str | None) -> DriverProvider:
+        self._providers[uuid] = DriverProvider(
             uuid=uuid,
             name=name,
             parent_uuid=parent_uuid,
@@ -204,7 +204,7 @@ class ProviderTree:
         )
         return self._providers[uuid]
 
-    def _change(self, provider: Provider, **changes: Any) -> None:
+    def _change(self, provider: DriverProvider, **changes: Any) -> None:
         # As a rule a report finds nothing changed, on any of thousands of hosts: the same object is compared at once.
         if any(getattr(provider, name) != value for name, value in changes.items()):
             self._providers[provider.uuid] = replace(provider, **changes)

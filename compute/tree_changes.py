@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compute.provider_tree import Provider, ProviderTree
+from compute.provider_tree import DriverProvider, ProviderTree
 from moorage.model import ChildProvider, Dealt, HostReport, Inventory, InventoryFields, MoveInstruction, ProviderReport
 
 
@@ -87,7 +87,7 @@ def _leaving(before: ProviderTree, after: ProviderTree) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _leaves(provider: Provider, resource_class: str, after: ProviderTree) -> bool:
+def _leaves(provider: DriverProvider, resource_class: str, after: ProviderTree) -> bool:
     return resource_class in provider.inventories and not _total(after, provider.uuid, resource_class)
 
 
@@ -106,14 +106,14 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
     return inventory.total if inventory else 0
 
 
-def _differs(known: Provider | None, provider: Provider) -> bool:
+def _differs(known: DriverProvider | None, provider: DriverProvider) -> bool:
     if known is None or known is provider:
         return known is None
     # A driver that has taken a provider away and added it again has changed nothing, be it that it does so every time.
     return replace(provider, generation=known.generation) != known
 
 
-def _report(known: Provider | None, provider: Provider) -> ProviderReport:
+def _report(known: DriverProvider | None, provider: DriverProvider) -> ProviderReport:
     """Describe a provider; traits and aggregates are left unsaid, and stay, where the driver has not changed them."""
     same_traits = provider.traits == (known.traits if known else frozenset())
     same_aggregates = provider.aggregates == (known.aggregates if known else frozenset())

@@ -46,7 +46,7 @@ from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
-from moorage.service.heartbeat import Presence
+from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import until_available
 from moorage.service.retention import Retention
 from moorage.service.stored_requests import StoredRequests
@@ -94,12 +94,12 @@ class _Conductor:
         opened.callback(bus.close)
         return bus
 
-    def _serve(self, opened: contextlib.ExitStack, server: BusServer, presence: Presence) -> None:
+    def _serve(self, opened: contextlib.ExitStack, server: BusServer, heartbeat: Heartbeat) -> None:
         """Take orders, and say so; the presence ends first."""
         opened.callback(server.stop)
         server.start()
-        opened.callback(presence.stop)
-        presence.start()
+        opened.callback(heartbeat.stop)
+        heartbeat.start()
 
 
 class SuperConductor(_Conductor):
@@ -161,7 +161,7 @@ class SuperConductor(_Conductor):
         housekeeping.start()
         opened.callback(worker.stop)
         worker.start()
-        self._serve(opened, server, Presence(conf, bus, "conductor", self._name))
+        self._serve(opened, server, Heartbeat(conf, bus, "conductor", self._name))
 
 
 class CellConductor(_Conductor):
@@ -215,7 +215,7 @@ class CellConductor(_Conductor):
         reports = cell_bus.server(reports_topic(cell.uuid), self._name, parts.reports(worker), _REPORT_THREADS)
         opened.callback(reports.stop)
         reports.start()
-        self._serve(opened, server, Presence(conf, bus, "cell conductor", self._name, cell.uuid))
+        self._serve(opened, server, Heartbeat(conf, bus, "cell conductor", self._name, cell.uuid))
 
     def _cell(self, bus: Bus) -> Cell:
         placement = bus.client("placement", timeout=min(self._conf.rpc.call_timeout, 5.0))

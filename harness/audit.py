@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from moorage.cli.audit import Finding, Sight
+from moorage.cli.audit import CloudState, Finding
 from moorage.cli.audit import judge as judge_sight
 from moorage.db.database import Database
 from moorage.ids import derived
@@ -54,7 +54,7 @@ def judge(database: Database, living: Collection[str]) -> Verdict:
         for uuid in known
     ]
     store = structs.replace(store, holders=tuple(holders))
-    findings = judge_sight(Sight(store=store, instances=instances, all_recorded=True))
+    findings = judge_sight(CloudState(store=store, instances=instances, all_recorded=True))
     over = {finding.subject for finding in findings if finding.kind == "over-committed"}
     leaked = {finding.subject for finding in findings if finding.kind == "leaked"}
     return Verdict(

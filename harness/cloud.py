@@ -36,7 +36,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class CloudSpec:
     """What kind of cloud: hosts are dealt out to the cells in turn.
 
     ``settings`` (group, option, value) hold for every service. ``transport_url`` and ``database_connection`` default to
@@ -54,10 +54,10 @@ class Plan:
     settings: Settings = field(default_factory=dict)
 
 
-class Cloud:
+class RunningCloud:
     """A running cloud; its services can be stopped and started one by one."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CloudSpec) -> None:
         self.plan = plan
         self._closing = contextlib.ExitStack()
         self.services: dict[str, Service] = {}

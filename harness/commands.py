@@ -19,7 +19,7 @@ from harness import demo
 from harness.bench import candidates
 from harness.bench import http as bench_http
 from harness.bench import select as bench
-from harness.cloud import Cloud, Plan
+from harness.cloud import CloudSpec, RunningCloud
 from moorage import errors
 from moorage.cli.command import Configured, shown
 
@@ -136,7 +136,7 @@ class Demo(_OnServers, Lister):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Build, audit, and return a row for each instance."""
         with self.urls(arguments) as (transport_url, database_url):
-            plan = Plan(
+            plan = CloudSpec(
                 hosts=arguments.hosts,
                 cells=arguments.cells,
                 seed=arguments.seed,
@@ -151,7 +151,7 @@ class Demo(_OnServers, Lister):
             )
             with (
                 _failures_in_the_table_alone() if arguments.fail_rate else contextlib.nullcontext(),
-                Cloud(plan) as cloud,
+                RunningCloud(plan) as cloud,
                 Progress(console=Console(stderr=True)) as progress,
             ):
                 building = progress.add_task("building", total=arguments.instances)
@@ -188,7 +188,7 @@ class BenchSelect(_OnServers, ShowOne):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         """Measure, and return the figures."""
         with self.urls(arguments) as (transport_url, database_url):
-            plan = Plan(
+            plan = CloudSpec(
                 hosts=arguments.hosts,
                 cells=arguments.cells,
                 transport_url=transport_url,
@@ -202,7 +202,7 @@ class BenchSelect(_OnServers, ShowOne):
                     "scheduler": {"host_down_after": 86400.0},
                 },
             )
-            with Cloud(plan) as cloud:
+            with RunningCloud(plan) as cloud:
                 cloud.stop_agents()
                 figures = bench.select(
                     cloud, clients=arguments.clients, per_request=arguments.per_request, requests=arguments.requests
@@ -228,7 +228,7 @@ class BenchCandidates(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row a shape."""
-        columns = [field.name for field in fields(candidates.Figures)]
+        columns = [field.name for field in fields(candidates.CandidatesResult)]
         measured = candidates.measure(arguments.repeat, arguments.candidates)
         return columns, [shown(asdict(figures).values()) for figures in measured]
 
@@ -254,7 +254,7 @@ class BenchHttp(Configured, Lister):
 
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
-        columns = [field.name for field in fields(bench_http.Figures)]
+        columns = [field.name for field in fields(bench_http.HttpResult)]
         with _database(arguments.servers, arguments.database_url) as url:
             measured = bench_http.measure(
                 url,

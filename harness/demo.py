@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 from harness.audit import Verdict, judge
-from harness.cloud import Cloud
+from harness.cloud import RunningCloud
 from moorage import ids
 from moorage.cli import lists
 from moorage.messages import BuildInstances, ListInstances, ShowInstance
@@ -14,7 +14,7 @@ from moorage.model import Flavor, Instance, RequestSpec
 FLAVOR = Flavor(name="demo", vcpus=2, memory_mb=4096, root_gb=20)
 
 
-def build_all(cloud: Cloud, instances: int, seconds: float = 120.0) -> Iterator[Instance]:
+def build_all(cloud: RunningCloud, instances: int, seconds: float = 120.0) -> Iterator[Instance]:
     """Build instances one at a time, so that the same seed gives the same placements; yield each when it is done.
 
     :raises TimeoutError: one instance is still being built after ``seconds``.
@@ -33,7 +33,7 @@ def build_all(cloud: Cloud, instances: int, seconds: float = 120.0) -> Iterator[
         yield instance
 
 
-def audit(cloud: Cloud) -> Verdict:
+def audit(cloud: RunningCloud) -> Verdict:
     """Compare what the store holds with the instances that are active."""
     instances = lists.instances(cloud.client("conductor"), ListInstances())
     return judge(cloud.database, [instance.uuid for instance in instances if instance.state == "active"])

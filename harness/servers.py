@@ -48,7 +48,7 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-class _Server(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
+class _ServerProcess(drivers.Driver):  # type: ignore[misc]  # pifpaf has no types
     """One server process, started as often as wanted on one data directory, which goes with ``close``."""
 
     programs: ClassVar[tuple[str, ...]]
@@ -154,7 +154,7 @@ def _finish(process: psutil.Popen, how: signal.Signals) -> None:
         reader.join(STOP_SECONDS)
 
 
-class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
+class MariaDBServer(_ServerProcess, MySQLDriver):  # type: ignore[misc]
     """A MariaDB of one's own, with a user who may do anything.
 
     Options are mariadbd's, as an option file has them, and win over those given here:
@@ -228,7 +228,7 @@ class MariaDBServer(_Server, MySQLDriver):  # type: ignore[misc]
         )  # fmt: skip
 
 
-class RabbitMQServer(_Server, RabbitMQDriver):  # type: ignore[misc]
+class RabbitMQServer(_ServerProcess, RabbitMQDriver):  # type: ignore[misc]
     """A RabbitMQ of one's own; any number run side by side, as each has its own port mapper (epmd)."""
 
     programs = ("rabbitmq-server", "epmd")

@@ -6,7 +6,7 @@ from oslo_config import cfg
 
 from moorage.bus.bus import Bus
 from moorage.db.database import Database
-from moorage.service.heartbeat import Presence
+from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic
 from moorage.service.retention import Retention
 from placement_store.db.names import ResourceClassNames, sync
@@ -103,9 +103,9 @@ class PlacementService:
             role = PlacementRole(self._conf, self._name, bus, database, ResourceClassNames(database))
             opened.callback(role.stop)
             role.start()
-            presence = Presence(self._conf, bus, "placement", self._name)
-            opened.callback(presence.stop)
-            presence.start()
+            heartbeat = Heartbeat(self._conf, bus, "placement", self._name)
+            opened.callback(heartbeat.stop)
+            heartbeat.start()
             self._closing = opened.pop_all()
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ from moorage.messages import (
     SetHost,
 )
 from moorage.model import HostState, Selection
-from moorage.service.heartbeat import Presence
+from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic, Service, until_available
 from moorage.service.stored_requests import StoredRequests
 from placement_store import cells, schema
@@ -174,7 +174,7 @@ class SchedulerService:
         self._bus: Bus | None = None
         self._servers: list[Service] = []
         self._periodics: list[Periodic] = []
-        self._presences: list[Presence] = []
+        self._heartbeats: list[Heartbeat] = []
 
     def start(self) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.
@@ -241,8 +241,8 @@ class SchedulerService:
             server.stop()
         if self._watch:
             self._watch.stop()
-        for presence in self._presences:
-            presence.stop()
+        for heartbeat in self._heartbeats:
+            heartbeat.stop()
         for server in self._servers[1:]:
             server.stop()
         for periodic in self._periodics:
@@ -268,9 +268,9 @@ class SchedulerService:
         for server in self._servers:
             server.start()
         kinds = ["scheduler", "placement"] if conf.scheduler.serve_placement else ["scheduler"]
-        self._presences = [Presence(conf, bus, kind, self._name) for kind in kinds]
-        for presence in self._presences:
-            presence.start()
+        self._heartbeats = [Heartbeat(conf, bus, kind, self._name) for kind in kinds]
+        for heartbeat in self._heartbeats:
+            heartbeat.start()
         return bus
 
     def _begin_rounds(self, database: Database, follower: Follower, bus: Bus) -> None:

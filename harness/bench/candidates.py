@@ -18,7 +18,7 @@ _LARGEST_PRODUCT = 100_000
 
 
 @dataclass(frozen=True)
-class Figures:
+class CandidatesResult:
     """One shape; the field names are those of `moorage bench candidates -f json`."""
 
     shape: str
@@ -37,7 +37,7 @@ class Figures:
     product_takes: float | None
 
 
-def measure(repeat: int, candidates: int) -> Iterator[Figures]:
+def measure(repeat: int, candidates: int) -> Iterator[CandidatesResult]:
     """Measure each shape ``repeat`` times: its first candidate, and the first so many.
 
     Times are of the processor, so that other work on the machine does not count.
@@ -45,7 +45,7 @@ def measure(repeat: int, candidates: int) -> Iterator[Figures]:
     for shape in shapes():
         first = [_seconds(partial(_take, shape, 1)) for _ in range(repeat)]
         several = [_seconds(partial(_take, shape, candidates)) for _ in range(repeat)]
-        yield Figures(
+        yield CandidatesResult(
             shape=shape.name,
             providers=len(shape.tree.providers) + len(shape.tree.sharing),
             groups=len(shape.request.groups),

@@ -48,7 +48,7 @@ _REPORTED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
-class Figures:
+class ExplainResult:
     """One kind of request; the field names are those of `moorage bench explain -f json`.
 
     All times are medians of processor time, which a busy machine changes least; a decision also waits for its database.
@@ -93,7 +93,7 @@ class Bench:
             max_tries=conf.scheduler.max_claim_tries,
         )
 
-    def placed(self, what: str, spec: RequestSpec) -> Figures:
+    def placed(self, what: str, spec: RequestSpec) -> ExplainResult:
         """Measure a request that finds a host: it is decided on with a claim, and planned with and without a word why.
 
         :raises NoValidHost: it finds none.
@@ -108,7 +108,7 @@ class Bench:
             more.append(_seconds(partial(self._plan, told)) - without[-1])
         return self._figures(what, decisions, without, more)
 
-    def refused(self, what: str, spec: RequestSpec) -> Figures:
+    def refused(self, what: str, spec: RequestSpec) -> ExplainResult:
         """Measure a request that finds no host: decided on, once more after the view has caught up, and explained.
 
         :raises InvalidState: it finds one.
@@ -140,10 +140,10 @@ class Bench:
 
     def _figures(
         self, what: str, decisions: Sequence[float], plans: Sequence[float], explanations: Sequence[float]
-    ) -> Figures:
+    ) -> ExplainResult:
         decision, planning, explanation = median(decisions), median(plans), median(explanations)
         filters, weighers = self._counts
-        return Figures(
+        return ExplainResult(
             request=what,
             hosts=len(self._host_cache.snapshot()),
             filters=filters,
@@ -156,7 +156,7 @@ class Bench:
         )
 
 
-def measure(hosts: int, repeat: int) -> list[Figures]:
+def measure(hosts: int, repeat: int) -> list[ExplainResult]:
     """Return figures for requests that find a host and for such that do not, on so many flat hosts in a SQLite file."""
     small = RequestSpec(
         project_id="bench",

@@ -34,5 +34,5 @@ class BenchExplain(Configured, Lister):
     def take_action(self, arguments: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Measure, and return a row for each kind of request."""
         measured = explain.measure(arguments.hosts, arguments.repeat)
-        columns = [field.name for field in fields(explain.Figures)]
+        columns = [field.name for field in fields(explain.ExplainResult)]
         return columns, [shown(asdict(figures).values()) for figures in measured]

@@ -40,7 +40,7 @@ _START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Figures:
+class HttpResult:
     """One kind of request; the field names are those of `moorage bench http -f json`."""
 
     request: str
@@ -51,7 +51,7 @@ class Figures:
     p99_ms: float
 
 
-def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> Iterator[Figures]:
+def measure(database_url: str, *, providers: int, clients: int, requests: int, workers: int) -> Iterator[HttpResult]:
     """Fill an empty database with flat hosts, serve it, and measure so many requests of each kind.
 
     :raises InternalError: a request was not answered as it must be.
@@ -133,7 +133,7 @@ def _await(server: "subprocess.Popen[bytes]", port: int) -> None:
 _Request = Callable[[int], tuple[str, str, str | None]]
 
 
-class _Client:
+class _HttpClient:
     """One thread that asks again and again over one connection."""
 
     def __init__(self, port: int, make: _Request, numbers: range) -> None:
@@ -157,12 +157,12 @@ class _Client:
                 return
 
 
-def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> Figures:
+def _measured(kind: str, providers: int, port: int, clients: int, requests: int, make: _Request) -> HttpResult:
     """Measure requests, shared out among threads, after a tenth as many that are not counted."""
-    warmed = _Client(port, make, range(max(1, requests // 10)))
+    warmed = _HttpClient(port, make, range(max(1, requests // 10)))
     warmed.run()
     each = max(1, requests // clients)
-    asking = [_Client(port, make, range(number * each, (number + 1) * each)) for number in range(clients)]
+    asking = [_HttpClient(port, make, range(number * each, (number + 1) * each)) for number in range(clients)]
     threads = [threading.Thread(target=client.run) for client in asking]
     began = time.perf_counter()
     for thread in threads:
@@ -174,7 +174,7 @@ def _measured(kind: str, providers: int, port: int, clients: int, requests: int,
         if client.refused is not None:
             raise errors.InternalError(kind=client.refused)
     seconds = np.array([one for client in asking for one in client.seconds])
-    return Figures(
+    return HttpResult(
         request=kind,
         providers=providers,
         clients=clients,

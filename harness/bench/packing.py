@@ -24,7 +24,7 @@ Formula = Callable[[Floats, Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PackingRun:
     """What came of one run: percentages, on average over its time."""
 
     #: How much of the scarcer class was used.
@@ -40,7 +40,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Figures(Outcome):
+class PackingResult(PackingRun):
     """One formula under one load, on average over all seeds; the names are those of `moorage bench packing -f json`."""
 
     mix: str
@@ -112,7 +112,7 @@ FORMULAS: Mapping[str, Formula] = {
 }
 
 
-def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[Figures]:
+def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> Iterator[PackingResult]:
     """Place the same streams by each formula, for each mix and load; a stream a seed.
 
     :param loads: shares, 1 for all that the cloud has.
@@ -122,9 +122,9 @@ def measure(hosts: int, arrivals: int, loads: Sequence[float], seeds: int) -> It
         for load in loads:
             streams = [stream(mix, capacity.sum(axis=1), load, arrivals, seed) for seed in range(seeds)]
             for name, formula in FORMULAS.items():
-                runs = [_Cloud(capacity, seed).run(servers, formula) for seed, servers in enumerate(streams)]
+                runs = [_SimulatedHosts(capacity, seed).run(servers, formula) for seed, servers in enumerate(streams)]
                 means = {of: _mean([asdict(run)[of] for run in runs]) for of in asdict(runs[0])}
-                yield Figures(mix=mix_name, load_percent=round(100 * load, 1), formula=name, **means)
+                yield PackingResult(mix=mix_name, load_percent=round(100 * load, 1), formula=name, **means)
 
 
 def _capacity(hosts: int) -> Floats:
@@ -132,7 +132,7 @@ def _capacity(hosts: int) -> Floats:
     return np.array([kinds[number % len(kinds)] for number in range(hosts)], dtype=np.float64).T
 
 
-class _Cloud:
+class _SimulatedHosts:
     """Hosts on which servers come and go."""
 
     def __init__(self, capacity: Floats, seed: int) -> None:
@@ -142,7 +142,7 @@ class _Cloud:
         self._ties = np.random.default_rng(seed).permutation(capacity.shape[1]) * 1e-9
         self._leaving: list[tuple[float, int, int]] = []
 
-    def run(self, servers: Stream, formula: Formula) -> Outcome:
+    def run(self, servers: Stream, formula: Formula) -> PackingRun:
         """Place all servers in their order, and say how it went after the beginning."""
         refused = refused_cpus = 0.0
         used, open_hosts, large = [], [], []
@@ -161,7 +161,7 @@ class _Cloud:
                 used.append(float((self._used.sum(axis=1) / self._capacity.sum(axis=1)).max()))
                 open_hosts.append(float(self._used.any(axis=0).mean()))
                 large.append(self._large_fit())
-        return Outcome(
+        return PackingRun(
             used_percent=100 * _mean(used),
             hosts_open_percent=100 * _mean(open_hosts),
             refused_percent=100 * refused / arrivals,

@@ -52,7 +52,7 @@ class BenchPacking(Configured, Lister):
         """Simulate, and return a row for each mix, load and formula."""
         loads = [percent / 100 for percent in arguments.load or (50.0, 75.0, 95.0)]
         measured = packing.measure(arguments.hosts, arguments.arrivals, loads, arguments.seeds)
-        columns = ["mix", "load_percent", "formula", *(field.name for field in fields(packing.Outcome))]
+        columns = ["mix", "load_percent", "formula", *(field.name for field in fields(packing.PackingRun))]
         rows = [asdict(figures) for figures in measured]
         return columns, [shown(_rounded(row[name]) for name in columns) for row in rows]
 

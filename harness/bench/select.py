@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.audit import judge
-from harness.cloud import Cloud
+from harness.cloud import RunningCloud
 from moorage import errors, ids
 from moorage.messages import SelectDestinations
 from moorage.model import Flavor, RequestSpec
@@ -16,7 +16,7 @@ SPEC = RequestSpec(project_id="bench", user_id="bench", flavor=Flavor(vcpus=1, m
 
 
 @dataclass(frozen=True)
-class Figures:
+class SelectResult:
     """One run; the field names are those of `moorage bench select -f json`."""
 
     hosts: int
@@ -29,10 +29,10 @@ class Figures:
     leaked: int
 
 
-class _Client:
+class _SelectClient:
     """One thread that asks again and again, each time for ``per_request`` new instances."""
 
-    def __init__(self, cloud: Cloud, requests: int, per_request: int) -> None:
+    def __init__(self, cloud: RunningCloud, requests: int, per_request: int) -> None:
         self._client = cloud.client("scheduler")
         self._requests = requests
         self._per_request = per_request
@@ -57,14 +57,14 @@ class _Client:
             self.claimed.extend(uuids)
 
 
-def select(cloud: Cloud, *, clients: int, per_request: int, requests: int) -> Figures:
+def select(cloud: RunningCloud, *, clients: int, per_request: int, requests: int) -> SelectResult:
     """Measure ``requests`` calls, shared out among ``clients`` threads, after a tenth as many that are not counted.
 
     :raises MoorageError: a request was refused; the cloud is too small for the measurement.
     """
-    warmed = _Client(cloud, max(1, requests // 10), per_request)
+    warmed = _SelectClient(cloud, max(1, requests // 10), per_request)
     warmed.run()
-    asking = [_Client(cloud, max(1, requests // clients), per_request) for _ in range(clients)]
+    asking = [_SelectClient(cloud, max(1, requests // clients), per_request) for _ in range(clients)]
     threads = [threading.Thread(target=client.run) for client in asking]
     began = time.perf_counter()
     for thread in threads:
@@ -78,7 +78,7 @@ def select(cloud: Cloud, *, clients: int, per_request: int, requests: int) -> Fi
     seconds = np.array([one for client in asking for one in client.seconds])
     claimed = [uuid for client in [warmed, *asking] for uuid in client.claimed]
     verdict = judge(cloud.database, claimed)
-    return Figures(
+    return SelectResult(
         hosts=cloud.plan.hosts,
         clients=clients,
         per_request=per_request,

@@ -48,7 +48,7 @@ class _Envelope:
         return self.expires is not None and self.expires <= time.monotonic()
 
 
-class Incoming(base.RpcIncomingMessage):  # type: ignore[misc]
+class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
     """A message as its server sees it."""
 
     def __init__(self, envelope: _Envelope) -> None:
@@ -110,7 +110,7 @@ Observer = Callable[[Delivery], bool]
 class _Queue:
     """Messages for one address: those who take them, by turns, and those that nobody has taken yet."""
 
-    takers: deque["Listener"] = field(default_factory=deque)
+    takers: deque["InprocListener"] = field(default_factory=deque)
     backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
 
     def put(self, envelope: _Envelope) -> None:
@@ -123,7 +123,7 @@ class _Queue:
         self.takers.rotate(-1)
         self.takers[-1].take(envelope)
 
-    def subscribe(self, listener: "Listener") -> None:
+    def subscribe(self, listener: "InprocListener") -> None:
         """Let one more take part, and give it what waits."""
         self.takers.append(listener)
         while self.backlog:
@@ -170,13 +170,13 @@ class Broker:
                 listener.take(copy.deepcopy(envelope))  # fan-out is for casts: there is no box in it
             return bool(takers)
 
-    def subscribe(self, keys: Sequence[Key], listener: "Listener") -> None:
+    def subscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
         """Let ``listener`` take from these queues, beginning with what waits there."""
         with self._lock:
             for key in keys:
                 self._queues.setdefault(key, _Queue()).subscribe(listener)
 
-    def unsubscribe(self, keys: Sequence[Key], listener: "Listener") -> None:
+    def unsubscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
         """Give nothing more to ``listener``; what is published from now on waits or goes to others."""
         with self._lock:
             for key in keys:
@@ -184,7 +184,7 @@ class Broker:
                     self._queues[key].takers.remove(listener)
 
 
-class Listener(base.Listener):  # type: ignore[misc]
+class InprocListener(base.Listener):  # type: ignore[misc]
     """Hands the messages of a server's queues to its executor."""
 
     def __init__(self, home: Broker, keys: Sequence[Key]) -> None:
@@ -193,14 +193,14 @@ class Listener(base.Listener):  # type: ignore[misc]
         self._keys = keys
         home.declare(keys)
 
-    def start(self, on_incoming_callback: Callable[[list[Incoming]], None]) -> None:
+    def start(self, on_incoming_callback: Callable[[list[InprocMessage]], None]) -> None:
         """Begin to take messages."""
         super().start(on_incoming_callback)
         self._broker.subscribe(self._keys, self)
 
     def take(self, envelope: _Envelope) -> None:
         """Hand one message to the executor."""
-        self.on_incoming_callback([Incoming(envelope)])
+        self.on_incoming_callback([InprocMessage(envelope)])
 
     def stop(self) -> None:
         """Take nothing more."""
@@ -310,9 +310,9 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         target: oslo_messaging.Target,
         batch_size: int,  # noqa: ARG002 - no batches
         batch_timeout: float | None,  # noqa: ARG002 - no batches
-    ) -> Listener:
+    ) -> InprocListener:
         """Return a listener to the topic and to the server's own queue."""
-        return Listener(self._broker, self._keys(target))
+        return InprocListener(self._broker, self._keys(target))
 
     def send_notification(self, *_args: object, **_kwargs: object) -> None:
         """Refuse: Moorage sends no notifications."""

@@ -187,7 +187,7 @@ class _ReplyQueues:
                 self._since.pop(name, None)
 
 
-class Incoming(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
+class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
     """A message as its server sees it."""
 
     #: Since when at the earliest this process has had it, by the monotonic clock.
@@ -221,10 +221,10 @@ class Incoming(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
         return True
 
 
-class Listener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
+class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
     """Takes a server's messages from the broker, and notes since when at the earliest it has had each."""
 
-    message_cls = Incoming
+    message_cls = RabbitMessage
 
     def __init__(self, driver: "RabbitDriver", connection: rpc_common.ConnectionContext) -> None:
         super().__init__(driver, connection)
@@ -270,7 +270,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
     ) -> base.PollStyleListenerAdapter:
         """Return a listener to the topic and to the server's own queue; nobody sends to all servers of a topic."""
         connection = self._get_connection(rpc_common.PURPOSE_LISTEN)
-        listener = Listener(self, connection)
+        listener = RabbitListener(self, connection)
         for name in (target.topic, f"{target.topic}.{target.server}"):
             connection.declare_topic_consumer(exchange_name=self._get_exchange(target), topic=name, callback=listener)
         return base.PollStyleListenerAdapter(listener, batch_size, batch_timeout)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from moorage.cli import recorded_holds
 from moorage.model import HostState, Instance, InstanceHolds, RecordedHold
 from moorage.model.amounts import amounts_of, in_words
-from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
+from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
 #: Instances of these states hold nothing any more; one in error does as long as it has a guest that is wanted.
@@ -41,7 +41,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class CloudState:
     """What one look has seen; null where nobody answered.
 
     ``instances`` are those that are not deleted. ``recorded`` are the records of the cells that have answered, by
@@ -55,7 +55,7 @@ class Sight:
     #: Whether no cell is missing among them.
     all_recorded: bool = False
     hosts: Sequence[HostState] | None = None
-    strangers: Sequence[StrangerGuest] = ()
+    unknown_guests: Sequence[UnknownGuest] = ()
     drift: Mapping[str, ViewDrift] = field(default_factory=dict)
     unseen: Mapping[str, str] = field(default_factory=dict)
 
@@ -66,25 +66,25 @@ def settled(first: Collection[Finding], second: Collection[Finding]) -> list[Fin
     return [finding for finding in second if finding.key in known]
 
 
-def judge(sight: Sight) -> list[Finding]:
+def judge(state: CloudState) -> list[Finding]:
     """Return all that is wrong at one look."""
     found: list[Finding] = []
-    if sight.store is not None:
-        found += [_inventory("over-committed", one) for one in sight.store.overcommitted]
-        found += [_inventory("drifted", one) for one in sight.store.drifted]
-        found += [_foreign(holder) for holder in sight.store.holders if holder.foreign]
-        recorded = [instance for of_cell in sight.recorded.values() for instance in of_cell]
-        if sight.instances is not None:
-            residues = _Residues(sight.instances, recorded, all_recorded=sight.all_recorded)
-            found += _leaked(sight.store.holders, sight.instances, residues)
-        if sight.hosts is not None:
-            found += _claimed_twice(sight.store.holders, sight.hosts)
-        found += _contradicting(sight.store, recorded, sight.hosts or ())
-    found += _active_twice(sight.instances or ())
-    found += [_stranger(stranger) for stranger in sight.strangers]
+    if state.store is not None:
+        found += [_inventory("over-committed", one) for one in state.store.overcommitted]
+        found += [_inventory("drifted", one) for one in state.store.drifted]
+        found += [_foreign(holder) for holder in state.store.holders if holder.foreign]
+        recorded = [instance for of_cell in state.recorded.values() for instance in of_cell]
+        if state.instances is not None:
+            residues = _Residues(state.instances, recorded, all_recorded=state.all_recorded)
+            found += _leaked(state.store.holders, state.instances, residues)
+        if state.hosts is not None:
+            found += _claimed_twice(state.store.holders, state.hosts)
+        found += _contradicting(state.store, recorded, state.hosts or ())
+    found += _active_twice(state.instances or ())
+    found += [_unknown_guest(stranger) for stranger in state.unknown_guests]
     found += [
         Finding("view", host, f"scheduler {scheduler} has missed a change of it", scheduler)
-        for scheduler, drift in sorted(sight.drift.items())
+        for scheduler, drift in sorted(state.drift.items())
         for host in drift.drifted
     ]
     return found
@@ -250,7 +250,7 @@ def _difference(what: str, found: str | None, recorded: str | None) -> str | Non
     return None if found == recorded else f"{what} {found or '(none)'}, and on record is {recorded or '(none)'}"
 
 
-def _stranger(stranger: StrangerGuest) -> Finding:
+def _unknown_guest(stranger: UnknownGuest) -> Finding:
     guest = stranger.guest
     detail = (
         f"has a guest of instance {guest.instance_uuid} that its cell knows nothing of (attempt {guest.attempt_id})"

@@ -9,8 +9,8 @@ from oslo_config import cfg
 
 from moorage import errors
 from moorage.cli import lists
-from moorage.cli.audit import Sight, unanswered, unexplained_residues
-from moorage.cli.clients import Reach
+from moorage.cli.audit import CloudState, unanswered, unexplained_residues
+from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import (
     AuditStore,
@@ -23,7 +23,7 @@ from moorage.messages import (
     ListStrangersInCell,
 )
 from moorage.model import Cell, Instance, InstanceHolds
-from moorage.model.inspection import StoreAudit, StrangerGuest, ViewDrift
+from moorage.model.inspection import StoreAudit, UnknownGuest, ViewDrift
 
 T = TypeVar("T")
 
@@ -32,32 +32,32 @@ _AT_ONCE = 2_500
 _RECORDS_AT_ONCE = 1_000
 
 
-class Look:
-    """The questions of one look; :meth:`sight` asks them."""
+class AuditCollector:
+    """The questions of one look; :meth:`collect` asks them."""
 
-    def __init__(self, conf: cfg.ConfigOpts, reach: Reach) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, clients: Clients) -> None:
         self._silent_after: float = conf.service.silent_after
-        self._reach = reach
+        self._clients = clients
         self._unseen: dict[str, str] = {}
 
-    def sight(self) -> Sight:
+    def collect(self) -> CloudState:
         """Ask every part, the store first: whoever held something then was on its owner's record before."""
-        placement = self._reach.topic("placement")
+        placement = self._clients.topic("placement")
         store = self._ask("the store", self._store)
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
         instances = self._instances({cell.uuid: cell.name for cell in cells})
         recorded = self._recorded(store, cells)
-        hosts = self._ask("the hosts", lambda: lists.hosts(self._reach.topic("scheduler"), ListHosts()))
-        strangers = [stranger for cell in cells for stranger in self._strangers(cell)]
+        hosts = self._ask("the hosts", lambda: lists.hosts(self._clients.topic("scheduler"), ListHosts()))
+        unknown_guests = [stranger for cell in cells for stranger in self._unknown_guests(cell)]
         drift = self._drift()
         all_recorded = "the cells" not in self._unseen and len(recorded) == len(cells)
-        return Sight(
+        return CloudState(
             store=store,
             instances=instances,
             recorded=recorded,
             all_recorded=all_recorded,
             hosts=hosts,
-            strangers=strangers,
+            unknown_guests=unknown_guests,
             drift=drift,
             unseen=self._unseen,
         )
@@ -74,9 +74,9 @@ class Look:
 
         The parts are of different moments, and still nobody who holds something throughout is left out or told of
         twice: the parts go by the consumers' numbers, which no consumer changes, and a new one has a greater one. All
-        of them are older than what the owners are asked next, as :meth:`sight` needs it.
+        of them are older than what the owners are asked next, as :meth:`collect` needs it.
         """
-        placement = self._reach.topic("placement")
+        placement = self._clients.topic("placement")
         first = part = placement.call(AuditStore(limit=_AT_ONCE, amounts=True))
         holders, roots = list(part.holders), dict(part.roots)
         while part.more_after is not None:
@@ -97,7 +97,7 @@ class Look:
             known = [instance for of_cell in found.values() for instance in of_cell]
             unexplained = sorted(unexplained_residues(store, known))
             for cell in cells:
-                more = self._ask(f"records of {cell.name}", partial(owning, self._reach, cell, unexplained))
+                more = self._ask(f"records of {cell.name}", partial(owning, self._clients, cell, unexplained))
                 if more is None:
                     del found[cell.uuid]
                 else:
@@ -105,7 +105,7 @@ class Look:
         return dict(found)
 
     def _of_cell(self, cell: Cell) -> list[InstanceHolds]:
-        client = self._reach.cell(cell)
+        client = self._clients.cell(cell)
         part = client.call(ListHoldsInCell(limit=_RECORDS_AT_ONCE))
         found = list(part.instances)
         while part.more_after is not None:
@@ -114,39 +114,39 @@ class Look:
         return found
 
     def _instances(self, cells: dict[str, str]) -> list[Instance] | None:
-        conductor = self._reach.topic("conductor")
+        conductor = self._clients.topic("conductor")
         instances = self._ask("the instances", lambda: lists.instances(conductor, ListInstances()))
         for uuid in unanswered(instances or ()):
             self._unseen[f"instances of {cells.get(uuid, uuid)}"] = "the cell has not answered the super conductor"
         return instances
 
-    def _strangers(self, cell: Cell) -> list[StrangerGuest]:
+    def _unknown_guests(self, cell: Cell) -> list[UnknownGuest]:
         # The cell itself, since the super conductor's answer would not say which of the cells is missing in it.
         found = self._ask(
-            f"guests of {cell.name}", lambda: lists.strangers(self._reach.cell(cell), ListStrangersInCell())
+            f"guests of {cell.name}", lambda: lists.unknown_guests(self._clients.cell(cell), ListStrangersInCell())
         )
         return found or []
 
     def _drift(self) -> dict[str, ViewDrift]:
-        services = self._ask("the services", lambda: self._reach.topic("placement").call(ListServices())) or []
+        services = self._ask("the services", lambda: self._clients.topic("placement").call(ListServices())) or []
         names = up(services, "scheduler", self._silent_after)
         if not names:
             # None has reported itself yet: any one that serves.
-            drift = self._ask("the host view", lambda: self._reach.topic("scheduler").call(CompareView()))
+            drift = self._ask("the host view", lambda: self._clients.topic("scheduler").call(CompareView()))
             return {} if drift is None else {"any": drift}
         answers = {name: self._view(name) for name in names}
         return {name: drift for name, drift in answers.items() if drift is not None}
 
     def _view(self, name: str) -> ViewDrift | None:
-        return self._ask(f"the view of {name}", lambda: self._reach.topic("scheduler", name).call(CompareView()))
+        return self._ask(f"the view of {name}", lambda: self._clients.topic("scheduler", name).call(CompareView()))
 
 
-def owning(reach: Reach, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:
+def owning(clients: Clients, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:
     """Return the records of a cell to which these instances, attempts and migrations belong, deleted ones too.
 
     :raises MoorageError: the cell does not answer.
     """
-    client = reach.cell(cell)
+    client = clients.cell(cell)
     found: list[InstanceHolds] = []
     for start in range(0, len(uuids), _RECORDS_AT_ONCE):
         found += client.call(ListHoldsInCell(uuids=tuple(uuids[start : start + _RECORDS_AT_ONCE]))).instances

@@ -10,8 +10,8 @@ from cliff.lister import Lister
 
 from moorage import errors
 from moorage.cli import audit
-from moorage.cli.audit import Finding, Sight
-from moorage.cli.audit_collector import Look
+from moorage.cli.audit import CloudState, Finding
+from moorage.cli.audit_collector import AuditCollector
 from moorage.cli.command import Configured, positive, shown
 from moorage.cli.healing import Healer
 from moorage.config.options import required
@@ -27,23 +27,23 @@ class Examination(NamedTuple):
 
     findings: list[Finding]
     unseen: dict[str, str]
-    sight: Sight
+    state: CloudState
 
 
-def examine(look: Callable[[], Sight], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
+def examine(look: Callable[[], CloudState], settle: float, sleep: Callable[[float], None] = time.sleep) -> Examination:
     """Look, and where anything is found look again; return what was found twice, and what could not be seen.
 
     :param settle: seconds between the two.
     """
-    sight = look()
-    found = audit.judge(sight)
-    unseen = dict(sight.unseen)
+    state = look()
+    found = audit.judge(state)
+    unseen = dict(state.unseen)
     if found:
         sleep(settle)
-        sight = look()
-        found = audit.settled(found, audit.judge(sight))
-        unseen |= sight.unseen
-    return Examination(found, unseen, sight)
+        state = look()
+        found = audit.settled(found, audit.judge(state))
+        unseen |= state.unseen
+    return Examination(found, unseen, state)
 
 
 class AuditShow(Configured, Lister):
@@ -76,17 +76,17 @@ class AuditShow(Configured, Lister):
         required(self.conf, "DEFAULT", "transport_url")
         if parsed_args.apply and not parsed_args.heal:
             raise errors.ConfigurationError(reason="--apply needs --heal")
-        reach = self.reach(parsed_args.timeout or self.conf.rpc.call_timeout)
+        clients = self.clients(parsed_args.timeout or self.conf.rpc.call_timeout)
 
         def examined() -> Examination:
-            return examine(lambda: Look(self.conf, reach).sight(), parsed_args.settle)
+            return examine(lambda: AuditCollector(self.conf, clients).collect(), parsed_args.settle)
 
         first = examined()
-        healer = Healer(reach)
+        healer = Healer(clients)
         if not parsed_args.heal:
             return self._shown(first, {})
         if not parsed_args.apply:
-            return self._shown(first, healer.plan(first.findings, first.sight).remedies)
+            return self._shown(first, healer.plan(first.findings, first.state).remedies)
         last, remedies = heal(healer, first, examined)
         return self._shown(last, remedies, first)
 
@@ -129,7 +129,7 @@ def heal(
     """Heal until nothing is left or nothing changes; return what is left, and why."""
     last, reasons = first, dict[str, str]()
     for _ in range(_ROUNDS):
-        plan = healer.plan(last.findings, last.sight)
+        plan = healer.plan(last.findings, last.state)
         if not plan:
             break
         reasons = healer.carry_out(plan)

@@ -35,9 +35,11 @@ class CheckedClient(Client):
     :param service: what serves it, as a command.
     """
 
-    def __init__(self, reach: "Reach", bus: Bus, topic: str, server: str | None, timeout: float, service: str) -> None:
+    def __init__(
+        self, clients: "Clients", bus: Bus, topic: str, server: str | None, timeout: float, service: str
+    ) -> None:
         super().__init__(bus, topic, server, timeout)
-        self._require: Callable[[], None] = partial(reach.require, bus, topic, server, service)
+        self._require: Callable[[], None] = partial(clients.require, bus, topic, server, service)
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
         """Do as a client does.
@@ -56,7 +58,7 @@ class CheckedClient(Client):
         super().ping(timeout)
 
 
-class Reach:
+class Clients:
     """Clients for questions to all parts of a cloud, for several threads; a bus is opened when it is first needed.
 
     :param seconds: how long each of them waits for an answer.

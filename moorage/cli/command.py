@@ -10,7 +10,7 @@ from cliff.command import Command
 from oslo_config import cfg
 
 from moorage.bus.bus import Client
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.config import options
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ class Configured(Command):
 
     def client(self, topic: str) -> Client:
         """Return a client of a topic of the main bus; asked where nobody serves it, it raises ``NotServed``."""
-        return self._reach.topic(topic)
+        return self._clients.topic(topic)
 
-    def reach(self, seconds: float) -> Reach:
+    def clients(self, seconds: float) -> Clients:
         """Return clients of every part of the cloud, closed when the command ends; each waits so many seconds."""
-        reach = Reach(self.conf, seconds)
-        cast("Shell", self.app).closing.callback(reach.close)
-        return reach
+        clients = Clients(self.conf, seconds)
+        cast("Shell", self.app).closing.callback(clients.close)
+        return clients
 
     @functools.cached_property
-    def _reach(self) -> Reach:
-        return self.reach(self.conf.rpc.call_timeout)
+    def _clients(self) -> Clients:
+        return self.clients(self.conf.rpc.call_timeout)
 
 
 def positive(text: str) -> float:

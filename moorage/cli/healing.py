@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moorage import errors, ids
-from moorage.cli.audit import RESIDUE, Finding, Sight
+from moorage.cli.audit import RESIDUE, CloudState, Finding
 from moorage.cli.audit_collector import owning
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.messages import (
     GetAllocations,
     HealConsumers,
@@ -37,7 +37,7 @@ _UNKNOWN = "release it, if the conductor does not know it either"
 
 
 @dataclass(slots=True)
-class Plan:
+class HealPlan:
     """Hold the remedies to carry out, and the remedy of each finding."""
 
     #: Providers whose inventories are to be counted.
@@ -62,58 +62,58 @@ class Healer:
 
     def __init__(
         self,
-        reach: Reach,
+        clients: Clients,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._reach = reach
+        self._clients = clients
         self._clock = clock
         self._sleep = sleep
 
     # --- Planning -----------------------------------------------------------------------------------------------------
 
-    def plan(self, findings: Sequence[Finding], sight: Sight) -> Plan:
+    def plan(self, findings: Sequence[Finding], state: CloudState) -> HealPlan:
         """Return what would heal findings; nothing is changed.
 
         :raises MoorageError: the store or a cell does not answer any more.
         """
-        plan = Plan()
-        if sight.store is None:
+        plan = HealPlan()
+        if state.store is None:
             return plan
-        holders = {holder.uuid: holder for holder in sight.store.holders if holder.uuid is not None}
-        orphans = {uuid for holder in sight.store.holders if holder.uuid is None for uuid in holder.held}
+        holders = {holder.uuid: holder for holder in state.store.holders if holder.uuid is not None}
+        orphans = {uuid for holder in state.store.holders if holder.uuid is None for uuid in holder.held}
         for finding in findings:
             if finding.kind == "drifted":
                 self._recount(plan, finding, [finding.subject])
             elif finding.kind == "leaked" and finding.instance_uuid is None:
                 self._recount(plan, finding, orphans)
         by_records = [one for one in findings if one.kind in _BY_RECORDS and one.instance_uuid is not None]
-        recorded = self._recorded(sight, by_records)
+        recorded = self._recorded(state, by_records)
         for finding in by_records:
             found = recorded.get(str(finding.instance_uuid))
             if found is not None:
                 self._in_cell(plan, finding, *found, holders)
             elif (holder := holders.get(finding.subject)) is not None:
-                plan.remedies[finding.key] = self._release(plan, finding, holder, sight)
+                plan.remedies[finding.key] = self._release(plan, finding, holder, state)
         return plan
 
     @staticmethod
-    def _recount(plan: Plan, finding: Finding, provider_uuids: Iterable[str]) -> None:
+    def _recount(plan: HealPlan, finding: Finding, provider_uuids: Iterable[str]) -> None:
         # A provider that is gone is named by its number: nothing can be done there.
         plan.recounted |= {uuid for uuid in provider_uuids if not uuid.startswith("#")}
         plan.remedies[finding.key] = _RECOUNT
 
-    def _recorded(self, sight: Sight, findings: Iterable[Finding]) -> dict[str, tuple[str, InstanceHolds]]:
+    def _recorded(self, state: CloudState, findings: Iterable[Finding]) -> dict[str, tuple[str, InstanceHolds]]:
         """Return the records of the instances of these findings, each with its cell; deleted ones are asked for."""
-        known = {one.instance_uuid: (cell, one) for cell, recorded in sight.recorded.items() for one in recorded}
+        known = {one.instance_uuid: (cell, one) for cell, recorded in state.recorded.items() for one in recorded}
         unknown = sorted({str(one.instance_uuid) for one in findings} - known.keys())
-        if unknown and sight.all_recorded:
+        if unknown and state.all_recorded:
             for cell in self._cells():
-                known |= {one.instance_uuid: (cell.uuid, one) for one in owning(self._reach, cell, unknown)}
+                known |= {one.instance_uuid: (cell.uuid, one) for one in owning(self._clients, cell, unknown)}
         return known
 
     def _in_cell(
-        self, plan: Plan, finding: Finding, cell: str, recorded: InstanceHolds, holders: Mapping[str, Holder]
+        self, plan: HealPlan, finding: Finding, cell: str, recorded: InstanceHolds, holders: Mapping[str, Holder]
     ) -> None:
         if not recorded.settled:
             plan.remedies[finding.key] = f"nothing yet: the instance is {recorded.state}, and may be worked on"
@@ -129,14 +129,14 @@ class Healer:
         if holder is not None:
             return SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)
         try:
-            consumer = self._reach.topic("placement").call(GetAllocations(consumer_uuid=uuid))
+            consumer = self._clients.topic("placement").call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             return SeenConsumer()
         return SeenConsumer(generation=consumer.generation, claim_id=consumer.claim_id)
 
     @staticmethod
-    def _release(plan: Plan, finding: Finding, holder: Holder, sight: Sight) -> str:
-        if not sight.all_recorded:
+    def _release(plan: HealPlan, finding: Finding, holder: Holder, state: CloudState) -> str:
+        if not state.all_recorded:
             return "nothing: not all cells have answered, and one of them may know it"
         is_ours = holder.consumer_type == RESIDUE or holder.owner == _CONDUCTORS
         if not is_ours:
@@ -146,13 +146,13 @@ class Healer:
 
     # --- Carrying out -------------------------------------------------------------------------------------------------
 
-    def carry_out(self, plan: Plan) -> dict[str, str]:
+    def carry_out(self, plan: HealPlan) -> dict[str, str]:
         """Do what is planned; return the reasons why something could not be done, by instance or consumer.
 
         :raises MoorageError: the store or a cell does not answer any more; it can all be done again.
         """
         reasons: dict[str, str] = {}
-        placement = self._reach.topic("placement")
+        placement = self._clients.topic("placement")
         for part in _parts(sorted(plan.recounted)):
             placement.call(RecountInventories(request_id=ids.fresh(), provider_uuids=tuple(part)))
         for uuid, (holder, instance_uuid) in sorted(plan.released.items()):
@@ -169,7 +169,7 @@ class Healer:
         if holder.claim_id is not None:
             question = OwnsClaim(request_id=ids.fresh(), consumer_uuid=instance_uuid or uuid, claim_id=holder.claim_id)
             try:
-                if self._reach.topic("conductor").call(question).owned:
+                if self._clients.topic("conductor").call(question).owned:
                     return "its conductor wants it"
                 for_good = holder.migration_of is not None
             except errors.InstanceNotFound:
@@ -179,7 +179,7 @@ class Healer:
         seen = {uuid: SeenConsumer(generation=holder.generation, claim_id=holder.claim_id)}
         message = HealConsumers(request_id=ids.fresh(), seen=seen, for_good=(uuid,) if for_good else ())
         try:
-            self._reach.topic("placement").call(message)
+            self._clients.topic("placement").call(message)
         except errors.Unavailable:
             raise
         except errors.MoorageError as fault:
@@ -190,7 +190,7 @@ class Healer:
         reasons: dict[str, str] = {}
         for part in _parts(sorted(instances)):
             order = HealInCell(request_id=ids.fresh(), instances={uuid: dict(instances[uuid]) for uuid in part})
-            begun = self._reach.cell(cell).call(order)
+            begun = self._clients.cell(cell).call(order)
             reasons |= begun.refused | self._ended(cell, begun.operations)
         return reasons
 
@@ -200,7 +200,7 @@ class Healer:
         left, until = dict(operations), self._clock() + _PATIENCE
         while left:
             for instance_uuid, uuid in list(left.items()):
-                found = self._reach.cell(cell).call(ListOperationsInCell(uuid=uuid, ended=True))
+                found = self._clients.cell(cell).call(ListOperationsInCell(uuid=uuid, ended=True))
                 if any(state.state == "pending" for state in found):
                     continue
                 del left[instance_uuid]
@@ -214,7 +214,7 @@ class Healer:
         return reasons
 
     def _cells(self) -> list[Cell]:
-        return self._reach.topic("placement").call(ListCells(without_databases=True))
+        return self._clients.topic("placement").call(ListCells(without_databases=True))
 
 
 def _parts(values: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -24,7 +24,7 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message, R
 from moorage.model import ConsumerHold, HostAggregate, HostState, Instance, Migration, ResourceProvider, Uuid
-from moorage.model.inspection import ClaimState, OperationSummary, StrangerGuest
+from moorage.model.inspection import ClaimState, OperationSummary, UnknownGuest
 
 E = TypeVar("E")
 M = TypeVar("M", bound=Message[Any])
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Message[Any])
 _AGGREGATES, _GROUPS = 20, 100
 
 
-class Caller(Protocol):
+class MessageClient(Protocol):
     """A client of the bus, or the placement role in this process."""
 
     def call(self, message: Message[R]) -> R:
@@ -43,7 +43,7 @@ class Caller(Protocol):
         """
 
 
-def instances(client: Caller, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
+def instances(client: MessageClient, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
     """Return all instances of a list.
 
     The parts are of different moments: an instance that is there throughout is in the list once.
@@ -55,7 +55,7 @@ def instances(client: Caller, message: ListInstances, at_once: int = MAX_INSTANC
     return [instance for instance in found if message.deleted or instance.state != "deleted"]
 
 
-def migrations(client: Caller, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
+def migrations(client: MessageClient, message: ListMigrations, at_once: int = MAX_INSTANCES) -> list[Migration]:
     """Return all migrations of a list; see :func:`instances`."""
     over = ("confirmed", "reverted", "failed", "ended")
     found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
@@ -63,48 +63,52 @@ def migrations(client: Caller, message: ListMigrations, at_once: int = MAX_INSTA
 
 
 def operations(
-    client: Caller, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
+    client: MessageClient, message: ListOperations | ListOperationsInCell, at_once: int = MAX_INSTANCES
 ) -> list[OperationSummary]:
     """Return all operations of a list, the oldest first; see :func:`instances`."""
     return sorted(_whole(client.call, message, at_once, operation_key), key=lambda state: -state.age)
 
 
-def strangers(
-    client: Caller, message: ListStrangers | ListStrangersInCell, at_once: int = MAX_INSTANCES
-) -> list[StrangerGuest]:
+def unknown_guests(
+    client: MessageClient, message: ListStrangers | ListStrangersInCell, at_once: int = MAX_INSTANCES
+) -> list[UnknownGuest]:
     """Return all guests without a record, by host; see :func:`instances`."""
-    return _whole(client.call, message, at_once, stranger_key)
+    return _whole(client.call, message, at_once, unknown_guest_key)
 
 
-def hosts(client: Caller, message: ListHosts, at_once: int = MAX_INSTANCES) -> list[HostState]:
+def hosts(client: MessageClient, message: ListHosts, at_once: int = MAX_INSTANCES) -> list[HostState]:
     """Return all hosts of a list, by name; see :func:`instances`."""
     found = _whole(client.call, message, at_once, lambda host: host.compute_node_uuid)
     return sorted(found, key=lambda host: (host.service_host, host.nodename, host.cell_uuid))
 
 
-def host_aggregates(client: Caller, message: ListHostAggregates, at_once: int = _AGGREGATES) -> list[HostAggregate]:
+def host_aggregates(
+    client: MessageClient, message: ListHostAggregates, at_once: int = _AGGREGATES
+) -> list[HostAggregate]:
     """Return all host aggregates of a list, by name; see :func:`instances`."""
     return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def providers(client: Caller, message: ListResourceProviders, at_once: int = MAX_INSTANCES) -> list[ResourceProvider]:
+def providers(
+    client: MessageClient, message: ListResourceProviders, at_once: int = MAX_INSTANCES
+) -> list[ResourceProvider]:
     """Return all resource providers of a list, by name; see :func:`instances`."""
     return sorted(_whole(client.call, message, at_once, lambda one: one.uuid), key=lambda one: one.name)
 
 
-def server_groups(client: Caller, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
+def server_groups(client: MessageClient, message: ListServerGroups, at_once: int = _GROUPS) -> list[ServerGroupState]:
     """Return all server groups of a list, by name and uuid; see :func:`instances`."""
     found = _whole(client.call, message, at_once, lambda one: one.group.uuid)
     return sorted(found, key=lambda one: (one.name or "", one.group.uuid))
 
 
-def claims(client: Caller, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
+def claims(client: MessageClient, message: ListClaims, at_once: int = 5_000) -> list[ClaimState]:
     """Return all claims of a list, the oldest first; see :func:`instances`."""
     return sorted(_whole(client.call, message, at_once, lambda one: one.consumer_uuid), key=lambda one: -one.age)
 
 
 def provider_allocations(
-    client: Caller, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
+    client: MessageClient, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
 ) -> dict[Uuid, ConsumerHold]:
     """Return the amounts that consumers hold of a provider, by consumer; see :func:`instances`."""
 
@@ -122,7 +126,7 @@ def operation_key(state: OperationSummary) -> str:
     return state.uuid
 
 
-def stranger_key(stranger: StrangerGuest) -> tuple[str, str, str]:
+def unknown_guest_key(stranger: UnknownGuest) -> tuple[str, str, str]:
     """Return the key by which guests without a record are listed in parts: one attempt may be known to two cells."""
     return stranger.guest.host, stranger.guest.attempt_id, stranger.cell_uuid
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from moorage import errors
 from moorage.bus.broker import mask_url
 from moorage.cli import lists, services
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, positive, shown
 from moorage.config.options import main_database, required
 from moorage.db.database import Database
@@ -59,9 +59,9 @@ class Check:
 class Status:
     """All checks of one cloud, as far as it can be seen from here."""
 
-    def __init__(self, conf: cfg.ConfigOpts, reach: Reach) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, clients: Clients) -> None:
         self._conf = conf
-        self._reach = reach
+        self._clients = clients
 
     def lines(self) -> list[Line]:
         """Check everything, first what the rest is learnt from."""
@@ -80,13 +80,13 @@ class Status:
         return [*lines, *self._services({cell.uuid: cell.name for cell in cells})]
 
     def _bus(self, transport_url: str | None) -> str:
-        bus = self._reach.bus(transport_url)
+        bus = self._clients.bus(transport_url)
         bus.probe()
         return bus.url
 
     def _role(self, topic: str) -> Check:
         def ask() -> str:
-            self._reach.topic(topic).ping()
+            self._clients.topic(topic).ping()
             return "answers"
 
         return Check(f"role {topic}", ask)
@@ -102,13 +102,13 @@ class Status:
         return Check(part, ask)
 
     def _learn(self, cells: list[Cell]) -> str:
-        known = self._reach.topic("placement").call(ListCells())
+        known = self._clients.topic("placement").call(ListCells())
         cells += known
         return ", ".join(cell.name for cell in cells) or "there are none yet"
 
     def _of_cell(self, cell: Cell) -> Iterator[Check]:
         def answers() -> str:
-            self._reach.cell(cell).ping()
+            self._clients.cell(cell).ping()
             return "answers"
 
         if cell.transport_url is not None:
@@ -121,13 +121,13 @@ class Status:
         silent_after = self._conf.service.silent_after
 
         def reported() -> list[Line]:
-            answered = self._reach.topic("placement").call(ListServices())
+            answered = self._clients.topic("placement").call(ListServices())
             known = services.reported(answered, cells, silent_after)
             schedulers = [line.name for line in known if line.kind == "scheduler" and line.state == "up"]
             return [*map(_service, known), *(line for name in schedulers for line in self._policy(name))]
 
         def agents() -> list[Line]:
-            hosts = lists.hosts(self._reach.topic("scheduler"), ListHosts())
+            hosts = lists.hosts(self._clients.topic("scheduler"), ListHosts())
             # What the operator has taken out of service may be silent.
             expected = [host for host in hosts if not host.disabled and not host.forced_down]
             return _agents(services.agents(expected, cells, silent_after))
@@ -137,7 +137,7 @@ class Status:
     def _policy(self, scheduler: str) -> Iterator[Line]:
         """Yield what is to be said of the policy of a scheduler, if anything."""
         try:
-            policy = self._reach.topic("scheduler", scheduler).call(ShowPolicy())
+            policy = self._clients.topic("scheduler", scheduler).call(ShowPolicy())
         except errors.MoorageError:
             # One of an earlier version, or one that does not answer, which its role tells.
             return
@@ -213,8 +213,8 @@ def intruders(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     :param owners: what :func:`importlib.metadata.packages_distributions` returns.
     """
     ours = {point.value.split(".")[0] for point in metadata.distribution("moorage").entry_points}
-    strangers = {name: sorted({*owners.get(name, ())} - {"moorage"}) for name in sorted(ours)}
-    return {name: others for name, others in strangers.items() if others}
+    foreign = {name: sorted({*owners.get(name, ())} - {"moorage"}) for name in sorted(ours)}
+    return {name: others for name, others in foreign.items() if others}
 
 
 def _no_intruders() -> str:
@@ -243,7 +243,7 @@ class StatusShow(Configured, Lister):
         """Check all parts."""
         # Once, and not of every part.
         required(self.conf, "DEFAULT", "transport_url")
-        lines = Status(self.conf, self.reach(parsed_args.timeout)).lines()
+        lines = Status(self.conf, self.clients(parsed_args.timeout)).lines()
         self._wrong = any(line.state != "ok" for line in lines)
         return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
 

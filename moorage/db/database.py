@@ -22,7 +22,7 @@ from moorage import context, errors, failpoints
 from moorage.config.options import main_database
 from moorage.db import engine, faults
 from moorage.db.bounded_lock import BoundedLock
-from moorage.db.engine import Limits
+from moorage.db.engine import ConnectionLimits
 from moorage.messages import wire
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Database:
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
     :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
         a few times only where it is a row lock that does not come free.
-    :param limits: the fields of :class:`~moorage.db.engine.Limits`.
+    :param limits: the fields of :class:`~moorage.db.engine.ConnectionLimits`.
     """
 
     def __init__(self, url: str, schema: str, *, tries: int = 20, **limits: Any) -> None:
@@ -58,7 +58,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.tries = tries
         self._writer: BoundedLock | None = self._writer_lock() if self.is_sqlite else None
-        self._limits = Limits(**limits)
+        self._limits = ConnectionLimits(**limits)
         self.engine = engine.create(self.url, self._limits)
 
     @classmethod

@@ -15,7 +15,7 @@ _AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """The limits of a database's connections, in seconds but for ``pool_size``.
 
     :param pool_size: connections kept at most.
@@ -42,12 +42,12 @@ class Limits:
         return None if self.statement_limit is None else self.statement_limit + self.answer_margin
 
 
-def create(url: URL, limits: Limits) -> Engine:
+def create(url: URL, limits: ConnectionLimits) -> Engine:
     """Return an engine, which connects when it is first used."""
     return _sqlite(url, limits) if url.get_backend_name() == "sqlite" else _mysql(url, limits)
 
 
-def _sqlite(url: URL, limits: Limits) -> Engine:
+def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
     engine = sqlalchemy.create_engine(
         url,
         poolclass=sqlalchemy.QueuePool,
@@ -74,7 +74,7 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
 
-def _mysql(url: URL, limits: Limits) -> Engine:
+def _mysql(url: URL, limits: ConnectionLimits) -> Engine:
     engine = sqlalchemy.create_engine(
         url,
         isolation_level="READ COMMITTED",

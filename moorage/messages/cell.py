@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from moorage.messages.basis import MAX_INSTANCES, Done, ListInParts
-from moorage.messages.conductor import Ownership, StrangerKey
+from moorage.messages.conductor import Ownership, UnknownGuestKey
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions, ProviderReports, ProvidersReported
 from moorage.messages.wire import Message, Mutation
 from moorage.model import (
@@ -22,7 +22,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.model.inspection import OperationSummary, StrangerGuest
+from moorage.model.inspection import OperationSummary, UnknownGuest
 
 #: Numbers of an agent's messages, from 1 on.
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
@@ -243,10 +243,10 @@ class ListOperationsInCell(ListInParts[list[OperationSummary]], frozen=True, kw_
     after: Uuid | None = None
 
 
-class ListStrangersInCell(ListInParts[list[StrangerGuest]], frozen=True, kw_only=True):
+class ListStrangersInCell(ListInParts[list[UnknownGuest]], frozen=True, kw_only=True):
     """The cell's half of `list_strangers`."""
 
     topic = "conductor.cell"
     method = "list_strangers"
     version = "1.1"
-    after: StrangerKey | None = None
+    after: UnknownGuestKey | None = None

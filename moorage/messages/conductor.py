@@ -19,7 +19,7 @@ from moorage.model import (
     Uuid,
     Value,
 )
-from moorage.model.inspection import OperationSummary, StrangerGuest
+from moorage.model.inspection import OperationSummary, UnknownGuest
 
 
 class BuildInstances(Mutation[list[Uuid]], frozen=True, kw_only=True):
@@ -108,16 +108,16 @@ class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
 
 
 #: Its host, its attempt and its cell.
-StrangerKey = tuple[Name, Uuid, Uuid]
+UnknownGuestKey = tuple[Name, Uuid, Uuid]
 
 
-class ListStrangers(ListInParts[list[StrangerGuest]], frozen=True, kw_only=True):
+class ListStrangers(ListInParts[list[UnknownGuest]], frozen=True, kw_only=True):
     """Guests without a record, of all cells that answer; in parts by their key."""
 
     topic = "conductor"
     method = "list_strangers"
     version = "1.1"
-    after: StrangerKey | None = None
+    after: UnknownGuestKey | None = None
 
 
 # --- What is done with a server that has been built ------------------------------------------------------------------

@@ -7,7 +7,7 @@ from msgspec import field
 from moorage.model import ConsumerType, Generation, Guest, Name, Uuid, Value
 
 
-class StrangerGuest(Value, frozen=True, kw_only=True):
+class UnknownGuest(Value, frozen=True, kw_only=True):
     """A guest that a host has and its cell knows nothing of; it is left running."""
 
     guest: Guest

@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 _PATIENCE = 2.0
 
 
-class Presence:
+class Heartbeat:
     """Reports one service to the placement role every ``[service] report_interval`` seconds.
 
     :param bus: the main bus.

@@ -44,7 +44,7 @@ def request_table(name: str, metadata: MetaData) -> Table:
     )
 
 
-class Answer(NamedTuple, Generic[R]):
+class StoredAnswer(NamedTuple, Generic[R]):
     """What a request was answered with, and whether that was read back rather than done now."""
 
     result: R
@@ -63,7 +63,7 @@ class StoredRequests:
         self._table = table
         self._answered: deque[str] = deque()
 
-    def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> Answer[R]:
+    def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> StoredAnswer[R]:
         """Run ``work`` and store what it returns, or return what the same request returned before.
 
         The request's row comes first in the transaction, so a duplicate waits until the first one has ended.
@@ -81,7 +81,7 @@ class StoredRequests:
 
         for _ in range(_SUCCESSIONS):
             try:
-                return Answer(self._database.write(transaction), replayed=False)
+                return StoredAnswer(self._database.write(transaction), replayed=False)
             except _Duplicate:
                 if stored := self._database.read(lambda connection: self.find(connection, message)):
                     return stored
@@ -130,7 +130,7 @@ class StoredRequests:
                 taken.append(self._answered.popleft())
         return sorted(taken)
 
-    def find(self, connection: Connection, message: Mutation[R]) -> Answer[R] | None:
+    def find(self, connection: Connection, message: Mutation[R]) -> StoredAnswer[R] | None:
         """Return the stored answer of a request, or nothing when there is none.
 
         :raises RequestIdReused: the id was used for another content.
@@ -143,7 +143,7 @@ class StoredRequests:
             return None
         if row.digest != message.digest():
             raise errors.RequestIdReused(request_id=message.request_id)
-        return Answer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
+        return StoredAnswer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
 
     def acknowledge(self, request_ids: Collection[str]) -> None:
         """Note that whoever sent these requests has their answers on record; repeating it changes nothing.

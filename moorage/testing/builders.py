@@ -88,7 +88,7 @@ def request(
 
 def cloud(aggregates: Iterable[Aggregate] = (), traits: Iterable[str] = ()) -> Cloud:
     """Return what a request filter may know: host aggregates, and the traits that some host has on its root."""
-    return _Cloud(aggregates, traits)
+    return _FixedCloud(aggregates, traits)
 
 
 def settings_of(kind: type[Filter | Weigher | RequestFilter], **values: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def settings_of(kind: type[Filter | Weigher | RequestFilter], **values: Any) -> 
         raise AssertionError(f"the options of {kind.__name__}: {fault}") from fault
 
 
-class _Cloud(Cloud):
+class _FixedCloud(Cloud):
     def __init__(self, aggregates: Iterable[Aggregate], traits: Iterable[str]) -> None:
         self._aggregates = sorted(aggregates, key=lambda aggregate: aggregate.uuid)
         self._traits = frozenset(traits)

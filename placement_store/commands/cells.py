@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError
 
 from moorage import errors, ids
 from moorage.bus.bus import mask_url
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, shown
 from moorage.config.options import main_database
 from moorage.db.database import Database
@@ -103,16 +103,16 @@ class CellList(Configured, Lister):
     def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
         """List the cells by name."""
         known = cells.list_cells(_database(self))
-        with closing(Reach(self.conf, _PATIENCE)) as reach, ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
-            answers = list(threads.map(partial(_answers, reach), known))
+        with closing(Clients(self.conf, _PATIENCE)) as clients, ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
+            answers = list(threads.map(partial(_answers, clients), known))
         columns = (*_COLUMNS, "bus_reachable", "conductor_answers")
         return columns, [(*_row(cell), *said) for cell, said in zip(known, answers, strict=True)]
 
 
-def _answers(reach: Reach, cell: Cell) -> tuple[bool, bool]:
+def _answers(clients: Clients, cell: Cell) -> tuple[bool, bool]:
     """Tell whether a cell's bus can be reached, and whether a conductor of it answers."""
     try:
-        reach.cell(cell).call(ShowInCell(instance_uuids=()))
+        clients.cell(cell).call(ShowInCell(instance_uuids=()))
     except (errors.BusUnavailable, errors.ConfigurationError) as fault:
         LOG.warning("The bus of cell %s: %s", cell.name, fault)
         return False, False

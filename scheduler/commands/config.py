@@ -11,7 +11,7 @@ import msgspec
 from cliff.lister import Lister
 
 from moorage import errors
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.command import Configured, ShownLines, ShownValue, positive
 from moorage.cli.services import up
 from moorage.messages import ListServices, ShowPolicy
@@ -54,10 +54,10 @@ class SchedulerConfigShow(Configured, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Ask them all."""
-        reach = self.reach(parsed_args.timeout)
-        names = [parsed_args.scheduler] if parsed_args.scheduler else self._running(reach)
+        clients = self.clients(parsed_args.timeout)
+        names = [parsed_args.scheduler] if parsed_args.scheduler else self._running(clients)
         with ThreadPoolExecutor(len(names)) as threads:
-            answers = dict(zip(names, threads.map(lambda name: _ask(reach, name), names), strict=True))
+            answers = dict(zip(names, threads.map(lambda name: _ask(clients, name), names), strict=True))
         policies = {name or "(any)": answer for name, answer in answers.items() if isinstance(answer, PolicyState)}
         silent = [
             f"Scheduler {name or '(any)'} does not answer: {answer}"
@@ -84,9 +84,9 @@ class SchedulerConfigShow(Configured, Lister):
         status: int = super().produce_output(parsed_args, column_names, rows)
         return status
 
-    def _running(self, reach: Reach) -> list[str | None]:
+    def _running(self, clients: Clients) -> list[str | None]:
         """Return the names of the schedulers that are heard of; none has reported itself yet: any one that serves."""
-        services = reach.topic("placement").call(ListServices())
+        services = clients.topic("placement").call(ListServices())
         return [*up(services, "scheduler", self.conf.service.silent_after)] or [None]
 
 
@@ -122,9 +122,9 @@ def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[
     return ("Field", *columns), turned
 
 
-def _ask(reach: Reach, name: str | None) -> PolicyState | errors.MoorageError:
+def _ask(clients: Clients, name: str | None) -> PolicyState | errors.MoorageError:
     try:
-        return reach.topic("scheduler", name).call(ShowPolicy())
+        return clients.topic("scheduler", name).call(ShowPolicy())
     except errors.MoorageError as fault:
         return fault
 

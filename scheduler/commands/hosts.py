@@ -163,7 +163,7 @@ class HostSet(WithCells, ShowOne):
             )
         )
         if disabled and parsed_args.wait:
-            self._behind = wait.behind(self.conf, self.reach(parsed_args.timeout), parsed_args.timeout)
+            self._behind = wait.behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
         return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
 
     def run(self, parsed_args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from oslo_config import cfg
 
 from moorage import errors
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import CatchUpView, ListServices
 
@@ -15,7 +15,7 @@ _PATIENCE = 0.7
 _MAX_PATIENCE = 60.0
 
 
-def behind(conf: cfg.ConfigOpts, reach: Reach, seconds: float) -> dict[str, str]:
+def behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, str]:
     """Have all running schedulers catch up with the store; return why it is not known of some that they have, by name.
 
     A scheduler that is silent for longer than ``[service] silent_after`` is not asked. One that starts after the change
@@ -24,7 +24,7 @@ def behind(conf: cfg.ConfigOpts, reach: Reach, seconds: float) -> dict[str, str]
     :param reach: to all of them; what waits for an answer does so for ``seconds`` at most.
     """
     try:
-        services = reach.topic("placement").call(ListServices())
+        services = clients.topic("placement").call(ListServices())
     except errors.MoorageError as fault:
         return {"(which there are is not known)": str(fault)}
     running = up(services, "scheduler", conf.service.silent_after)
@@ -32,7 +32,7 @@ def behind(conf: cfg.ConfigOpts, reach: Reach, seconds: float) -> dict[str, str]
 
     def ask(name: str | None) -> str | None:
         try:
-            answer = reach.topic("scheduler", name).call(message)
+            answer = clients.topic("scheduler", name).call(message)
         except errors.MoorageError as fault:
             return str(fault)
         return f"{answer.undecided} of its decisions are still under way" if answer.undecided else None

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids
 from moorage.messages import AddAggregateHost, CreateHostAggregate, SelectDestinations, ShowPolicy, wire
 from moorage.model import Flavor, RequestSpec
@@ -28,7 +28,7 @@ def request(hints: dict[str, str], extra_specs: dict[str, str]) -> SelectDestina
     )
 
 
-def answered(cloud: Cloud, hints: dict[str, str] | None = None, **extra_specs: str) -> dict[str, Any]:
+def answered(cloud: RunningCloud, hints: dict[str, str] | None = None, **extra_specs: str) -> dict[str, Any]:
     specs = {key.replace("__", ":"): value for key, value in extra_specs.items()}
     try:
         [[claimed]] = cloud.client("scheduler", timeout=60.0).call(request(hints or {}, specs))
@@ -47,7 +47,7 @@ def main() -> None:
         "enabled_request_filters": ["extra_specs", "rack_tier"],
         "view_max_age": 0.0,
     }
-    with Cloud(Plan(hosts=3, settings={"scheduler": scheduler})) as cloud:
+    with RunningCloud(CloudSpec(hosts=3, settings={"scheduler": scheduler})) as cloud:
         powerful = sorted(host.service_host for host in cloud.hosts())[1]
         client = cloud.client("scheduler", timeout=60.0)
         client.call(CreateHostAggregate(request_id=ids.fresh(), name="r1", metadata={"rack_power_budget": "9000"}))

@@ -19,7 +19,7 @@ from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import AttemptsGone, Done, ListEndedAttempts, ListStrangersInCell, ReturnHosts
 from moorage.model import EndedAttempt, Guest
-from moorage.model.inspection import StrangerGuest
+from moorage.model.inspection import UnknownGuest
 
 LOG = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class CellReturns:
         return found
 
     @serves(ListStrangersInCell)
-    def list_strangers(self, message: ListStrangersInCell) -> list[StrangerGuest]:
+    def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Answer with the guests that nothing is known of here."""
         return self._database.read(lambda connection: self._strangers.list_all(connection, message))
 

@@ -9,7 +9,7 @@ from conductor.schema import cell_guests
 from moorage.db.columns import now
 from moorage.messages import ListStrangersInCell
 from moorage.model import Guest
-from moorage.model.inspection import StrangerGuest
+from moorage.model.inspection import UnknownGuest
 
 
 class CellStrangers:
@@ -28,7 +28,7 @@ class CellStrangers:
         if rows:
             connection.execute(cell_guests.insert().values(cell_uuid=self._cell_uuid, agent=agent, seen_at=now()), rows)
 
-    def list_all(self, connection: Connection, message: ListStrangersInCell) -> list[StrangerGuest]:
+    def list_all(self, connection: Connection, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Return all of them by host and attempt, or a part of them."""
         table = cell_guests.c
         query = select(table.guest, table.agent, (now() - table.seen_at).label("age")).where(self._here())
@@ -38,7 +38,7 @@ class CellStrangers:
             query = query.where(or_(table.host > host, and_(table.host == host, of_host)))
         rows = connection.execute(query.order_by(table.host, table.attempt_id).limit(message.limit))
         return [
-            StrangerGuest(
+            UnknownGuest(
                 guest=msgspec.json.decode(row.guest, type=Guest),
                 cell_uuid=self._cell_uuid,
                 agent=row.agent,

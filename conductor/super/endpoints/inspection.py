@@ -13,7 +13,7 @@ from moorage.bus.bus import serves
 from moorage.cli import lists
 from moorage.db.database import Database
 from moorage.messages import ListOperations, ListOperationsInCell, ListStrangers, ListStrangersInCell, ShowOperation
-from moorage.model.inspection import OperationSummary, StrangerGuest
+from moorage.model.inspection import OperationSummary, UnknownGuest
 
 LOG = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class SuperInspection:
         raise faults[0] if faults else errors.NotFound(kind="operation", name=message.uuid)
 
     @serves(ListStrangers)
-    def list_strangers(self, message: ListStrangers) -> list[StrangerGuest]:
+    def list_strangers(self, message: ListStrangers) -> list[UnknownGuest]:
         """Answer with the guests that hosts have and no cell knows anything of, by host; or a part of them."""
         answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
         together = [stranger for answer in answers for stranger in answer]
-        return lists.part_of(together, lists.stranger_key, message.limit, message.after)
+        return lists.part_of(together, lists.unknown_guest_key, message.limit, message.after)

@@ -9,7 +9,7 @@ import pytest
 
 from moorage import errors, ids
 from moorage.bus.bus import Bus, serves
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.shell import main
 from moorage.config import options
 from moorage.messages import ListCells, ListHosts
@@ -36,36 +36,36 @@ def conf(url: str) -> Any:
 
 
 @pytest.fixture
-def reach(conf: Any) -> Iterator[Reach]:
+def clients(conf: Any) -> Iterator[Clients]:
     # Where somebody is waited for in vain, no longer than this.
-    reach = Reach(conf, 1.0)
-    yield reach
-    reach.close()
+    clients = Clients(conf, 1.0)
+    yield clients
+    clients.close()
 
 
-def test_a_topic_that_nobody_has_ever_served_is_refused_with_what_to_start(reach: Reach) -> None:
+def test_a_topic_that_nobody_has_ever_served_is_refused_with_what_to_start(clients: Clients) -> None:
     begun = time.monotonic()
     with pytest.raises(errors.NotServed, match=r"Nobody serves scheduler .*: start `moorage scheduler`"):
-        reach.topic("scheduler").call(ListHosts())
+        clients.topic("scheduler").call(ListHosts())
     with pytest.raises(errors.NotServed, match=r"start `moorage conductor --cell west`"):
-        reach.cell(Cell(name="west", uuid=ids.fresh())).ping()
+        clients.cell(Cell(name="west", uuid=ids.fresh())).ping()
     assert time.monotonic() - begun < 10
 
 
-def test_so_is_one_whose_last_server_has_stopped(reach: Reach, conf: Any) -> None:
+def test_so_is_one_whose_last_server_has_stopped(clients: Clients, conf: Any) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
     server.start()
-    assert reach.topic("placement").call(ListCells()) == []
+    assert clients.topic("placement").call(ListCells()) == []
     server.stop()
-    later = Reach(conf, 1.0)
+    later = Clients(conf, 1.0)
     with pytest.raises(errors.NotServed, match="moorage placement"):
         later.topic("placement").call(ListCells())
     later.close()
     bus.close()
 
 
-def test_a_server_that_comes_within_seconds_is_waited_for(reach: Reach, conf: Any) -> None:
+def test_a_server_that_comes_within_seconds_is_waited_for(clients: Clients, conf: Any) -> None:
     bus = Bus(conf)
     server = bus.server("placement", "one", [Cells()])
 
@@ -79,7 +79,7 @@ def test_a_server_that_comes_within_seconds_is_waited_for(reach: Reach, conf: An
             return super().servers_of(topic, server_name)
 
     asking = Late(conf)
-    reach.require(asking, "placement", None, "`moorage placement`")
+    clients.require(asking, "placement", None, "`moorage placement`")
     assert asking.looks == 2
     asking.close()
     bus.close()

@@ -6,7 +6,7 @@ import pytest
 from support.operations.move_stage import HOSTS, Stage, plan
 from support.operations.room import until_answered
 
-from harness.cloud import Cloud, wait_until
+from harness.cloud import RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import ShelveInstance, UnshelveInstance
 from moorage.messages.wire import Mutation, R
@@ -51,7 +51,7 @@ def shelved_and_back(stage: Stage, uuid: str) -> None:
 
 
 def test_operations_on_many_servers_at_once_leave_each_on_one_host_alone(mariadb_url: str, rabbitmq_url: str) -> None:
-    with Cloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
+    with RunningCloud(plan(hosts=4, database=mariadb_url, transport=rabbitmq_url)) as cloud:
         stage = PatientStage(cloud)
         uuids = [stage.build() for _ in range(8)]
         stories = [confirmed, reverted, migrated_alive, shelved_and_back] * 2

@@ -23,7 +23,7 @@ from conductor.schema import (
     conductor_operations,
     conductor_requests,
 )
-from harness.cloud import Cloud, Plan
+from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.messages import BuildInstances, DeleteInstance, MigrateInstance, ShowInstance
 from moorage.model import Flavor, RequestSpec
@@ -109,7 +109,7 @@ def fill(connection: Connection, table: Table, cell: str) -> None:
     connection.exec_driver_sql(f"ANALYZE TABLE {table.name}")
 
 
-class OldCloud(Cloud):
+class OldCloud(RunningCloud):
     """A cloud in which much has been built, moved and deleted."""
 
     def _create_schemas(self) -> None:
@@ -152,7 +152,7 @@ def _rows(row: Mapping[str, Any]) -> float:
     return float(str(row.get("r_rows") or row["rows"] or 0).split()[0])
 
 
-def what_reads_too_much(cloud: Cloud, statements: Mapping[str, Any]) -> list[str]:
+def what_reads_too_much(cloud: RunningCloud, statements: Mapping[str, Any]) -> list[str]:
     """Return the statements whose plan reads more rows of a table than are alive."""
     found: list[str] = []
     with cloud.database.engine.connect() as connection:
@@ -168,14 +168,14 @@ def what_reads_too_much(cloud: Cloud, statements: Mapping[str, Any]) -> list[str
     return found
 
 
-def becomes(cloud: Cloud, uuid: str, state: str) -> None:
+def becomes(cloud: RunningCloud, uuid: str, state: str) -> None:
     conductor = cloud.client("conductor")
     look: Callable[[], str] = lambda: conductor.call(ShowInstance(instance_uuid=uuid)).state  # noqa: E731
     wait_until(lambda: look() == state, look)
 
 
 def test_no_periodic_statement_reads_what_has_ended(mariadb_url: str, heard: Heard) -> None:
-    plan = Plan(
+    plan = CloudSpec(
         hosts=4,
         database_connection=mariadb_url,
         settings={

@@ -8,7 +8,7 @@ import pytest
 
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from harness.servers import MariaDBServer
 from moorage import errors, ids
 from moorage.messages import (
@@ -27,8 +27,8 @@ PARTS = {"numa_nodes": 2, "gpus": 2, "nics": 1}
 
 
 @pytest.fixture
-def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[Cloud]:
-    plan = Plan(
+def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[RunningCloud]:
+    plan = CloudSpec(
         hosts=HOSTS,
         transport_url=rabbitmq_url,
         database_connection=mariadb.create_database("reshapes_at_start"),
@@ -38,11 +38,11 @@ def cloud(mariadb: MariaDBServer, rabbitmq_url: str) -> Iterator[Cloud]:
             "fake_driver": {"layout": "flat", "spawn_seconds": 0.2, **PARTS},
         },
     )
-    with Cloud(plan) as one:
+    with RunningCloud(plan) as one:
         yield one
 
 
-def restart(cloud: Cloud, layout: str) -> None:
+def restart(cloud: RunningCloud, layout: str) -> None:
     cloud.stop_service("compute-cell1")
     options = {
         "hosts": HOSTS,
@@ -54,18 +54,18 @@ def restart(cloud: Cloud, layout: str) -> None:
     cloud.add("compute-cell1", ComputeService(conf, "cell1"))
 
 
-def providers(cloud: Cloud) -> list[ResourceProvider]:
+def providers(cloud: RunningCloud) -> list[ResourceProvider]:
     placement = cloud.client("placement")
     uuids = {one.uuid for one in placement.call(ListResourceProviders())}
     return placement.call(ListProviderTrees(uuids=tuple(sorted(uuids))))
 
 
-def wait_for_layout(cloud: Cloud, layout: str) -> None:
+def wait_for_layout(cloud: RunningCloud, layout: str) -> None:
     count = HOSTS * (1 + sum(PARTS.values()) if layout == "nested" else 1)
     wait_until(lambda: len(providers(cloud)) == count, f"all hosts to be {layout}")
 
 
-def order(cloud: Cloud, uuids: list[str], ended: threading.Event) -> None:
+def order(cloud: RunningCloud, uuids: list[str], ended: threading.Event) -> None:
     """Order one instance after the other; what nobody answers to is repeated with the same id."""
     conductor = cloud.client("conductor")
     for uuid in uuids:
@@ -79,11 +79,11 @@ def order(cloud: Cloud, uuids: list[str], ended: threading.Event) -> None:
         ended.wait(0.1)
 
 
-def instance(cloud: Cloud, uuid: str) -> Instance:
+def instance(cloud: RunningCloud, uuid: str) -> Instance:
     return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
 
 
-def guests(cloud: Cloud) -> list[Guest]:
+def guests(cloud: RunningCloud) -> list[Guest]:
     file = GuestFile(cloud.folder / "agent-cell1.sqlite")
     file.open()
     try:
@@ -92,7 +92,7 @@ def guests(cloud: Cloud) -> list[Guest]:
         file.close()
 
 
-def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: Cloud) -> None:
+def test_restructured_hosts_go_on_building_and_lose_nothing(cloud: RunningCloud) -> None:
     uuids = [ids.fresh() for _ in range(INSTANCES)]
     ended = threading.Event()
     orders = threading.Thread(target=order, args=(cloud, uuids, ended))

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from sqlalchemy import func, select
 
-from harness.cloud import Cloud, Plan
+from harness.cloud import CloudSpec, RunningCloud
 from moorage import errors, ids
 from moorage.db.schemas import known_schemas
 from moorage.messages import BuildInstances, ShowInstance
@@ -37,12 +37,12 @@ class RawBuild(Raw, frozen=True, kw_only=True):
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
-    with Cloud(Plan(hosts=2)) as cloud:
+def cloud() -> Iterator[RunningCloud]:
+    with RunningCloud(CloudSpec(hosts=2)) as cloud:
         yield cloud
 
 
-def rows(cloud: Cloud) -> dict[str, int]:
+def rows(cloud: RunningCloud) -> dict[str, int]:
     """How many rows each table has, heartbeats and the feed aside."""
     tables = [
         table
@@ -92,7 +92,7 @@ def spoiled(**changes: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("kind", [RawSelect, RawBuild])
 def test_a_request_that_is_wrong_is_told_where_and_changes_nothing(
-    cloud: Cloud, kind: type[Raw], spec: Any, path: str
+    cloud: RunningCloud, kind: type[Raw], spec: Any, path: str
 ) -> None:
     topic = "scheduler" if kind is RawSelect else "conductor"
     before = rows(cloud)
@@ -111,7 +111,7 @@ def test_a_request_that_is_wrong_is_told_where_and_changes_nothing(
     assert rows(cloud) == before
 
 
-def test_an_unknown_field_of_the_message_itself_is_refused(cloud: Cloud) -> None:
+def test_an_unknown_field_of_the_message_itself_is_refused(cloud: RunningCloud) -> None:
     message = RawSelect(
         request_id=ids.fresh(), request_spec=encode(SPEC), instance_uuids=[ids.fresh()], num_alternates=1, extra=1
     )
@@ -120,7 +120,7 @@ def test_an_unknown_field_of_the_message_itself_is_refused(cloud: Cloud) -> None
         cloud.client("scheduler").call(message)
 
 
-def test_a_cell_that_does_not_exist_is_said_to_be_just_that(cloud: Cloud) -> None:
+def test_a_cell_that_does_not_exist_is_said_to_be_just_that(cloud: RunningCloud) -> None:
     nowhere = RequestSpec(
         project_id="p",
         user_id="u",
@@ -138,6 +138,6 @@ def test_a_cell_that_does_not_exist_is_said_to_be_just_that(cloud: Cloud) -> Non
     assert "no cell" in str(instance.reason)
 
 
-def test_an_instance_that_nobody_knows_is_said_to_be_just_that(cloud: Cloud) -> None:
+def test_an_instance_that_nobody_knows_is_said_to_be_just_that(cloud: RunningCloud) -> None:
     with pytest.raises(errors.InstanceNotFound):
         cloud.client("conductor").call(ShowInstance(instance_uuid=ids.fresh()))

@@ -7,7 +7,7 @@ from msgspec import structs
 from support.operations.move_stage import plan
 from support.operations.room import SPEC
 
-from harness.cloud import Cloud, wait_until
+from harness.cloud import RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,
@@ -20,23 +20,23 @@ from moorage.model import ConsumerAllocations, Instance, ProviderAmounts
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
-    with Cloud(plan()) as running:
+def cloud() -> Iterator[RunningCloud]:
+    with RunningCloud(plan()) as running:
         yield running
 
 
-def nodes(cloud: Cloud) -> dict[str, str]:
+def nodes(cloud: RunningCloud) -> dict[str, str]:
     return {host.nodename: host.compute_node_uuid for host in cloud.hosts()}
 
 
-def put(cloud: Cloud, consumer: str, *providers: str) -> None:
+def put(cloud: RunningCloud, consumer: str, *providers: str) -> None:
     """Have others put a little memory on a consumer that no instance has yet."""
     held = {uuid: ProviderAmounts(resources={"MEMORY_MB": 512}) for uuid in providers}
     wanted = ConsumerAllocations(allocations=held, project_id="p", user_id="u", consumer_generation=None)
     cloud.client("placement").call(PutAllocations(request_id=ids.fresh(), consumer_uuid=consumer, wanted=wanted))
 
 
-def build(cloud: Cloud, *uuids: str, force: str | None = None) -> Instance:
+def build(cloud: RunningCloud, *uuids: str, force: str | None = None) -> Instance:
     spec = structs.replace(SPEC, force_hosts=() if force is None else (force,))
     cloud.client("conductor").call(BuildInstances(request_id=ids.fresh(), request_spec=spec, instance_uuids=uuids))
     show = ShowInstance(instance_uuid=uuids[0])
@@ -44,7 +44,9 @@ def build(cloud: Cloud, *uuids: str, force: str | None = None) -> Instance:
     return cloud.client("conductor").call(show)
 
 
-def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever_is_the_best(cloud: Cloud) -> None:
+def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever_is_the_best(
+    cloud: RunningCloud,
+) -> None:
     for name, node in nodes(cloud).items():
         uuid = ids.fresh()
         put(cloud, uuid, node)
@@ -57,7 +59,7 @@ def test_it_is_built_on_the_host_on_which_its_consumer_holds_something_whichever
         cloud.client("conductor").call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))
 
 
-def test_what_stands_in_the_way_is_named_where_the_build_cannot_go_there(cloud: Cloud) -> None:
+def test_what_stands_in_the_way_is_named_where_the_build_cannot_go_there(cloud: RunningCloud) -> None:
     (first, one), (second, other), *_ = nodes(cloud).items()
     forced, torn, among = ids.fresh(), ids.fresh(), ids.fresh()
     put(cloud, forced, one)

@@ -5,7 +5,7 @@ from msgspec import structs
 from support.operations.move_stage import SMALL, SPEC, Stage, plan
 
 from harness.audit import judge
-from harness.cloud import Cloud
+from harness.cloud import RunningCloud
 from moorage import errors, ids
 from moorage.messages import AttachResource, BuildInstances, ListResourceProviders
 from moorage.model import Flavor, ResourceGroup
@@ -26,7 +26,7 @@ def build(stage: Stage, asked: Flavor, state: str = "active") -> str:
     return uuid
 
 
-def used(cloud: Cloud, resource_class: str) -> dict[str, int]:
+def used(cloud: RunningCloud, resource_class: str) -> dict[str, int]:
     """How much of a class is used of each provider that has it, by its name without the host's."""
     found = cloud.client("placement").call(ListResourceProviders())
     return {
@@ -37,7 +37,7 @@ def used(cloud: Cloud, resource_class: str) -> dict[str, int]:
 
 
 def test_a_server_with_cpus_of_its_own_keeps_them_on_two_numa_nodes_and_gives_them_back() -> None:
-    with Cloud(plan(hosts=1, **NESTED)) as cloud:
+    with RunningCloud(plan(hosts=1, **NESTED)) as cloud:
         stage = Stage(cloud)
         uuid = build(stage, flavor(**PINNED))
         assert used(cloud, "PCPU") == {"numa0": 1, "numa1": 1}
@@ -58,7 +58,7 @@ def test_a_server_with_cpus_of_its_own_keeps_them_on_two_numa_nodes_and_gives_th
 
 
 def test_what_a_flavor_cannot_mean_ends_the_build_with_where_it_stands() -> None:
-    with Cloud(plan(hosts=1)) as cloud:
+    with RunningCloud(plan(hosts=1)) as cloud:
         stage = Stage(cloud)
         uuid = build(stage, flavor(**{"hw:cpu_policy": "exclusive"}), state="error")
         assert "$.request_spec.flavor.extra_specs['hw:cpu_policy']" in str(stage.show(uuid).reason)

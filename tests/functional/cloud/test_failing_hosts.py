@@ -4,7 +4,7 @@ from typing import Any
 
 from support.operations.cloud import TroublesomeCloud
 
-from harness.cloud import Plan, wait_until
+from harness.cloud import CloudSpec, wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, ShowInstance
 from moorage.model import Flavor, Instance, RequestSpec
@@ -33,7 +33,7 @@ def test_a_host_that_fails_a_build_gets_none_while_others_can_and_is_as_good_as_
         "scheduler": {"enabled_weighers": ["build_failure"], "view_max_age": 0.0},
         "conductor": {"report_interval": 0.1, "failed_build_half_life": 1e6},
     }
-    with TroublesomeCloud(Plan(hosts=3, settings=settings)) as cloud:
+    with TroublesomeCloud(CloudSpec(hosts=3, settings=settings)) as cloud:
         broken, *others = sorted(failed(cloud))
         assert build(cloud, broken, fails=True).state == "error"
         wait_until(lambda: failed(cloud) == {broken: 1.0, others[0]: 0.0, others[1]: 0.0}, "the failure to be told")

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.audit import judge
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, GetResourceProvider, ListHosts, PutAllocations, ShowInstance
 from moorage.model import ConsumerAllocations, Flavor, HostState, Instance, ProviderAmounts, RequestSpec
@@ -11,17 +11,17 @@ from moorage.model import ConsumerAllocations, Flavor, HostState, Instance, Prov
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
 
 
-def order(cloud: Cloud) -> str:
+def order(cloud: RunningCloud) -> str:
     uuid = ids.fresh()
     cloud.client("conductor").call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
     return uuid
 
 
-def show(cloud: Cloud, uuid: str) -> Instance:
+def show(cloud: RunningCloud, uuid: str) -> Instance:
     return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
 
 
-def fill(cloud: Cloud, host: HostState) -> str:
+def fill(cloud: RunningCloud, host: HostState) -> str:
     """Let somebody else take all VCPU of a host."""
     uuid = ids.fresh()
     cloud.client("placement").call(
@@ -41,15 +41,15 @@ def fill(cloud: Cloud, host: HostState) -> str:
 
 
 @pytest.fixture
-def failing() -> Plan:
+def failing() -> CloudSpec:
     """Three hosts on which every spawn takes a second and fails."""
-    return Plan(hosts=3, settings={"fake_driver": {"fail_rate": 1.0, "spawn_seconds": 1.0}})
+    return CloudSpec(hosts=3, settings={"fake_driver": {"fail_rate": 1.0, "spawn_seconds": 1.0}})
 
 
 def test_an_alternate_that_has_filled_up_meanwhile_is_skipped_and_holds_only_what_others_put_there(
-    failing: Plan,
+    failing: CloudSpec,
 ) -> None:
-    with Cloud(failing) as cloud:
+    with RunningCloud(failing) as cloud:
         uuid = order(cloud)
         wait_until(lambda: bool(show(cloud, uuid).attempts), "the first attempt")
         first = show(cloud, uuid).attempts[0].host
@@ -70,7 +70,7 @@ def test_an_alternate_that_has_filled_up_meanwhile_is_skipped_and_holds_only_wha
 
 def test_the_hosts_that_failed_hold_nothing_and_the_guest_runs_on_the_last_one() -> None:
     names = [f"cell1-host-{number:04d}" for number in (1, 2)]
-    with Cloud(Plan(hosts=3, settings={"fake_driver": {"failing_hosts": ",".join(names)}})) as cloud:
+    with RunningCloud(CloudSpec(hosts=3, settings={"fake_driver": {"failing_hosts": ",".join(names)}})) as cloud:
         for _ in range(3):
             uuid = order(cloud)
             wait_until(lambda uuid=uuid: show(cloud, uuid).state != "building", "the end of the build")
@@ -87,7 +87,7 @@ def test_placement_alone_is_enough_for_a_failing_build_to_reach_its_last_alterna
     settings = {
         "fake_driver": {"failing_hosts": "cell1-host-0001,cell1-host-0002", "spawn_seconds": 0.7},
     }
-    with Cloud(Plan(hosts=3, placement_apart=True, settings=settings)) as cloud:
+    with RunningCloud(CloudSpec(hosts=3, placement_apart=True, settings=settings)) as cloud:
         uuid = order(cloud)
         wait_until(lambda: bool(show(cloud, uuid).attempts), "the first attempt")
         cloud.stop_service("scheduler1")

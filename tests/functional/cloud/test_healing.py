@@ -18,7 +18,7 @@ from conductor.schema import CELL, CONDUCTOR
 from harness import demo
 from harness.cloud import wait_until
 from moorage import errors, failpoints, ids
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.healing import Healer
 from moorage.db.database import Database
 from moorage.messages import (
@@ -216,11 +216,11 @@ def test_a_claim_that_nobody_knows_is_released_and_one_of_another_service_is_lef
 
 def test_a_plan_changes_nothing_and_says_of_each_finding_what_would_be_done(few: Servers) -> None:
     few.break_(lose_everything)
-    reach = Reach(few.cloud.configuration(), 20.0)
+    clients = Clients(few.cloud.configuration(), 20.0)
     found = few.audit()
 
-    plan = Healer(reach).plan(found.findings, found.sight)
-    reach.close()
+    plan = Healer(clients).plan(found.findings, found.state)
+    clients.close()
 
     assert set(plan.remedies.values()) == {"set it to what its cell has on record (active)"}
     assert few.held() == {}

@@ -5,14 +5,14 @@ from sqlalchemy import delete
 
 from compute.service import ComputeService
 from conductor.schema import cell_agents, cell_hosts
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import BuildInstances, DeleteHost, GetResourceProvider, SetHost, ShowInstance
 from moorage.model import Flavor, RequestSpec
 from placement_store.schema import changes, hosts, inventories, resource_providers
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=4096, root_gb=20))
-PLAN = Plan(
+PLAN = CloudSpec(
     hosts=1,
     settings={
         "conductor": {"report_interval": 0.2, "retry_backoff": 0.1},
@@ -21,7 +21,7 @@ PLAN = Plan(
 )
 
 
-def takes_a_server(cloud: Cloud) -> None:
+def takes_a_server(cloud: RunningCloud) -> None:
     """Build an instance on the cloud's only host."""
     uuid = ids.fresh()
     conductor = cloud.client("conductor")
@@ -32,7 +32,7 @@ def takes_a_server(cloud: Cloud) -> None:
     assert conductor.call(ShowInstance(instance_uuid=uuid)).state == "active"
 
 
-def deleted(cloud: Cloud) -> None:
+def deleted(cloud: RunningCloud) -> None:
     """Delete the host while its agent runs."""
     [host] = cloud.hosts()
     scheduler = cloud.client("scheduler")
@@ -40,7 +40,7 @@ def deleted(cloud: Cloud) -> None:
     scheduler.call(DeleteHost(request_id=ids.fresh(), service_host=host.service_host))
 
 
-def forgotten(cloud: Cloud) -> None:
+def forgotten(cloud: RunningCloud) -> None:
     """Empty the registry and the providers behind everybody's back, as a backup does that was made before the host."""
     cloud.database.write(
         lambda connection: [
@@ -51,7 +51,7 @@ def forgotten(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize("lost", [deleted, forgotten])
 def test_a_host_that_the_registry_has_lost_comes_back_with_its_providers(lost: object) -> None:
-    with Cloud(PLAN) as cloud:
+    with RunningCloud(PLAN) as cloud:
         [before] = cloud.hosts()
 
         assert callable(lost)
@@ -67,7 +67,7 @@ def test_a_host_that_the_registry_has_lost_comes_back_with_its_providers(lost: o
 
 
 def test_a_host_whose_cell_has_lost_its_records_goes_on_and_its_descriptions_count() -> None:
-    with Cloud(PLAN) as cloud:
+    with RunningCloud(PLAN) as cloud:
         cloud.database.write(
             lambda connection: [connection.execute(delete(table)) for table in (cell_hosts, cell_agents)]
         )

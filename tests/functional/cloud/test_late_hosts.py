@@ -7,7 +7,7 @@ import pytest
 
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,
@@ -25,7 +25,7 @@ HOSTS = tuple(f"cell1-host-{number:04d}" for number in (1, 2, 3))
 LATE, FINE = HOSTS[:2], HOSTS[2]
 
 
-def plan(hosts: int = 3, **fake_driver: Any) -> Plan:
+def plan(hosts: int = 3, **fake_driver: Any) -> CloudSpec:
     """A small cloud in which nobody is waited for for long."""
     settings: Mapping[str, Mapping[str, Any]] = {
         "rpc": {"call_timeout": 3.0},
@@ -40,25 +40,25 @@ def plan(hosts: int = 3, **fake_driver: Any) -> Plan:
         "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
         "fake_driver": fake_driver,
     }
-    return Plan(hosts=hosts, settings=settings)
+    return CloudSpec(hosts=hosts, settings=settings)
 
 
-def order(cloud: Cloud) -> str:
+def order(cloud: RunningCloud) -> str:
     uuid = ids.fresh()
     cloud.client("conductor").call(BuildInstances(request_spec=SPEC, instance_uuids=(uuid,), request_id=ids.fresh()))
     return uuid
 
 
-def show(cloud: Cloud, uuid: str) -> Instance:
+def show(cloud: RunningCloud, uuid: str) -> Instance:
     return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
 
 
-def wait_for(cloud: Cloud, uuid: str, state: str) -> Instance:
+def wait_for(cloud: RunningCloud, uuid: str, state: str) -> Instance:
     wait_until(lambda: show(cloud, uuid).state == state, f"the instance to be {state}")
     return show(cloud, uuid)
 
 
-def guests(cloud: Cloud) -> list[Guest]:
+def guests(cloud: RunningCloud) -> list[Guest]:
     """What all hosts have, as somebody sees it who looks into their file."""
     file = GuestFile(cloud.folder / "agent-cell1.sqlite")
     file.open()
@@ -68,7 +68,7 @@ def guests(cloud: Cloud) -> list[Guest]:
         file.close()
 
 
-def used(cloud: Cloud) -> dict[str, int]:
+def used(cloud: RunningCloud) -> dict[str, int]:
     """The VCPU that the store has in use on each host."""
     placement = cloud.client("placement")
     return {
@@ -77,7 +77,7 @@ def used(cloud: Cloud) -> dict[str, int]:
     }
 
 
-def burden(cloud: Cloud, name: str) -> None:
+def burden(cloud: RunningCloud, name: str) -> None:
     """Let somebody else hold memory of a host, so that the scheduler prefers the others."""
     [node] = [host.compute_node_uuid for host in cloud.hosts() if host.service_host == name]
     wanted = ConsumerAllocations(
@@ -90,13 +90,13 @@ def burden(cloud: Cloud, name: str) -> None:
     cloud.client("placement").call(PutAllocations(request_id=ids.fresh(), consumer_uuid=ids.fresh(), wanted=wanted))
 
 
-def strangers(cloud: Cloud) -> list[Guest]:
+def strangers(cloud: RunningCloud) -> list[Guest]:
     """The guests that the cell has no record of."""
     [cell] = {host.cell_uuid for host in cloud.hosts()}
     return [found.guest for found in cloud.client(f"conductor.{cell}").call(ListStrangersInCell())]
 
 
-def restart_agent(cloud: Cloud, hosts: int, **fake_driver: Any) -> None:
+def restart_agent(cloud: RunningCloud, hosts: int, **fake_driver: Any) -> None:
     """Let the agent begin another life, with hosts that behave as is said here."""
     cloud.stop_service("compute-cell1")
     conf = cloud.configuration(
@@ -111,7 +111,7 @@ def restart_agent(cloud: Cloud, hosts: int, **fake_driver: Any) -> None:
     cloud.add("compute-cell1", ComputeService(conf, "cell1"))
 
 
-def until_one_is_left(cloud: Cloud, instance: Instance) -> None:
+def until_one_is_left(cloud: RunningCloud, instance: Instance) -> None:
     """Wait until the instance alone holds something, and its guest is the only one."""
     expected = {host: 2 if host == instance.host else 0 for host in used(cloud)}
     wait_until(lambda: [guest.host for guest in guests(cloud)] == [instance.host], "one guest to remain", 60)
@@ -129,7 +129,7 @@ def until_one_is_left(cloud: Cloud, instance: Instance) -> None:
     ],
 )
 def test_of_a_host_that_does_not_report_in_time_nothing_remains(misbehaviour: Mapping[str, Any]) -> None:
-    with Cloud(plan(**misbehaviour)) as cloud:
+    with RunningCloud(plan(**misbehaviour)) as cloud:
         burden(cloud, FINE)
         ordered = [order(cloud) for _ in range(2)]
         instances = [wait_for(cloud, uuid, "active") for uuid in ordered]
@@ -145,7 +145,7 @@ def test_of_a_host_that_does_not_report_in_time_nothing_remains(misbehaviour: Ma
 
 
 def test_what_a_late_host_may_still_have_is_held_there_until_it_has_come_to_its_end() -> None:
-    with Cloud(plan(late_hosts=",".join(LATE), late_seconds=12.0)) as cloud:
+    with RunningCloud(plan(late_hosts=",".join(LATE), late_seconds=12.0)) as cloud:
         burden(cloud, FINE)
         instance = wait_for(cloud, order(cloud), "active")
         late = [attempt.host for attempt in instance.attempts if attempt.host != FINE]
@@ -157,7 +157,7 @@ def test_what_a_late_host_may_still_have_is_held_there_until_it_has_come_to_its_
 
 
 def test_a_stranger_guest_is_left_running_and_listed_and_its_host_returns() -> None:
-    with Cloud(plan(hosts=2)) as cloud:
+    with RunningCloud(plan(hosts=2)) as cloud:
         restart_agent(cloud, 2, stranger_guests=3)
         wait_until(lambda: len(strangers(cloud)) == 3, "the strangers to be listed", 60)
         cloud.wait_for_hosts()
@@ -171,7 +171,7 @@ def test_a_stranger_guest_is_left_running_and_listed_and_its_host_returns() -> N
 
 
 def test_a_guest_whose_instance_was_deleted_while_its_host_was_away_is_destroyed_when_it_returns() -> None:
-    with Cloud(plan(hosts=1)) as cloud:
+    with RunningCloud(plan(hosts=1)) as cloud:
         instance = wait_for(cloud, order(cloud), "active")
         cloud.stop_service("compute-cell1")
 
@@ -186,7 +186,7 @@ def test_a_guest_whose_instance_was_deleted_while_its_host_was_away_is_destroyed
 
 
 def test_a_build_in_the_middle_of_which_the_agent_went_away_goes_on_when_it_is_back() -> None:
-    with Cloud(plan(hosts=2)) as cloud:
+    with RunningCloud(plan(hosts=2)) as cloud:
         restart_agent(cloud, 2, hanging_hosts=",".join(HOSTS))
         cloud.wait_for_hosts()
         uuid = order(cloud)

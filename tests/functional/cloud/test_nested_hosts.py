@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from harness.audit import judge
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids
 from moorage.messages import (
     BuildInstances,
@@ -31,13 +31,13 @@ BOTH_GPUS = spec(
 )
 
 
-def order(cloud: Cloud, asked: RequestSpec, count: int = 1) -> list[str]:
+def order(cloud: RunningCloud, asked: RequestSpec, count: int = 1) -> list[str]:
     uuids = tuple(ids.fresh() for _ in range(count))
     cloud.client("conductor").call(BuildInstances(request_spec=asked, instance_uuids=uuids, request_id=ids.fresh()))
     return list(uuids)
 
 
-def built(cloud: Cloud, uuid: str) -> Instance:
+def built(cloud: RunningCloud, uuid: str) -> Instance:
     def show() -> Instance:
         return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid))
 
@@ -45,18 +45,20 @@ def built(cloud: Cloud, uuid: str) -> Instance:
     return show()
 
 
-def held(cloud: Cloud, uuid: str) -> Consumer:
+def held(cloud: RunningCloud, uuid: str) -> Consumer:
     return cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
 
 
-def providers(cloud: Cloud) -> dict[str, ResourceProvider]:
+def providers(cloud: RunningCloud) -> dict[str, ResourceProvider]:
     found = cloud.client("placement").call(ListResourceProviders())
     return {provider.name: provider for provider in found}
 
 
 def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None:
     failing = [f"cell1-host-{number:04d}" for number in (1, 2)]
-    with Cloud(Plan(hosts=3, settings={"fake_driver": {**GPUS, "failing_hosts": ",".join(failing)}})) as cloud:
+    with RunningCloud(
+        CloudSpec(hosts=3, settings={"fake_driver": {**GPUS, "failing_hosts": ",".join(failing)}})
+    ) as cloud:
         [uuid] = order(cloud, BOTH_GPUS)
         instance = built(cloud, uuid)
         assert (instance.state, instance.host) == ("active", "cell1-host-0003")
@@ -80,7 +82,7 @@ def test_a_build_that_falls_back_holds_the_gpus_of_the_host_it_runs_on() -> None
 
 
 def test_gpus_are_given_out_until_there_are_none_and_again_when_their_guests_are_gone() -> None:
-    with Cloud(Plan(hosts=2, settings={"fake_driver": GPUS})) as cloud:
+    with RunningCloud(CloudSpec(hosts=2, settings={"fake_driver": GPUS})) as cloud:
         uuids = order(cloud, ONE_GPU, count=4)
         assert {built(cloud, uuid).state for uuid in uuids} == {"active"}
         [late] = order(cloud, ONE_GPU)
@@ -93,7 +95,7 @@ def test_gpus_are_given_out_until_there_are_none_and_again_when_their_guests_are
         assert built(cloud, order(cloud, ONE_GPU)[0]).state == "active"
 
 
-def _is_gone(cloud: Cloud, uuid: str) -> bool:
+def _is_gone(cloud: RunningCloud, uuid: str) -> bool:
     try:
         return not held(cloud, uuid).allocations
     except errors.ConsumerNotFound:
@@ -102,7 +104,7 @@ def _is_gone(cloud: Cloud, uuid: str) -> bool:
 
 def test_a_function_and_its_bandwidth_come_from_one_card_of_the_right_network() -> None:
     settings = {"fake_driver": {"nics": 2, "physnets": "blue,red", "vfs_per_nic": 2, "nic_bandwidth": 5000}}
-    with Cloud(Plan(hosts=1, settings=settings)) as cloud:
+    with RunningCloud(CloudSpec(hosts=1, settings=settings)) as cloud:
         port = ResourceGroup(
             resources={"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 2000}, required=("CUSTOM_PHYSNET_RED",)
         )

@@ -10,7 +10,7 @@ from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
 from conductor.schema import cell_operations
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import failpoints, ids
 from moorage.messages import BuildInstances, CompareView, ShowInstance
 from moorage.model import Flavor, HostReport, Inventory, RequestSpec
@@ -27,8 +27,8 @@ CALL_TIMEOUT = 12.0
 A_WHILE = 2.0
 
 
-def plan() -> Plan:
-    return Plan(
+def plan() -> CloudSpec:
+    return CloudSpec(
         hosts=3,
         placement_apart=True,
         settings={
@@ -39,7 +39,7 @@ def plan() -> Plan:
     )
 
 
-def heartbeats_go_on(cloud: Cloud, seconds: float = CALL_TIMEOUT - A_WHILE) -> None:
+def heartbeats_go_on(cloud: RunningCloud, seconds: float = CALL_TIMEOUT - A_WHILE) -> None:
     """Look at the hosts from now on, until what is seen cannot be from before."""
     begun = time.monotonic()
 
@@ -54,7 +54,7 @@ def heartbeats_go_on(cloud: Cloud, seconds: float = CALL_TIMEOUT - A_WHILE) -> N
 
 
 def test_hosts_stay_up_while_the_placement_role_is_away_and_gates_pile_up() -> None:
-    with Cloud(plan()) as cloud:
+    with RunningCloud(plan()) as cloud:
         conductor = cloud.client("conductor")
         first, *uuids = (ids.fresh() for _ in range(1 + BUILDS))
         # The super conductor learns of the cell from the placement role.
@@ -91,7 +91,7 @@ class Growing(FakeDriver):
 
 
 def test_hosts_stay_up_while_what_they_have_cannot_be_reported() -> None:
-    with Cloud(plan()) as cloud:
+    with RunningCloud(plan()) as cloud:
         cloud.stop_service("compute-cell1")
         conf = cloud.configuration(
             compute={"agent": "agent-cell1"},
@@ -120,7 +120,7 @@ def test_hosts_stay_up_while_every_thread_of_the_scheduler_is_busy() -> None:
         if name == "serve.scheduler.compare_view.begin":
             assert go_on.wait(60)
 
-    with Cloud(plan()) as cloud, failpoints.observed(hang), ThreadPoolExecutor(BUILDS) as callers:
+    with RunningCloud(plan()) as cloud, failpoints.observed(hang), ThreadPoolExecutor(BUILDS) as callers:
         scheduler = cloud.client("scheduler")
         try:
             asked = [callers.submit(scheduler.call, CompareView()) for _ in range(BUILDS)]

@@ -11,7 +11,7 @@ from compute.driver import ReshapeNeeded
 from compute.fake.driver import FakeDriver
 from compute.provider_tree import ProviderTree
 from compute.service import ComputeService
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids
 from moorage.cli.shell import main
 from moorage.messages import BuildInstances, GetAllocations, ListProviderTrees, ListResourceProviders, ShowInstance
@@ -28,14 +28,14 @@ SPEC = RequestSpec(
 
 
 @pytest.fixture
-def cloud() -> Iterator[Cloud]:
+def cloud() -> Iterator[RunningCloud]:
     settings: dict[str, Any] = {"compute": {"report_interval": 0.1}, "fake_driver": {"layout": "flat", **GPUS}}
-    with Cloud(Plan(hosts=1, settings=settings)) as one:
+    with RunningCloud(CloudSpec(hosts=1, settings=settings)) as one:
         yield one
 
 
 @pytest.fixture
-def guests(cloud: Cloud) -> list[str]:
+def guests(cloud: RunningCloud) -> list[str]:
     uuids = [ids.fresh() for _ in range(3)]
     order = BuildInstances(request_spec=SPEC, instance_uuids=tuple(uuids), request_id=ids.fresh())
     conductor = cloud.client("conductor")
@@ -47,7 +47,7 @@ def guests(cloud: Cloud) -> list[str]:
     return uuids
 
 
-def fake_driver(cloud: Cloud) -> dict[str, Any]:
+def fake_driver(cloud: RunningCloud) -> dict[str, Any]:
     state_file = str(cloud.folder / "agent-cell1.sqlite")
     return {"hosts": 1, "host_prefix": "cell1-host", "state_file": state_file, "layout": "nested", **GPUS}
 
@@ -90,7 +90,7 @@ class Dealing(FakeDriver):
         self.refusals.append(refusal)
 
 
-def tree(cloud: Cloud) -> dict[str, ResourceProvider]:
+def tree(cloud: RunningCloud) -> dict[str, ResourceProvider]:
     """The providers of the host, by what follows its name."""
     placement = cloud.client("placement")
     (node,) = placement.call(ListResourceProviders(name=HOST))
@@ -98,14 +98,16 @@ def tree(cloud: Cloud) -> dict[str, ResourceProvider]:
     return {one.name.removeprefix(f"{HOST}_"): one for one in found}
 
 
-def vgpus(cloud: Cloud, uuid: str) -> dict[str, int]:
+def vgpus(cloud: RunningCloud, uuid: str) -> dict[str, int]:
     """How many a consumer holds of each provider."""
     names = {one.uuid: name for name, one in tree(cloud).items()}
     held = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
     return {names[uuid]: part.resources["VGPU"] for uuid, part in held.items() if "VGPU" in part.resources}
 
 
-def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(cloud: Cloud, guests: list[str]) -> None:
+def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(
+    cloud: RunningCloud, guests: list[str]
+) -> None:
     cloud.stop_service("compute-cell1")
     conf = cloud.configuration(compute={"agent": AGENT}, fake_driver=fake_driver(cloud))
     driver = Dealing(conf, AGENT, "cell1")
@@ -126,7 +128,7 @@ def test_a_driver_is_told_of_a_refusal_and_then_deals_what_fits_nowhere_whole(cl
 
 
 def test_what_a_driver_wants_is_carried_out_from_a_file_while_its_agent_is_stopped(
-    cloud: Cloud, guests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cloud: RunningCloud, guests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cloud.stop_service("compute-cell1")
     config, plan = tmp_path / "moorage.conf", tmp_path / "reshape.yaml"

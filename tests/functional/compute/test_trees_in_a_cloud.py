@@ -7,7 +7,7 @@ import pytest
 
 from compute.fake.guest_file import GuestFile
 from compute.service import ComputeService
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,
@@ -26,12 +26,14 @@ HOST = "cell1-host-0001"
 
 
 @pytest.fixture
-def cloud() -> Iterator[Cloud]:
-    with Cloud(Plan(hosts=1, settings={"compute": {"report_interval": 0.1}, "fake_driver": {"layout": "flat"}})) as one:
+def cloud() -> Iterator[RunningCloud]:
+    with RunningCloud(
+        CloudSpec(hosts=1, settings={"compute": {"report_interval": 0.1}, "fake_driver": {"layout": "flat"}})
+    ) as one:
         yield one
 
 
-def restart(cloud: Cloud, **fake_driver: Any) -> None:
+def restart(cloud: RunningCloud, **fake_driver: Any) -> None:
     """Stop the agent, and start it again on a machine that describes itself otherwise."""
     cloud.stop_service("compute-cell1")
     options = {"hosts": 1, "host_prefix": "cell1-host", "state_file": str(cloud.folder / "agent-cell1.sqlite")}
@@ -39,14 +41,14 @@ def restart(cloud: Cloud, **fake_driver: Any) -> None:
     cloud.add("compute-cell1", ComputeService(conf, "cell1"))
 
 
-def tree(cloud: Cloud) -> dict[str, ResourceProvider]:
+def tree(cloud: RunningCloud) -> dict[str, ResourceProvider]:
     """The providers of the host, by name."""
     placement = cloud.client("placement")
     (node,) = placement.call(ListResourceProviders(name=HOST))
     return {one.name.removeprefix(f"{HOST}_"): one for one in placement.call(ListProviderTrees(uuids=(node.uuid,)))}
 
 
-def build(cloud: Cloud, count: int) -> list[str]:
+def build(cloud: RunningCloud, count: int) -> list[str]:
     uuids = [ids.fresh() for _ in range(count)]
     order = BuildInstances(request_spec=SPEC, instance_uuids=tuple(uuids), request_id=ids.fresh())
     cloud.client("conductor").call(order)
@@ -54,15 +56,15 @@ def build(cloud: Cloud, count: int) -> list[str]:
     return uuids
 
 
-def state(cloud: Cloud, uuid: str) -> str:
+def state(cloud: RunningCloud, uuid: str) -> str:
     return cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).state
 
 
-def held(cloud: Cloud, uuid: str) -> Consumer:
+def held(cloud: RunningCloud, uuid: str) -> Consumer:
     return cloud.client("placement").call(GetAllocations(consumer_uuid=uuid))
 
 
-def guests(cloud: Cloud) -> list[Guest]:
+def guests(cloud: RunningCloud) -> list[Guest]:
     file = GuestFile(cloud.folder / "agent-cell1.sqlite")
     file.open()
     try:
@@ -71,7 +73,7 @@ def guests(cloud: Cloud) -> list[Guest]:
         file.close()
 
 
-def test_a_nested_host_is_a_tree_in_the_store(cloud: Cloud) -> None:
+def test_a_nested_host_is_a_tree_in_the_store(cloud: RunningCloud) -> None:
     restart(cloud, layout="nested", traits=["HW_CPU_X86_AVX2", "CUSTOM_RACK_7"], **DEVICES)
     # What moves moves first; the rest of the report follows.
     wait_until(lambda: "gpu1" in tree(cloud) and tree(cloud)[HOST].traits, "the host to be nested")
@@ -88,7 +90,7 @@ def test_a_nested_host_is_a_tree_in_the_store(cloud: Cloud) -> None:
     }
 
 
-def test_a_reshape_at_start_moves_what_running_instances_hold_and_disturbs_none_of_them(cloud: Cloud) -> None:
+def test_a_reshape_at_start_moves_what_running_instances_hold_and_disturbs_none_of_them(cloud: RunningCloud) -> None:
     instances = build(cloud, 3)
     before = {uuid: held(cloud, uuid) for uuid in instances}
     there = guests(cloud)
@@ -113,7 +115,7 @@ def test_a_reshape_at_start_moves_what_running_instances_hold_and_disturbs_none_
     assert [state(cloud, uuid) for uuid in instances] == ["active"] * 3
 
 
-def test_the_way_back_to_flat_providers_is_a_reshape_too(cloud: Cloud) -> None:
+def test_the_way_back_to_flat_providers_is_a_reshape_too(cloud: RunningCloud) -> None:
     restart(cloud, layout="nested", numa_nodes=2)
     wait_until(lambda: "numa1" in tree(cloud), "the host to be nested")
     restart(cloud, layout="flat", numa_nodes=2)
@@ -124,7 +126,7 @@ def test_the_way_back_to_flat_providers_is_a_reshape_too(cloud: Cloud) -> None:
     build(cloud, 1)
 
 
-def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: Cloud) -> None:
+def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: RunningCloud) -> None:
     placement = cloud.client("placement")
     kept = Inventory(total=32768, max_unit=32768, reserved=20000)
     placement.call(
@@ -141,7 +143,7 @@ def test_what_is_reserved_by_hand_is_still_reserved_after_a_reshape(cloud: Cloud
 
 
 def test_a_host_that_cannot_be_reshaped_stays_as_it_is_until_it_can(
-    cloud: Cloud, caplog: pytest.LogCaptureFixture
+    cloud: RunningCloud, caplog: pytest.LogCaptureFixture
 ) -> None:
     build(cloud, 3)
     before = tree(cloud)
@@ -155,7 +157,7 @@ def test_a_host_that_cannot_be_reshaped_stays_as_it_is_until_it_can(
     cloud.wait_for_hosts()
 
 
-def test_a_host_on_a_shared_pool_has_no_disk_and_belongs_to_the_pools_aggregate(cloud: Cloud) -> None:
+def test_a_host_on_a_shared_pool_has_no_disk_and_belongs_to_the_pools_aggregate(cloud: RunningCloud) -> None:
     rack = ids.derived("rack")
     restart(cloud, shared_disk_aggregate=rack)
     wait_until(lambda: tree(cloud)[HOST].aggregates == (rack,), "the host to belong to the aggregate")

@@ -39,10 +39,10 @@ from moorage.model.inspection import (
     ServiceReport,
     ServiceState,
     StoreAudit,
-    StrangerGuest,
+    UnknownGuest,
     ViewDrift,
 )
-from moorage.service.heartbeat import Presence
+from moorage.service.heartbeat import Heartbeat
 
 CELL = Cell(uuid=derived("operator", "cell"), name="cell1")
 LOST = derived("operator", "lost")
@@ -140,10 +140,10 @@ class CellConductor:
     """A cell with as many strangers as it is told, which waits for the host of the deleted instance."""
 
     def __init__(self) -> None:
-        self.strangers: list[StrangerGuest] = []
+        self.strangers: list[UnknownGuest] = []
 
     @serves(ListStrangersInCell)
-    def list_strangers(self, _message: ListStrangersInCell) -> list[StrangerGuest]:
+    def list_strangers(self, _message: ListStrangersInCell) -> list[UnknownGuest]:
         return self.strangers
 
     @serves(ListHoldsInCell)
@@ -311,14 +311,14 @@ def test_services_are_listed_without_agents_while_no_scheduler_answers(around: A
 
 
 def test_a_service_reports_itself_until_it_stops_whoever_listens(around: Around) -> None:
-    presence = Presence(around.conf, around.bus, "cell conductor", "two", CELL.uuid)
-    presence.start()
+    heartbeat = Heartbeat(around.conf, around.bus, "cell conductor", "two", CELL.uuid)
+    heartbeat.start()
     around.serve(placement=around.placement)
     end = time.monotonic() + 20
     while len(around.placement.reported) < 2:
         assert time.monotonic() < end
         time.sleep(0.02)
-    presence.stop()
+    heartbeat.stop()
     [report] = set(around.placement.reported)
     assert (report.kind, report.name, report.cell_uuid) == ("cell conductor", "two", CELL.uuid)
     assert report.version
@@ -342,7 +342,7 @@ def test_what_is_there_at_both_looks_is_a_finding(around: Around) -> None:
     around.placement.audits = [leak()]
     around.scheduler.drifted = ("host1",)
     guest = Guest(instance_uuid=LOST, host="host1", attempt_id=ATTEMPT, claim_id=LOST)
-    around.cell.strangers = [StrangerGuest(guest=guest, cell_uuid=CELL.uuid, agent="agent1", age=1.0)]
+    around.cell.strangers = [UnknownGuest(guest=guest, cell_uuid=CELL.uuid, agent="agent1", age=1.0)]
     status, rows = around.types("audit", "--settle", "0.01")
     assert status == 1
     assert [(row["finding"], row["subject"]) for row in rows] == [

@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from conductor.service import CellConductor
 from harness import demo
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, ids
 from moorage.cli.shell import main
 from moorage.messages import (
@@ -31,7 +31,7 @@ Types = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(params=["embedded", pytest.param("servers", marks=pytest.mark.servers)], scope="module")
-def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
+def cloud(request: pytest.FixtureRequest) -> Iterator[RunningCloud]:
     """A cloud of two cells with six instances."""
     urls: dict[str, str] = {}
     if request.param == "servers":
@@ -40,13 +40,13 @@ def cloud(request: pytest.FixtureRequest) -> Iterator[Cloud]:
             "database_connection": request.getfixturevalue("mariadb").create_database("operator"),
         }
     settings = {"service": {"report_interval": 0.2, "silent_after": 5.0}, "rpc": {"call_timeout": 10.0}}
-    with Cloud(Plan(hosts=4, cells=2, settings=settings, **urls)) as running:
+    with RunningCloud(CloudSpec(hosts=4, cells=2, settings=settings, **urls)) as running:
         assert all(instance.state == "active" for instance in demo.build_all(running, 6))
         yield running
 
 
 @pytest.fixture
-def types(cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
+def types(cloud: RunningCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
     file = tmp_path / "moorage.conf"
     # A percent sign in a URL would be taken for the beginning of a reference.
     connection = cloud.database_connection.replace("$", "$$")
@@ -86,7 +86,7 @@ def test_the_status_of_a_running_cloud_is_ok(types: Types) -> None:
     assert status == 0
 
 
-def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: Cloud, types: Types) -> None:
+def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: RunningCloud, types: Types) -> None:
     stopped = cloud.services.pop("conductor-cell2")
     stopped.stop()
     try:
@@ -102,7 +102,7 @@ def test_a_conductor_that_was_stopped_is_missed_by_its_role(cloud: Cloud, types:
         wait_until(lambda: types("audit", "--settle", "0.1")[0] != 2, "the cell to be asked again")
 
 
-def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(cloud: Cloud, types: Types) -> None:
+def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(cloud: RunningCloud, types: Types) -> None:
     assert types("audit", "--settle", "0.5") == (0, [])
 
     node = cloud.hosts()[0].compute_node_uuid
@@ -132,7 +132,9 @@ def test_the_audit_of_a_running_cloud_is_clean_and_finds_what_is_then_broken(clo
     assert types("audit", "--settle", "0.1") == (0, [])
 
 
-def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(cloud: Cloud, types: Types) -> None:
+def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(
+    cloud: RunningCloud, types: Types
+) -> None:
     [instance, *_] = cloud.client("conductor").call(ListInstances())
     before = cloud.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
     cloud.database.write(
@@ -158,7 +160,7 @@ def test_lost_allocations_are_healed_by_the_command_and_only_when_it_is_told_to(
     assert types("audit", "--settle", "0.1") == (0, [])
 
 
-def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(cloud: Cloud, types: Types) -> None:
+def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(cloud: RunningCloud, types: Types) -> None:
     ended = threading.Event()
     with ThreadPoolExecutor(3) as threads:
         clients = [threads.submit(_build_and_delete, cloud, ended) for _ in range(3)]
@@ -171,7 +173,7 @@ def test_an_audit_of_a_cloud_that_builds_and_deletes_all_the_while_is_clean(clou
     assert built, "nothing has happened meanwhile"
 
 
-def _build_and_delete(cloud: Cloud, ended: threading.Event) -> int:
+def _build_and_delete(cloud: RunningCloud, ended: threading.Event) -> int:
     """Build instances and delete them again, one after the other; return how many."""
     conductor = cloud.client("conductor")
     built = 0
@@ -186,11 +188,11 @@ def _build_and_delete(cloud: Cloud, ended: threading.Event) -> int:
     return built
 
 
-def _wait_for(cloud: Cloud, uuid: str, state: str) -> None:
+def _wait_for(cloud: RunningCloud, uuid: str, state: str) -> None:
     show = ShowInstance(instance_uuid=uuid)
     wait_until(lambda: cloud.client("conductor").call(show).state == state, f"{uuid} to be {state}", 30, 0.05)
 
 
-def _add_to_used(cloud: Cloud, amount: int) -> None:
+def _add_to_used(cloud: RunningCloud, amount: int) -> None:
     statement = inventories.update().values(used=inventories.c.used + amount)
     cloud.database.write(lambda connection: connection.execute(statement))

@@ -9,7 +9,7 @@ import pytest
 from support.operations.move_stage import HOSTS, LARGE, SMALL, Stage, plan
 
 from conductor.service import CellConductor
-from harness.cloud import Cloud, wait_until
+from harness.cloud import RunningCloud, wait_until
 from moorage import errors, ids
 from moorage.messages import (
     AbortMigration,
@@ -24,7 +24,7 @@ from moorage.model import Flavor, Image
 @pytest.fixture(scope="module")
 def running() -> Iterator[Stage]:
     """A cloud in which nothing fails."""
-    with Cloud(plan()) as cloud:
+    with RunningCloud(plan()) as cloud:
         yield Stage(cloud)
 
 
@@ -148,7 +148,7 @@ def test_a_destination_that_fails_is_left_for_the_next_one_and_the_last_one_give
     way: str, kind: str
 ) -> None:
     fails: dict[str, Any] = {way: HOSTS[1]}
-    with Cloud(plan(**fails)) as cloud:
+    with RunningCloud(plan(**fails)) as cloud:
         stage = Stage(cloud)
         first = stage.build(HOSTS[0])
         order = stage.migrate if kind == "cold" else stage.live_migrate
@@ -170,7 +170,7 @@ def test_a_destination_that_fails_is_left_for_the_next_one_and_the_last_one_give
 
 
 def test_a_server_whose_guest_cannot_be_stopped_stays_where_it_is() -> None:
-    with Cloud(plan(conductor={"max_unanswered_retries": 1}, stuck_hosts=HOSTS[0])) as cloud:
+    with RunningCloud(plan(conductor={"max_unanswered_retries": 1}, stuck_hosts=HOSTS[0])) as cloud:
         stage = Stage(cloud)
         uuid = stage.build(HOSTS[0])
 
@@ -183,7 +183,7 @@ def test_a_server_whose_guest_cannot_be_stopped_stays_where_it_is() -> None:
 
 
 def test_a_live_migration_that_is_broken_off_leaves_the_server_where_it_was() -> None:
-    with Cloud(plan(live_migration_seconds=30.0)) as cloud:
+    with RunningCloud(plan(live_migration_seconds=30.0)) as cloud:
         stage = Stage(cloud)
         uuid = stage.build(HOSTS[0])
         ordered = stage.live_migrate(uuid, HOSTS[1])
@@ -199,7 +199,7 @@ def test_a_live_migration_that_is_broken_off_leaves_the_server_where_it_was() ->
 
 @pytest.mark.parametrize("moment", ["moving", "moved", "confirming"])
 def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(moment: str) -> None:
-    with Cloud(plan(spawn_seconds=1.0)) as cloud:
+    with RunningCloud(plan(spawn_seconds=1.0)) as cloud:
         stage = Stage(cloud)
         uuid = stage.build(HOSTS[0])
         stage.migrate(uuid, HOSTS[1])
@@ -218,7 +218,7 @@ def test_a_server_that_is_deleted_in_the_middle_of_a_move_leaves_nothing(moment:
 
 
 def test_a_move_goes_on_where_its_conductors_were_stopped() -> None:
-    with Cloud(plan(spawn_seconds=1.0)) as cloud:
+    with RunningCloud(plan(spawn_seconds=1.0)) as cloud:
         stage = Stage(cloud)
         uuid = stage.build(HOSTS[0])
         ordered = stage.migrate(uuid, HOSTS[1])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from msgspec import structs
 
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
     BuildInstances,
@@ -41,49 +41,49 @@ SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
+def cloud() -> Iterator[RunningCloud]:
     settings = {
         "rpc": {"call_timeout": 10.0},
         "conductor": {"report_interval": 0.2, "retry_backoff": 0.1},
         "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
     }
-    with Cloud(Plan(hosts=3, settings=settings)) as cloud:
+    with RunningCloud(CloudSpec(hosts=3, settings=settings)) as cloud:
         yield cloud
 
 
-def order(cloud: Cloud, message: Mutation[R]) -> R:
+def order(cloud: RunningCloud, message: Mutation[R]) -> R:
     return cloud.client("conductor").call(message)
 
 
-def becomes(cloud: Cloud, uuid: str, state: str) -> None:
+def becomes(cloud: RunningCloud, uuid: str, state: str) -> None:
     conductor = cloud.client("conductor")
     wait_until(lambda: conductor.call(ShowInstance(instance_uuid=uuid)).state == state, state)
 
 
-def built(cloud: Cloud) -> str:
+def built(cloud: RunningCloud) -> str:
     uuid = ids.fresh()
     order(cloud, BuildInstances(request_id=ids.fresh(), request_spec=SPEC, instance_uuids=(uuid,)))
     becomes(cloud, uuid, "active")
     return uuid
 
 
-def migrate(cloud: Cloud, uuid: str, *, drop_extras: bool = False) -> str:
+def migrate(cloud: RunningCloud, uuid: str, *, drop_extras: bool = False) -> str:
     message = MigrateInstance(request_id=ids.fresh(), instance_uuid=uuid, drop_extras=drop_extras)
     return order(cloud, message).migration_uuid
 
 
-def ends(cloud: Cloud, migration_uuid: str, state: str) -> str:
+def ends(cloud: RunningCloud, migration_uuid: str, state: str) -> str:
     conductor = cloud.client("conductor")
     wait_until(lambda: conductor.call(ShowMigration(uuid=migration_uuid)).state == state, state)
     return str(conductor.call(ShowMigration(uuid=migration_uuid)).reason)
 
 
-def holds(cloud: Cloud, uuid: str) -> dict[str, ProviderAmounts]:
+def holds(cloud: RunningCloud, uuid: str) -> dict[str, ProviderAmounts]:
     found = cloud.client("placement").call(GetAllocations(consumer_uuid=uuid)).allocations
     return {provider: structs.replace(part, generation=None) for provider, part in found.items()}
 
 
-def put(cloud: Cloud, uuid: str, further: dict[str, ProviderAmounts] | None = None) -> None:
+def put(cloud: RunningCloud, uuid: str, further: dict[str, ProviderAmounts] | None = None) -> None:
     """Write what a consumer holds once more, with what is put on it beside."""
     placement = cloud.client("placement")
     consumer = placement.call(GetAllocations(consumer_uuid=uuid))
@@ -97,7 +97,7 @@ def put(cloud: Cloud, uuid: str, further: dict[str, ProviderAmounts] | None = No
 
 
 @contextmanager
-def others_writing(cloud: Cloud, uuid: str) -> Iterator[None]:
+def others_writing(cloud: RunningCloud, uuid: str) -> Iterator[None]:
     """Keep writing to a consumer, by reading and naming its generation as everybody does."""
     ended = threading.Event()
 
@@ -117,7 +117,7 @@ def others_writing(cloud: Cloud, uuid: str) -> Iterator[None]:
         writer.join()
 
 
-def test_servers_move_and_are_unshelved_however_often_others_write(cloud: Cloud) -> None:
+def test_servers_move_and_are_unshelved_however_often_others_write(cloud: RunningCloud) -> None:
     uuid = built(cloud)
     before = sorted(part.resources.items() for part in holds(cloud, uuid).values())
     with others_writing(cloud, uuid):
@@ -135,7 +135,9 @@ def test_servers_move_and_are_unshelved_however_often_others_write(cloud: Cloud)
         holds(cloud, migration_uuid)
 
 
-def test_what_others_put_on_a_host_that_is_left_stops_a_move_or_goes_with_it_and_comes_back(cloud: Cloud) -> None:
+def test_what_others_put_on_a_host_that_is_left_stops_a_move_or_goes_with_it_and_comes_back(
+    cloud: RunningCloud,
+) -> None:
     uuid = built(cloud)
     [(source, own)] = holds(cloud, uuid).items()
     more = ProviderAmounts(resources={**own.resources, "VCPU": 3})
@@ -153,7 +155,7 @@ def test_what_others_put_on_a_host_that_is_left_stops_a_move_or_goes_with_it_and
     assert holds(cloud, uuid) == {source: more}
 
 
-def test_what_others_put_on_a_shelved_server_is_still_there_when_it_is_unshelved(cloud: Cloud) -> None:
+def test_what_others_put_on_a_shelved_server_is_still_there_when_it_is_unshelved(cloud: RunningCloud) -> None:
     placement = cloud.client("placement")
     pool = ids.fresh()
     placement.call(CreateResourceProvider(request_id=ids.fresh(), uuid=pool, name=f"pool-{pool}"))
@@ -178,14 +180,14 @@ def test_what_others_put_on_a_shelved_server_is_still_there_when_it_is_unshelved
 # --- The fences that a cancelled unshelving and a cancelled move are given --------------------------------------------
 
 
-def disable_all(cloud: Cloud, *, disabled: bool = True) -> None:
+def disable_all(cloud: RunningCloud, *, disabled: bool = True) -> None:
     """Have no host take any server, or all."""
     for host in cloud.hosts():
         message = SetHost(request_id=ids.fresh(), service_host=host.service_host, disabled=disabled)
         cloud.client("scheduler").call(message)
 
 
-def test_a_late_request_places_no_server_whose_unshelving_has_ended(cloud: Cloud) -> None:
+def test_a_late_request_places_no_server_whose_unshelving_has_ended(cloud: RunningCloud) -> None:
     placement = cloud.client("placement")
     uuid = built(cloud)
     order(cloud, ShelveInstance(request_id=ids.fresh(), instance_uuid=uuid))
@@ -224,7 +226,7 @@ def test_a_late_request_places_no_server_whose_unshelving_has_ended(cloud: Cloud
 
 
 def test_a_late_request_begins_no_move_whose_migration_was_created_empty_and_then_none_that_was_buried(
-    cloud: Cloud,
+    cloud: RunningCloud,
 ) -> None:
     placement = cloud.client("placement")
     uuid, migration_uuid = built(cloud), ids.fresh()

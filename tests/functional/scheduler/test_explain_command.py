@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 from harness import demo
-from harness.cloud import Cloud, Plan
+from harness.cloud import CloudSpec, RunningCloud
 from moorage import ids
 from moorage.cli.shell import Shell, main
 from moorage.messages import BuildInstances, ShowInstance
@@ -38,19 +38,19 @@ Types = Callable[..., Typed]
 
 
 @pytest.fixture(scope="module")
-def cloud() -> Iterator[Cloud]:
+def cloud() -> Iterator[RunningCloud]:
     """Four hosts of 16 VCPU and 32 GiB in two cells, one of them with a GPU; three instances of 2 VCPU on them."""
     settings = {
         "scheduler": {"view_max_age": 0.0},
         "fake_driver": {"attributes": ['{"gpu": "t4"}', 'cell2-host-0002: {"gpu": "a100"}']},
     }
-    with Cloud(Plan(hosts=4, cells=2, settings=settings)) as running:
+    with RunningCloud(CloudSpec(hosts=4, cells=2, settings=settings)) as running:
         assert all(instance.state == "active" for instance in demo.build_all(running, 3))
         yield running
 
 
 @pytest.fixture
-def types(cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
+def types(cloud: RunningCloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Types:
     file = tmp_path / "moorage.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {cloud.transport_url}\n")
 
@@ -67,7 +67,7 @@ def types(cloud: Cloud, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> T
 
 
 @pytest.fixture(scope="module")
-def refused(cloud: Cloud) -> Instance:
+def refused(cloud: RunningCloud) -> Instance:
     """An instance that no host has room for."""
     conductor = cloud.client("conductor")
     uuid = ids.fresh()
@@ -146,7 +146,7 @@ def test_nothing_is_shown_as_nothing_to_people_and_as_null_to_machines(types: Ty
     assert types("--instance", refused.uuid, "-f", "json").told["on_host"] is None
 
 
-def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: Cloud, types: Types) -> None:
+def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: RunningCloud, types: Types) -> None:
     uuid = ids.derived("demo", cloud.plan.seed, "instance", 0)
     host = cloud.client("conductor").call(ShowInstance(instance_uuid=uuid)).host
     typed = types("--instance", uuid, "-f", "json")
@@ -158,7 +158,7 @@ def test_a_placed_instance_is_told_of_as_if_it_were_to_be_placed_now(cloud: Clou
 
 
 def test_instance_show_says_it_in_one_line_and_how_to_hear_more(
-    cloud: Cloud, types: Types, refused: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cloud: RunningCloud, types: Types, refused: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
     assert main(["--config-file", str(tmp_path / "moorage.conf"), "instance", "show", refused.uuid, "-f", "json"]) == 0

@@ -18,7 +18,7 @@ from compute.fake.driver import FakeDriver
 from compute.fake.guest_file import Action
 from compute.service import ComputeService
 from conductor.service import CellConductor, SuperConductor
-from harness.cloud import Cloud, Plan
+from harness.cloud import CloudSpec, RunningCloud
 from moorage import context, errors, failpoints
 from moorage.service.process import Service
 from support.operations.basis import KEEPING
@@ -113,10 +113,10 @@ class Troubles:
             return armed.passed <= armed.times
 
 
-class TroublesomeCloud(Cloud):
+class TroublesomeCloud(RunningCloud):
     """A cloud whose hosts have :class:`HostFaults`, and whose conductors and agents can be restarted at any time."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CloudSpec) -> None:
         super().__init__(plan)
         self.faults = HostFaults()
         self._restarting = threading.Lock()
@@ -181,10 +181,10 @@ def lose() -> None:
     raise failpoints.Dropped("lost")
 
 
-def plan(policy: str, hosts: int, **fake_driver: Any) -> Plan:
+def plan(policy: str, hosts: int, **fake_driver: Any) -> CloudSpec:
     """A cloud of one cell in which nobody is waited for for long, under a policy or with what `KEEPING` says."""
     said = {"delete_foreign_amounts": False} if policy in KEEPING else {"consumer_conflict_policy": policy}
-    return Plan(
+    return CloudSpec(
         hosts=hosts,
         settings={
             "rpc": {"call_timeout": 20.0},

@@ -8,11 +8,11 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from harness import demo
-from harness.cloud import Plan, wait_until
+from harness.cloud import CloudSpec, wait_until
 from moorage import ids
-from moorage.cli.audit_collector import Look
+from moorage.cli.audit_collector import AuditCollector
 from moorage.cli.audit_command import Examination, examine, heal
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.cli.healing import Healer
 from moorage.messages import (
     AttachResource,
@@ -38,7 +38,7 @@ from placement_store.schema import allocations, consumers
 from support.operations.cloud import TroublesomeCloud
 from support.operations.port_room import NICS, PORT, WIDTH, bandwidth
 
-PLAN = Plan(
+PLAN = CloudSpec(
     hosts=6,
     cells=2,
     settings={
@@ -127,11 +127,11 @@ class Servers:
     # --- Looking and healing ------------------------------------------------------------------------------------------
 
     def audit(self) -> Examination:
-        reach = Reach(self.cloud.configuration(), 20.0)
+        clients = Clients(self.cloud.configuration(), 20.0)
         try:
-            return examine(lambda: Look(self.cloud.configuration(), reach).sight(), settle=self.settle)
+            return examine(lambda: AuditCollector(self.cloud.configuration(), clients).collect(), settle=self.settle)
         finally:
-            reach.close()
+            clients.close()
 
     def findings(self) -> list[tuple[str, str, str]]:
         found = self.audit()
@@ -140,11 +140,11 @@ class Servers:
 
     def heal(self) -> dict[tuple[str, str, str], str]:
         """Heal all; return what is left, and why."""
-        reach = Reach(self.cloud.configuration(), 20.0)
+        clients = Clients(self.cloud.configuration(), 20.0)
         try:
-            last, why = heal(Healer(reach), self.audit(), self.audit)
+            last, why = heal(Healer(clients), self.audit(), self.audit)
         finally:
-            reach.close()
+            clients.close()
         return {one.key: why.get(one.key, one.detail) for one in last.findings}
 
     # --- What must be possible afterwards -----------------------------------------------------------------------------
@@ -206,11 +206,11 @@ class Servers:
         return any(operation.subject in attempts for operation in self.pending())
 
     def pending(self) -> list[Any]:
-        reach = Reach(self.cloud.configuration(), 20.0)
+        clients = Clients(self.cloud.configuration(), 20.0)
         try:
-            return [one for cell in self.call(ListCells()) for one in reach.cell(cell).call(ListOperationsInCell())]
+            return [one for cell in self.call(ListCells()) for one in clients.cell(cell).call(ListOperationsInCell())]
         finally:
-            reach.close()
+            clients.close()
 
     def hold(self, uuid: str, amounts: dict[str, dict[str, int]]) -> None:
         """Let somebody else hold something."""

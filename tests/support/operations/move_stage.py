@@ -9,7 +9,7 @@ from msgspec import structs
 from sqlalchemy import select
 
 from compute.fake.guest_file import GuestFile
-from harness.cloud import Cloud, Plan, wait_until
+from harness.cloud import CloudSpec, RunningCloud, wait_until
 from moorage import ids
 from moorage.messages import (
     BuildInstances,
@@ -43,7 +43,7 @@ def plan(
     database: str | None = None,
     transport: str | None = None,
     **fake_driver: Any,
-) -> Plan:
+) -> CloudSpec:
     """A small cloud in which nobody is waited for for long."""
     settings: Mapping[str, Mapping[str, Any]] = {
         "rpc": {"call_timeout": 10.0},
@@ -51,14 +51,14 @@ def plan(
         "compute": {"report_interval": 0.2, "stop_timeout": 0.1},
         "fake_driver": fake_driver,
     }
-    return Plan(hosts=hosts, settings=settings, database_connection=database, transport_url=transport)
+    return CloudSpec(hosts=hosts, settings=settings, database_connection=database, transport_url=transport)
 
 
 @dataclass
 class Stage:
     """A running cloud, and what is asked of it."""
 
-    cloud: Cloud
+    cloud: RunningCloud
 
     def order(self, message: Mutation[R]) -> R:
         return self.cloud.client("conductor").call(message)

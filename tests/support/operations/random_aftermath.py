@@ -8,9 +8,9 @@ from compute.fake.guest_file import GuestFile
 from harness.cloud import wait_until
 from moorage import errors, ids
 from moorage.cli import audit
-from moorage.cli.audit_collector import Look
+from moorage.cli.audit_collector import AuditCollector
 from moorage.cli.audit_command import examine
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.messages import (
     AuditStore,
     DeleteInstance,
@@ -73,11 +73,13 @@ class Aftermath:
 
     def findings(self) -> list[str]:
         """Return all that an audit finds, what is held otherwise than the servers say, and guests nobody wants."""
-        reach = Reach(self.cloud.configuration(), 60.0)
+        clients = Clients(self.cloud.configuration(), 60.0)
         try:
-            found, unseen, _sight = examine(lambda: Look(self.cloud.configuration(), reach).sight(), settle=2.0)
+            found, unseen, _state = examine(
+                lambda: AuditCollector(self.cloud.configuration(), clients).collect(), settle=2.0
+            )
         finally:
-            reach.close()
+            clients.close()
         wrong = [f"{finding.kind} {finding.subject}: {finding.detail}" for finding in found]
         wrong += [f"not seen: {part}: {why}" for part, why in unseen.items()]
         conductor = self.cloud.client("conductor")
@@ -175,4 +177,4 @@ def _amounts(flavor: Flavor, instance: Instance) -> Resources:
 def drifts(cloud: TroublesomeCloud) -> list[audit.Finding]:
     """Return what the store says against itself."""
     store = cloud.client("placement").call(AuditStore())
-    return [one for one in audit.judge(audit.Sight(store=store)) if one.kind in ("over-committed", "drifted")]
+    return [one for one in audit.judge(audit.CloudState(store=store)) if one.kind in ("over-committed", "drifted")]

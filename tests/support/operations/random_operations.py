@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.cloud import Plan, wait_until
+from harness.cloud import CloudSpec, wait_until
 from moorage import errors, failpoints, ids
 from moorage.messages import (
     AbortMigration,
@@ -75,7 +75,7 @@ Deed = tuple[str, int, int]
 _BROKEN = (errors.InternalError, errors.ConfigurationError)
 _SECONDS = 120.0
 
-PLAN = Plan(
+PLAN = CloudSpec(
     hosts=HOSTS,
     cells=2,
     schedulers=2,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from moorage.cli.audit import Finding, Sight, judge, settled, unanswered, unexplained_residues
+from moorage.cli.audit import CloudState, Finding, judge, settled, unanswered, unexplained_residues
 from moorage.cli.audit_command import examine
 from moorage.ids import derived
 from moorage.model import (
@@ -18,7 +18,7 @@ from moorage.model import (
     RecordedHold,
     ServerGroup,
 )
-from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, StrangerGuest, ViewDrift
+from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 CELL = derived("audit", "cell")
 NODE, OTHER, POOL = (derived("audit", "node", number) for number in range(3))
@@ -91,14 +91,14 @@ def recorded(*holds: RecordedHold, **fields: Any) -> dict[str, list[InstanceHold
     return {CELL: [InstanceHolds(holds=holds, **known | fields)]}
 
 
-def seen(*holders: Holder, instances: Any = (), **parts: Any) -> Sight:
+def seen(*holders: Holder, instances: Any = (), **parts: Any) -> CloudState:
     hosts = [host(1, NODE), host(2, OTHER)]
     known = {"store": StoreAudit(holders=holders), "hosts": hosts, "all_recorded": True}
-    return Sight(**known | parts, instances=list(instances))
+    return CloudState(**known | parts, instances=list(instances))
 
 
-def kinds(sight: Sight) -> list[tuple[str, str]]:
-    return [(finding.kind, finding.subject) for finding in judge(sight)]
+def kinds(state: CloudState) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.subject) for finding in judge(state)]
 
 
 def test_an_active_instance_that_holds_its_host_is_in_order() -> None:
@@ -286,8 +286,8 @@ def test_while_an_operation_is_under_way_the_record_is_no_measure() -> None:
 
 
 def test_records_are_compared_also_while_no_scheduler_knows_of_hosts() -> None:
-    sight = seen(instances=[instance()], recorded=recorded(hold()), hosts=None)
-    assert kinds(sight) == [("unheld", ONE)]
+    state = seen(instances=[instance()], recorded=recorded(hold()), hosts=None)
+    assert kinds(state) == [("unheld", ONE)]
 
 
 def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> None:
@@ -305,14 +305,14 @@ def test_a_residue_that_is_missing_is_unheld_as_long_as_its_host_is_there() -> N
 def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> None:
     inventory = InventoryFinding(provider_uuid=NODE, resource_class="VCPU", capacity=16.0, used=17, allocated=18)
     guest = Guest(instance_uuid=TWO, host="host2", attempt_id=TWO, claim_id=CLAIM)
-    sight = Sight(
+    state = CloudState(
         store=StoreAudit(overcommitted=(inventory,), drifted=(inventory,)),
         instances=[],
         hosts=[],
-        strangers=[StrangerGuest(guest=guest, cell_uuid=CELL, agent="agent", age=1.0)],
+        unknown_guests=[UnknownGuest(guest=guest, cell_uuid=CELL, agent="agent", age=1.0)],
         drift={"one": ViewDrift(hosts=2, drifted=("host1",))},
     )
-    found = judge(sight)
+    found = judge(state)
     assert [(finding.kind, finding.subject) for finding in found] == [
         ("over-committed", NODE),
         ("drifted", NODE),
@@ -323,9 +323,9 @@ def test_inventories_strangers_and_the_view_are_named_with_their_figures() -> No
 
 
 def test_what_nobody_has_answered_is_not_judged() -> None:
-    assert judge(Sight()) == []
-    assert judge(Sight(store=StoreAudit(holders=(HOLDS,)))) == []
-    assert judge(Sight(instances=[instance()])) == []
+    assert judge(CloudState()) == []
+    assert judge(CloudState(store=StoreAudit(holders=(HOLDS,)))) == []
+    assert judge(CloudState(instances=[instance()])) == []
 
 
 def test_only_what_is_found_again_counts() -> None:
@@ -342,7 +342,7 @@ def test_a_clean_cloud_is_looked_at_once_and_a_suspect_twice() -> None:
     clean, dirty = seen(HOLDS, instances=[instance()]), seen(HOLDS)
     for sights, expected in (([clean], []), ([dirty, clean], []), ([dirty, dirty], ["leaked"])):
         left, slept = list(sights), []
-        found, unseen, _sight = examine(lambda left=left: left.pop(0), 5.0, slept.append)
+        found, unseen, _state = examine(lambda left=left: left.pop(0), 5.0, slept.append)
         assert [finding.kind for finding in found] == expected
         assert (left, unseen, slept) == ([], {}, [5.0] * (len(sights) - 1))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from moorage.cli.audit import Sight, judge
+from moorage.cli.audit import CloudState, judge
 from moorage.ids import derived
 from moorage.model import Flavor, Instance, InstanceHolds, ProviderAmounts, RecordedHold
 from moorage.model.inspection import Holder, StoreAudit
@@ -191,7 +191,7 @@ def test_an_audit_finds_exactly_what_a_store_has_lost_or_others_have_changed(
         expected.add(("leaked", uuid, uuid))
 
     found = judge(
-        Sight(
+        CloudState(
             store=StoreAudit(holders=tuple(holders), roots=CHILDREN),
             instances=[server.instance for server in clouds],
             recorded={cell: [server.recorded for server in clouds if server.cell == cell] for cell in CELLS},

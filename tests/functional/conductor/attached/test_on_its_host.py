@@ -5,9 +5,9 @@ from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, bandwidt
 from support.operations.room import Room
 
 from moorage import errors, ids
-from moorage.cli.audit_collector import Look
+from moorage.cli.audit_collector import AuditCollector
 from moorage.cli.audit_command import examine
-from moorage.cli.clients import Reach
+from moorage.cli.clients import Clients
 from moorage.messages import (
     BuildInstances,
     DetachResource,
@@ -108,10 +108,10 @@ def test_where_groups_are_to_be_alone_another_provider_is_taken(room: Room, port
 def test_an_audit_finds_nothing_wrong_with_what_is_attached(room: Room, ports: Ports, server: str) -> None:
     ports.attach(server)
     conf = room.cloud.configuration()
-    reach = Reach(conf, 60.0)
+    clients = Clients(conf, 60.0)
     try:
-        found, unseen, _sight = examine(lambda: Look(conf, reach).sight(), settle=0.1)
+        found, unseen, _state = examine(lambda: AuditCollector(conf, clients).collect(), settle=0.1)
     finally:
-        reach.close()
+        clients.close()
 
     assert (found, unseen) == ([], {})

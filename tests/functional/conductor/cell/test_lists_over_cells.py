@@ -21,7 +21,7 @@ from moorage.messages import (
 )
 from moorage.messages.wire import Message
 from moorage.model import Cell, Guest, Uuid
-from moorage.model.inspection import OperationSummary, StrangerGuest
+from moorage.model.inspection import OperationSummary, UnknownGuest
 
 OTHER, FORMER, AWAY = (Cell(uuid=ids.derived("lists", name), name=name) for name in ("other", "former", "away"))
 #: The same guest, which the records of two cells have.
@@ -51,11 +51,10 @@ def guest(host: str, attempt_id: str) -> Guest:
     return Guest(instance_uuid=ids.derived("lists", "i"), host=host, attempt_id=attempt_id, claim_id=attempt_id)
 
 
-def strangers(cell: Cell, count: int) -> list[StrangerGuest]:
+def strangers(cell: Cell, count: int) -> list[UnknownGuest]:
     guests = [guest(f"host{number % 2}", ids.derived(cell.uuid, "attempt", number)) for number in range(count)]
     return [
-        StrangerGuest(guest=one, cell_uuid=cell.uuid, agent="agent", age=1.0)
-        for one in [*guests, guest("host", SHARED)]
+        UnknownGuest(guest=one, cell_uuid=cell.uuid, agent="agent", age=1.0) for one in [*guests, guest("host", SHARED)]
     ]
 
 
@@ -70,8 +69,8 @@ class OtherCell:
         return lists.part_of(self.operations, lists.operation_key, message.limit, message.after)
 
     @serves(ListStrangersInCell)
-    def list_strangers(self, message: ListStrangersInCell) -> list[StrangerGuest]:
-        return lists.part_of(self.strangers, lists.stranger_key, message.limit, message.after)
+    def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
+        return lists.part_of(self.strangers, lists.unknown_guest_key, message.limit, message.after)
 
 
 class FormerListOperationsInCell(Message[list[OperationSummary]], frozen=True, kw_only=True):
@@ -83,7 +82,7 @@ class FormerListOperationsInCell(Message[list[OperationSummary]], frozen=True, k
     uuid: Uuid | None = None
 
 
-class FormerListStrangersInCell(Message[list[StrangerGuest]], frozen=True, kw_only=True):
+class FormerListStrangersInCell(Message[list[UnknownGuest]], frozen=True, kw_only=True):
     topic = "conductor.cell"
     method = "list_strangers"
     version = "1.1"
@@ -99,7 +98,7 @@ class FormerCell:
         return self.operations[::-1]
 
     @serves(FormerListStrangersInCell)
-    def list_strangers(self, _message: FormerListStrangersInCell) -> list[StrangerGuest]:
+    def list_strangers(self, _message: FormerListStrangersInCell) -> list[UnknownGuest]:
         return self.strangers
 
 
@@ -130,7 +129,7 @@ def add_operations(world: World, table: Table, count: int) -> list[str]:
     return uuids
 
 
-def add_strangers(world: World, count: int) -> list[StrangerGuest]:
+def add_strangers(world: World, count: int) -> list[UnknownGuest]:
     found = strangers(CELL_1, count)
     rows = [
         {
@@ -182,15 +181,15 @@ def test_operations_of_all_cells_are_listed_whole_and_once(cells: World, *, away
 @pytest.mark.parametrize("away", [False, True], ids=["all answer", "one is away"])
 def test_strangers_of_all_cells_are_listed_whole_and_once(cells: World, *, away: bool) -> None:
     found = [*add_strangers(cells, 5), *OtherCell(OTHER).strangers, *FormerCell.strangers]
-    wanted = sorted(map(lists.stranger_key, found))
+    wanted = sorted(map(lists.unknown_guest_key, found))
     assert len({one.guest.attempt_id for one in found}) == len(found) - 2, "three cells have the same attempt"
     if away:
         cells.placement.cells.append(AWAY)
 
     for at_once in (2, 5, len(wanted), 1000):
-        listed = lists.strangers(cells.bus.client("conductor"), ListStrangers(), at_once)
-        assert [lists.stranger_key(one) for one in listed] == wanted
-    of_one_cell = lists.strangers(cells.bus.client(f"conductor.{CELL_1.uuid}"), ListStrangersInCell(), 2)
+        listed = lists.unknown_guests(cells.bus.client("conductor"), ListStrangers(), at_once)
+        assert [lists.unknown_guest_key(one) for one in listed] == wanted
+    of_one_cell = lists.unknown_guests(cells.bus.client(f"conductor.{CELL_1.uuid}"), ListStrangersInCell(), 2)
     assert [one.guest for one in of_one_cell] == [one.guest for one in listed if one.cell_uuid == CELL_1.uuid]
 
 
@@ -205,4 +204,4 @@ def test_twenty_thousand_operations_and_strangers_are_listed_in_parts(world: Wor
     found = lists.operations(conductor, ListOperations(ended=True))
     assert len(found) == len(wanted)
     assert {one.uuid for one in found} == wanted
-    assert len(lists.strangers(conductor, ListStrangers())) == many + 1
+    assert len(lists.unknown_guests(conductor, ListStrangers())) == many + 1
