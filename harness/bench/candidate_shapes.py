@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider
+from placement_store.candidates import CandidateProvider, HostTree
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
 
@@ -42,9 +42,9 @@ def shapes() -> Iterator[Shape]:
 # --- Hosts ----------------------------------------------------------------------------------------------------------
 
 
-def _provider(uuid: str, parent: str | None, used: int = 0, **totals: int) -> Provider:
+def _provider(uuid: str, parent: str | None, used: int = 0, **totals: int) -> CandidateProvider:
     inventories = {name: InventoryRow(total, 0, 1, total, 1, 1.0, used) for name, total in totals.items()}
-    return Provider(uuid, "host", parent, inventories)
+    return CandidateProvider(uuid, "host", parent, inventories)
 
 
 def _device_host(devices: int, busy: int = 0, size: int = 1) -> HostTree:
@@ -58,8 +58,11 @@ def _pool_host(pools: int) -> HostTree:
     inventories = {"DISK_GB": InventoryRow(10_000, 0, 1, 10_000, 1, 1.0, 0)}
     root = _provider("host", None, VCPU=64, MEMORY_MB=262144)
     return HostTree(
-        [Provider("host", "host", None, root.inventories, aggregates=near)],
-        [Provider(f"pool {n}", f"pool {n}", None, inventories, frozenset((SHARES,)), near) for n in range(pools)],
+        [CandidateProvider("host", "host", None, root.inventories, aggregates=near)],
+        [
+            CandidateProvider(f"pool {n}", f"pool {n}", None, inventories, frozenset((SHARES,)), near)
+            for n in range(pools)
+        ],
     )
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from placement_store.candidates.masks import Mask, members
-from placement_store.candidates.puzzle import Puzzle
+from placement_store.candidates.problem import Problem
 from placement_store.candidates.state import NOT_CHOSEN, State
 
 
-def hopeless(puzzle: Puzzle, state: State) -> bool:
+def hopeless(puzzle: Problem, state: State) -> bool:
     """Tell whether a position can be proved to have no solution; a no proves nothing."""
     return (
         any(not state.domains[number] for number in members(state.open))
@@ -19,7 +19,7 @@ def hopeless(puzzle: Puzzle, state: State) -> bool:
     )
 
 
-def narrowed(puzzle: Puzzle, state: State) -> State:
+def narrowed(puzzle: Problem, state: State) -> State:
     """Return a position without those tops, and those providers of their groups, that go with no choice of the others.
 
     A top must be a provider of one of its groups, and each of its groups must have a provider at or below it.
@@ -46,7 +46,7 @@ def narrowed(puzzle: Puzzle, state: State) -> State:
     return State(state.open, tuple(domains), state.room, state.uncovered, state.tops, state.chosen)
 
 
-def _possible_tops(puzzle: Puzzle, domains: Sequence[Mask], groups: Mask, tops: Mask) -> tuple[Mask, Mask]:
+def _possible_tops(puzzle: Problem, domains: Sequence[Mask], groups: Mask, tops: Mask) -> tuple[Mask, Mask]:
     """Return those of ``tops`` that all groups of a subtree allow, and the providers that stand at or below them."""
     possible = reach = served = 0
     for group in members(groups):
@@ -58,7 +58,7 @@ def _possible_tops(puzzle: Puzzle, domains: Sequence[Mask], groups: Mask, tops: 
     return possible, reach
 
 
-def _traits_out_of_reach(puzzle: Puzzle, state: State) -> bool:
+def _traits_out_of_reach(puzzle: Problem, state: State) -> bool:
     uncovered = state.uncovered
     if not uncovered:
         return False
@@ -69,7 +69,7 @@ def _traits_out_of_reach(puzzle: Puzzle, state: State) -> bool:
     return bool(uncovered)
 
 
-def _tops_out_of_reach(puzzle: Puzzle, state: State) -> bool:
+def _tops_out_of_reach(puzzle: Problem, state: State) -> bool:
     """Tell whether a subtree's top has been chosen that none of its groups can be served by any more."""
     for subtree, top in enumerate(state.tops):
         if top >= 0:
@@ -79,7 +79,7 @@ def _tops_out_of_reach(puzzle: Puzzle, state: State) -> bool:
     return False
 
 
-def _too_little_room(puzzle: Puzzle, state: State) -> bool:
+def _too_little_room(puzzle: Problem, state: State) -> bool:
     """Tell whether of some class more is asked than all the providers asked have left together.
 
     Counted in several units, of which an amount has as many as fit into it whole: 17 amounts of 3 are 17 units of 3,
@@ -109,7 +109,7 @@ def _too_little_of(class_number: int, unit: int, demands: Sequence[tuple[int, Ma
 # --- Seats: a matching of groups and providers ----------------------------------------------------------------------
 
 
-def _too_few_seats(puzzle: Puzzle, state: State) -> bool:
+def _too_few_seats(puzzle: Problem, state: State) -> bool:
     """Tell whether the suffixed groups cannot all be seated (Hall's condition).
 
     A provider has one seat for those groups of a set that are kept apart; otherwise as many as there are groups that
@@ -129,7 +129,7 @@ def _too_few_seats(puzzle: Puzzle, state: State) -> bool:
 class _Seating:
     """Seats one group after the other, moving those that sit already where that helps (augmenting paths)."""
 
-    def __init__(self, puzzle: Puzzle, state: State, groups: Sequence[int]) -> None:
+    def __init__(self, puzzle: Problem, state: State, groups: Sequence[int]) -> None:
         self._puzzle = puzzle
         self._state = state
         self._groups = groups

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from moorage.model import ResourceGroup, ResourceRequest
-from placement_store.candidates.tree import HostTree, Provider
+from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.providers.rows import InventoryRow
 
 
 @dataclass(frozen=True, slots=True)
-class Kin:
+class Ancestry:
     """What must be known of a provider beside the provider itself: the aggregates of each root, and who is whose."""
 
     anchor: str
@@ -17,8 +17,8 @@ class Kin:
     aggregates_of_root: Mapping[str, frozenset[str]]
 
     @classmethod
-    def of(cls, tree: HostTree) -> "Kin":
-        """Return the kin of a host's tree and of all that shares with it."""
+    def of(cls, tree: HostTree) -> "Ancestry":
+        """Return the ancestry of a host's tree and of all that shares with it."""
         known = [*tree.providers, *tree.above_sharing, *tree.sharing]
         return cls(
             anchor=tree.root.root_uuid,
@@ -27,7 +27,7 @@ class Kin:
         )
 
 
-def is_right_root(root: Provider, request: ResourceRequest) -> bool:
+def is_right_root(root: CandidateProvider, request: ResourceRequest) -> bool:
     """Tell whether the root of a host's tree is as a request wants it."""
     return (
         root.traits.issuperset(request.root_required)
@@ -37,10 +37,10 @@ def is_right_root(root: Provider, request: ResourceRequest) -> bool:
     )
 
 
-def serves_group(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
+def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     """Tell whether a provider may serve a whole suffixed group."""
     return (
-        _in_tree(provider, group, kin)
+        _in_tree(provider, group, ancestry)
         and _has_no(provider.traits, group.forbidden)
         and _has_all(provider.traits, group)
         and _is_member(provider.aggregates, group)
@@ -48,20 +48,22 @@ def serves_group(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
     )
 
 
-def may_take_part(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
+def may_take_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     """Tell whether a provider may serve a part of the unsuffixed group, its resources aside.
 
     The root's aggregates count for the whole tree. Traits that are required may stand on another of those who serve it.
     """
-    if group.in_tree is not None and provider.root_uuid != kin.anchor:
+    if group.in_tree is not None and provider.root_uuid != ancestry.anchor:
         return False
-    aggregates = provider.aggregates | kin.aggregates_of_root.get(provider.root_uuid, frozenset())
+    aggregates = provider.aggregates | ancestry.aggregates_of_root.get(provider.root_uuid, frozenset())
     return (
-        _in_tree(provider, group, kin) and _has_no(provider.traits, group.forbidden) and _is_member(aggregates, group)
+        _in_tree(provider, group, ancestry)
+        and _has_no(provider.traits, group.forbidden)
+        and _is_member(aggregates, group)
     )
 
 
-def has_room(provider: Provider, name: str, amount: int) -> bool:
+def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
     """Tell whether a provider has room for one more amount of a class, under its unit rules."""
     inventory = provider.inventories.get(name)
     return (
@@ -78,8 +80,8 @@ def room(inventory: InventoryRow) -> int:
     return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
 
 
-def _in_tree(provider: Provider, group: ResourceGroup, kin: Kin) -> bool:
-    return group.in_tree is None or provider.root_uuid == kin.root_of.get(group.in_tree)
+def _in_tree(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
+    return group.in_tree is None or provider.root_uuid == ancestry.root_of.get(group.in_tree)
 
 
 def _has_no(traits: frozenset[str], forbidden: Iterable[str]) -> bool:

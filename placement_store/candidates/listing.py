@@ -24,7 +24,7 @@ from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
 from placement_store.candidates.search import MAX_STEPS, search
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.singles import search_one_of_each_tree
-from placement_store.candidates.tree import HostTree, Provider
+from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.candidates.validity import check
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
@@ -168,7 +168,7 @@ class _Listing:
             self._summaries |= {p.uuid: _summary(p) for p in everything if p.root_uuid in used}
 
 
-def _summary(provider: Provider) -> ProviderSummary:
+def _summary(provider: CandidateProvider) -> ProviderSummary:
     return ProviderSummary(
         root_provider_uuid=provider.root_uuid,
         parent_provider_uuid=provider.parent_uuid,

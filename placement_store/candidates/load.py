@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from sqlalchemy import Connection, select
 
 from placement_store.candidates.batch import Batch, Pools
-from placement_store.candidates.tree import HostTree, Provider, parents_first, sharing_with
+from placement_store.candidates.tree import CandidateProvider, HostTree, parents_first, sharing_with
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import aggregates, traits
@@ -40,7 +40,7 @@ def trees_of(
     }
 
 
-def _host_tree(providers: Sequence[Provider], other_trees: Iterable[Sequence[Provider]]) -> HostTree:
+def _host_tree(providers: Sequence[CandidateProvider], other_trees: Iterable[Sequence[CandidateProvider]]) -> HostTree:
     others = [provider for tree in other_trees for provider in tree]
     sharing = sharing_with(providers, others)
     shown = {provider.uuid for provider in sharing}
@@ -49,18 +49,18 @@ def _host_tree(providers: Sequence[Provider], other_trees: Iterable[Sequence[Pro
 
 def providers_of(
     connection: Connection, names: ResourceClassNames, root_ids: Collection[int]
-) -> dict[int, list[Provider]]:
+) -> dict[int, list[CandidateProvider]]:
     """Return the providers of these trees by the root's id, parents first; a root that is gone is left out."""
     rows = list(_PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)))
     ids = [row.id for row in rows]
     uuids = {row.id: row.uuid for row in rows}
     held = inventories_of(connection, ids)
     traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
-    found: dict[int, list[Provider]] = {}
+    found: dict[int, list[CandidateProvider]] = {}
     for row in rows:
         if row.root_provider_id not in uuids:  # it has just become another's
             continue
-        provider = Provider(
+        provider = CandidateProvider(
             uuid=row.uuid,
             root_uuid=uuids[row.root_provider_id],
             parent_uuid=uuids.get(row.parent_provider_id),

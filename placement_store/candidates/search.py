@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
 from placement_store.candidates.bounds import hopeless, narrowed
-from placement_store.candidates.choices import Asked
-from placement_store.candidates.eligibility import Kin, is_right_root, serves_group
+from placement_store.candidates.eligibility import Ancestry, is_right_root, serves_group
 from placement_store.candidates.masks import members
-from placement_store.candidates.puzzle import Puzzle, puzzle_of
+from placement_store.candidates.problem import Problem, problem_of
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import State, choose, first_state, next_choice
 from placement_store.candidates.tree import HostTree
+from placement_store.candidates.variables import SearchRequest
 
 #: How many positions a search of one tree looks at without finding anything new before it gives up. Arbitrary.
 MAX_STEPS = 100_000
@@ -46,7 +46,7 @@ def search(
         return
     budget = budget or SearchBudget()
     with budget.running():
-        puzzle = puzzle_of(tree, Asked(request), seed, budget)
+        puzzle = problem_of(tree, SearchRequest(request), seed, budget)
     solutions = _solutions(puzzle, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget))
     while True:
         # What the caller does between two candidates is not paid by the budget.
@@ -59,7 +59,7 @@ def search(
 
 def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRequest]:
     """Yield the one way there may be where there is one provider, without a search: most hosts are so."""
-    if serves_group(tree.root, group, Kin.of(tree)):
+    if serves_group(tree.root, group, Ancestry.of(tree)):
         allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
         yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
 
@@ -96,7 +96,7 @@ class _Frame:
 class _Memory:
     """What the search has learnt of positions: which have no solution, and which have given theirs already."""
 
-    def __init__(self, puzzle: Puzzle) -> None:
+    def __init__(self, puzzle: Problem) -> None:
         self._puzzle = puzzle
         self._cells = len(puzzle.providers) + len(puzzle.choices)
         self._unsolvable: set[Hashable] = set()
@@ -128,7 +128,7 @@ class _Memory:
             self._unsolvable.add(signature(self._puzzle, frame.state))
 
 
-def _solutions(puzzle: Puzzle, steps: _Steps) -> Iterator[State]:
+def _solutions(puzzle: Problem, steps: _Steps) -> Iterator[State]:
     memory = _Memory(puzzle)
     start = first_state(puzzle)
     # The first position is like any other one, but that nobody has chosen anything to reach it.
@@ -159,13 +159,13 @@ def _solutions(puzzle: Puzzle, steps: _Steps) -> Iterator[State]:
             frame.solvable |= outcome
 
 
-def _following(puzzle: Puzzle, state: State) -> Iterator[State]:
+def _following(puzzle: Problem, state: State) -> Iterator[State]:
     number = next_choice(puzzle, state)
     for provider in members(state.domains[number]):
         yield _settled(puzzle, choose(puzzle, state, number, provider))
 
 
-def _settled(puzzle: Puzzle, state: State) -> State:
+def _settled(puzzle: Problem, state: State) -> State:
     """Return the position in which every choice has been made that had only one provider left."""
     state = narrowed(puzzle, state)
     while state.open:
@@ -178,12 +178,12 @@ def _settled(puzzle: Puzzle, state: State) -> State:
     return state
 
 
-def _key(puzzle: Puzzle, state: State) -> Hashable:
+def _key(puzzle: Problem, state: State) -> Hashable:
     """Return what two positions have in common that lead to the same sets of amounts."""
     return state.open, state.domains, state.uncovered, state.tops, frozenset(_amounts(puzzle, state).items())
 
 
-def _amounts(puzzle: Puzzle, state: State) -> dict[tuple[int, int], int]:
+def _amounts(puzzle: Problem, state: State) -> dict[tuple[int, int], int]:
     """Return what has been chosen so far: amounts by provider and class."""
     amounts: dict[tuple[int, int], int] = {}
     for number, provider in state.chosen:
@@ -193,7 +193,7 @@ def _amounts(puzzle: Puzzle, state: State) -> dict[tuple[int, int], int]:
     return amounts
 
 
-def _answer(puzzle: Puzzle, state: State) -> AllocationRequest:
+def _answer(puzzle: Problem, state: State) -> AllocationRequest:
     allocations: dict[str, dict[str, int]] = {}
     mappings: dict[str, dict[str, None]] = {}
     for number, provider in sorted(state.chosen):

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from placement_store.candidates.masks import members
-from placement_store.candidates.puzzle import Puzzle
+from placement_store.candidates.problem import Problem
 from placement_store.candidates.state import NOT_CHOSEN, State
 
 
-def signature(puzzle: Puzzle, state: State) -> Hashable:
+def signature(puzzle: Problem, state: State) -> Hashable:
     """Return what decides whether a position has a solution, whichever providers it is about."""
     labels = _labels(puzzle, state)
     tops = tuple(min(top, 0) for top in state.tops)
@@ -22,7 +22,7 @@ def signature(puzzle: Puzzle, state: State) -> Hashable:
     return state.open, state.uncovered, tops, tuple(sorted(label for label in labels if label))
 
 
-def _labels(puzzle: Puzzle, state: State) -> list[tuple[Any, ...]]:
+def _labels(puzzle: Problem, state: State) -> list[tuple[Any, ...]]:
     """Return, per provider, all that matters of it from here on; nothing for one that no open choice has left."""
     columns = [0] * len(puzzle.providers)
     asked = [0] * len(puzzle.classes)

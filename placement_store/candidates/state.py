@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from placement_store.candidates.choices import Choice
 from placement_store.candidates.masks import Mask, mask_of, members
-from placement_store.candidates.puzzle import Puzzle
+from placement_store.candidates.problem import Problem
+from placement_store.candidates.variables import Variable
 
 #: What stands in ``State.tops`` of a subtree whose top is not yet chosen, and of one with a group on its top.
 NOT_CHOSEN, SERVED = -1, -2
@@ -28,7 +28,7 @@ class State:
     chosen: tuple[tuple[int, int], ...] = ()
 
 
-def first_state(puzzle: Puzzle) -> State:
+def first_state(puzzle: Problem) -> State:
     """Return the position in which nothing has been chosen."""
     return State(
         open=mask_of(range(len(puzzle.choices))),
@@ -39,7 +39,7 @@ def first_state(puzzle: Puzzle) -> State:
     )
 
 
-def next_choice(puzzle: Puzzle, state: State) -> int:
+def next_choice(puzzle: Problem, state: State) -> int:
     """Return the open choice that has the fewest providers left; a subtree's top comes before its groups."""
     best, fewest = -1, 0
     for number in members(state.open):
@@ -52,7 +52,7 @@ def next_choice(puzzle: Puzzle, state: State) -> int:
     return best
 
 
-def choose(puzzle: Puzzle, state: State, number: int, provider: int) -> State:
+def choose(puzzle: Problem, state: State, number: int, provider: int) -> State:
     """Return the position after a choice, with all that it takes from the others' domains (forward checking)."""
     choice = puzzle.choices[number]
     still_open = state.open & ~(1 << number)
@@ -77,7 +77,7 @@ def choose(puzzle: Puzzle, state: State, number: int, provider: int) -> State:
     return State(still_open, tuple(domains), room, uncovered, tuple(tops), (*state.chosen, (number, provider)))
 
 
-def _taken(room: tuple[tuple[int, ...], ...], provider: int, choice: Choice) -> tuple[tuple[int, ...], ...]:
+def _taken(room: tuple[tuple[int, ...], ...], provider: int, choice: Variable) -> tuple[tuple[int, ...], ...]:
     if not choice.demands:
         return room
     left = list(room[provider])
@@ -87,7 +87,7 @@ def _taken(room: tuple[tuple[int, ...], ...], provider: int, choice: Choice) -> 
 
 
 def _withdraw(
-    puzzle: Puzzle, chosen: Choice, provider: int, left: tuple[int, ...], still_open: Mask, domains: list[Mask]
+    puzzle: Problem, chosen: Variable, provider: int, left: tuple[int, ...], still_open: Mask, domains: list[Mask]
 ) -> None:
     """Take a provider out of the domains of those choices that it can no longer serve."""
     bit = 1 << provider

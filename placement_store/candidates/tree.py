@@ -10,7 +10,7 @@ SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class CandidateProvider:
     """One resource provider: what it has by the name of the resource class, and where it stands."""
 
     uuid: str
@@ -26,20 +26,20 @@ class HostTree:
     """A tree of providers, and the providers of other trees that share what they have with it."""
 
     #: Parents before their children, so that the first is the root.
-    providers: Sequence[Provider]
+    providers: Sequence[CandidateProvider]
     #: See :func:`sharing_with`.
-    sharing: Sequence[Provider] = ()
+    sharing: Sequence[CandidateProvider] = ()
     #: What stands above those that share, in their own trees; others of these trees do no harm. They serve nothing
     #: here, but a root's aggregates count for its whole tree, and one that shares may stand above another.
-    above_sharing: Sequence[Provider] = ()
+    above_sharing: Sequence[CandidateProvider] = ()
 
     @property
-    def root(self) -> Provider:
+    def root(self) -> CandidateProvider:
         """The provider that stands for the host."""
         return self.providers[0]
 
 
-def sharing_with(providers: Sequence[Provider], pools: Iterable[Provider]) -> list[Provider]:
+def sharing_with(providers: Sequence[CandidateProvider], pools: Iterable[CandidateProvider]) -> list[CandidateProvider]:
     """Return those ``pools`` that share an aggregate with one of a tree's providers and are not of that tree."""
     reached: set[str] = set()
     for provider in providers:
@@ -52,9 +52,9 @@ def sharing_with(providers: Sequence[Provider], pools: Iterable[Provider]) -> li
     ]
 
 
-def parents_first(providers: Iterable[Provider]) -> list[Provider]:
+def parents_first(providers: Iterable[CandidateProvider]) -> list[CandidateProvider]:
     """Return the providers of one tree, each behind its parent, otherwise in the order given."""
-    children: dict[str | None, list[Provider]] = {}
+    children: dict[str | None, list[CandidateProvider]] = {}
     for provider in providers:
         children.setdefault(provider.parent_uuid, []).append(provider)
     ordered = list(children.get(None, ()))

@@ -8,12 +8,12 @@ from cliff.lister import Lister
 from moorage import ids
 from moorage.messages import SetAggregates
 from placement_store.commands import typed
-from placement_store.commands.named_providers import OfProvider, find, uuid_of
+from placement_store.commands.named_providers import ProviderCommand, find, uuid_of
 
 Rows = list[tuple[Any, ...]]
 
 
-class ProviderAggregateList(OfProvider, Lister):
+class ProviderAggregateList(ProviderCommand, Lister):
     """List the aggregates that a resource provider belongs to."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
@@ -24,7 +24,7 @@ class ProviderAggregateList(OfProvider, Lister):
         return ("uuid",), [(uuid,) for uuid in find(self.placement, parsed_args.provider).aggregates]
 
 
-class ProviderAggregateSet(OfProvider, Lister):
+class ProviderAggregateSet(ProviderCommand, Lister):
     """Replace all aggregates of a resource provider by those that are named; without any, it belongs to none.
 
     An aggregate comes to be by being named.

@@ -14,8 +14,8 @@ from moorage.cli.command import ShownValue, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking, until_unmoved
 from placement_store.commands.named_providers import uuid_of
+from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
 from placement_store.commands.typed import TypedAllocation
 
 LOG = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class _Resources(ShownValue):
         return ", ".join(f"{name}={amount}" for name, amount in self._value.items())
 
 
-class _OfConsumer(Asking):
+class _OfConsumer(PlacementCommand):
     """A command about what one consumer holds."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -161,7 +161,7 @@ class AllocationUnset(_OfConsumer, Lister):
         named = parsed_args.provider
         of = None if named is None else {uuid_of(self.placement, provider) for provider in named}
         uuid = parsed_args.consumer
-        until_unmoved(partial(self._take_away, uuid, of, parsed_args.resource_class))
+        retry_on_stale_view(partial(self._take_away, uuid, of, parsed_args.resource_class))
         return self.rows(uuid)
 
     def _take_away(self, uuid: str, of: set[str] | None, classes: Sequence[str] | None) -> None:

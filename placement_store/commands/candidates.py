@@ -10,8 +10,8 @@ from moorage.cli import group_options
 from moorage.cli.command import ShownValue
 from moorage.messages import MAX_CANDIDATES, ListAllocationCandidates
 from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
-from placement_store.commands.asking import Asking
 from placement_store.commands.named_providers import in_named_tree
+from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
 
@@ -24,7 +24,7 @@ class _Words(ShownValue):
         return ",".join(self._value)
 
 
-class CandidateList(Asking, Lister):
+class CandidateList(PlacementCommand, Lister):
     """List ways to serve a request: for each, what would be allocated of which providers. Nothing is reserved.
 
     What stands before the first --group is asked of the unsuffixed group, which several providers of a tree may serve

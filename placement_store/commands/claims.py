@@ -18,7 +18,7 @@ from placement_store.service import PlacementService
 _COLUMNS = ("consumer", "type", "claim", "node", "owner", "attempt", "host", "generation", "age")
 
 
-class Placement(Configured, Command):
+class ServePlacement(Configured, Command):
     """Serve the placement role, apart from the schedulers, until a signal ends it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

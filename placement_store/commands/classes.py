@@ -11,10 +11,10 @@ from moorage import errors, ids
 from moorage.cli.command import shown
 from moorage.messages import DeleteResourceClass, EnsureResourceClass, ListResourceClasses
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking
+from placement_store.commands.placement_command import PlacementCommand
 
 
-class ClassList(Asking, Lister):
+class ClassList(PlacementCommand, Lister):
     """List the resource classes there are, standard and custom, by name."""
 
     def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -22,7 +22,7 @@ class ClassList(Asking, Lister):
         return ("name",), [(name,) for name in self.placement.call(ListResourceClasses())]
 
 
-class _OfClass(Asking):
+class _OfClass(PlacementCommand):
     """A command about one resource class."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

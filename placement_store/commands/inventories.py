@@ -23,8 +23,8 @@ from moorage.messages import (
 )
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking, until_unmoved
-from placement_store.commands.named_providers import OfProvider, as_uuid, find, uuid_of
+from placement_store.commands.named_providers import ProviderCommand, as_uuid, find, uuid_of
+from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
 from placement_store.commands.typed import INVENTORY_FIELDS, Setting
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dic
     return {class_name: Inventory(**fields) for class_name, fields in described.items()}
 
 
-class InventorySet(Asking, Lister):
+class InventorySet(PlacementCommand, Lister):
     """Replace all inventories of a resource provider by those that are named; --amend changes only what is named.
 
     `--resource VCPU=16 --resource VCPU:max_unit=4` is one inventory of VCPU with 16 in all, of which nobody may have
@@ -106,7 +106,7 @@ class InventorySet(Asking, Lister):
 
     def _set(self, given: argparse.Namespace, named: str) -> ResourceProvider:
         if given.generation is None:
-            return until_unmoved(partial(self._set_once, given, named))
+            return retry_on_stale_view(partial(self._set_once, given, named))
         return self._set_once(given, named)
 
     def _set_once(self, given: argparse.Namespace, named: str) -> ResourceProvider:
@@ -124,7 +124,7 @@ class InventorySet(Asking, Lister):
         return [shown(cells) for cells in _described(provider.inventories)]
 
 
-class InventoryClassSet(OfProvider, ShowOne):
+class InventoryClassSet(ProviderCommand, ShowOne):
     """Create or replace the inventory of one resource class; a field that is not named has its default."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -163,7 +163,7 @@ class InventoryClassSet(OfProvider, ShowOne):
         return INVENTORY_FIELDS, shown(_fields(provider.inventories[parsed_args.resource_class]))
 
 
-class InventoryShow(OfProvider, ShowOne):
+class InventoryShow(ProviderCommand, ShowOne):
     """Show the inventory of one resource class, and what is used of it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -186,7 +186,7 @@ class InventoryShow(OfProvider, ShowOne):
         return (*INVENTORY_FIELDS, "used"), shown(cells)
 
 
-class InventoryList(OfProvider, Lister):
+class InventoryList(ProviderCommand, Lister):
     """List the inventories of a resource provider, and what is used of them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
@@ -199,7 +199,7 @@ class InventoryList(OfProvider, Lister):
         return ("resource_class", *INVENTORY_FIELDS, "used"), rows
 
 
-class InventoryDelete(OfProvider, Command):
+class InventoryDelete(ProviderCommand, Command):
     """Take away the inventory of one resource class, or all, of a provider; nobody may hold anything of them."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from moorage import errors
 from moorage.messages import GetResourceProvider, ListResourceProviders
 from moorage.model import ResourceGroup, ResourceProvider
-from placement_store.commands.asking import Asking
+from placement_store.commands.placement_command import PlacementCommand
 
 if TYPE_CHECKING:
     from placement_store.in_process import Placement
@@ -63,7 +63,7 @@ def in_named_tree(placement: "Placement", group: ResourceGroup) -> ResourceGroup
     return group if group.in_tree is None else replace(group, in_tree=uuid_of(placement, group.in_tree))
 
 
-class OfProvider(Asking):
+class ProviderCommand(PlacementCommand):
     """A command about one provider, which is its first argument."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

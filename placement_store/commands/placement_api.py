@@ -17,7 +17,7 @@ from placement_store.http import wsgi
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
 
-    from placement_store.http.buffered_worker import Limits
+    from placement_store.http.buffered_worker import WorkerLimits
 
 LOG = logging.getLogger(__name__)
 
@@ -88,11 +88,11 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             self.cfg.set(name, value)
 
     @cached_property
-    def limits(self) -> "Limits":
+    def limits(self) -> "WorkerLimits":
         """The limits that each worker keeps to."""
-        from placement_store.http.buffered_worker import Limits
+        from placement_store.http.buffered_worker import WorkerLimits
 
-        return Limits.of(self._conf)
+        return WorkerLimits.of(self._conf)
 
     def load(self) -> "WSGIApplication":
         """Return the application of one process: one that fails here would have gunicorn end all of them."""

@@ -20,8 +20,8 @@ from moorage.messages import (
 )
 from moorage.model import ResourceGroup, ResourceProvider
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import OfProvider, find, in_named_tree, uuid_of
+from placement_store.commands.named_providers import ProviderCommand, find, in_named_tree, uuid_of
+from placement_store.commands.placement_command import PlacementCommand
 
 COLUMNS = ("uuid", "name", "generation", "root_provider_uuid", "parent_provider_uuid")
 
@@ -41,7 +41,7 @@ def row(provider: ResourceProvider) -> tuple[ShownValue, ...]:
     )
 
 
-class ProviderCreate(Asking, ShowOne):
+class ProviderCreate(PlacementCommand, ShowOne):
     """Create a resource provider without inventory: a root, or with --parent-provider a child."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -69,7 +69,7 @@ class ProviderCreate(Asking, ShowOne):
         return COLUMNS, row(self.change(message))
 
 
-class ProviderList(Asking, Lister):
+class ProviderList(PlacementCommand, Lister):
     """List resource providers by name: all, or those for which everything that is said is true.
 
     A provider is judged for itself: whether it has room for all resources at once, all required traits, and so on.
@@ -92,7 +92,7 @@ class ProviderList(Asking, Lister):
         return COLUMNS, [row(provider) for provider in lists.providers(self.placement, message)]
 
 
-class ProviderShow(OfProvider, ShowOne):
+class ProviderShow(ProviderCommand, ShowOne):
     """Show a resource provider; with --allocations also who holds what of it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -117,7 +117,7 @@ class ProviderShow(OfProvider, ShowOne):
         return (*COLUMNS, "allocations"), (*row(provider), ShownLines(allocations, lines))
 
 
-class ProviderSet(OfProvider, ShowOne):
+class ProviderSet(ProviderCommand, ShowOne):
     """Give a resource provider another name or another parent, or make it the root of a tree of its own.
 
     Its children stay its children. What is allocated of it stays where it is.
@@ -156,7 +156,7 @@ class ProviderSet(OfProvider, ShowOne):
         return UNSET if given.parent_provider is None else uuid_of(self.placement, given.parent_provider)
 
 
-class ProviderDelete(OfProvider, Command):
+class ProviderDelete(ProviderCommand, Command):
     """Delete a resource provider that has no children and that nobody holds anything of, with its inventories."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

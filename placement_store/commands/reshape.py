@@ -13,10 +13,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from moorage.cli.command import shown
 from moorage.messages import DEFAULT_SEARCH_STEPS
 from placement_store.commands import reshape_file, reshape_fleet
-from placement_store.commands.asking import Asking
-from placement_store.commands.reshape_changes import Change, changes
+from placement_store.commands.placement_command import PlacementCommand
+from placement_store.commands.reshape_changes import PlannedChange, changes
 from placement_store.commands.reshape_file import Entry, MalformedFile
-from placement_store.commands.reshape_fleet import DONE, MOVED_BEFORE, NOT_BEGUN, PLANNED, REFUSED, UNKNOWN, Outcome
+from placement_store.commands.reshape_fleet import (
+    DONE,
+    MOVED_BEFORE,
+    NOT_BEGUN,
+    PLANNED,
+    REFUSED,
+    UNKNOWN,
+    EntryOutcome,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -25,7 +33,7 @@ ALL_DONE, NOTHING_DONE, SOME_DONE = 0, 1, 2
 Rows = list[tuple[Any, ...]]
 
 
-class ProviderReshape(Asking, Lister):
+class ProviderReshape(PlacementCommand, Lister):
     """Move inventories between the providers of hosts' trees, with all that is allocated of them, as a file says.
 
     One entry of the file is one transaction: it is done whole or not at all. All entries are looked at first; if any of
@@ -80,14 +88,14 @@ class ProviderReshape(Asking, Lister):
         self._status = _status(outcomes)
         return _OUTCOMES, [_outcome(outcome) for outcome in outcomes]
 
-    def _look(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[Outcome]:
+    def _look(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[EntryOutcome]:
         with _progress() as progress:
             return [
                 reshape_fleet.look(self.placement, entry, given.search_steps, again=given.again)
                 for entry in progress.track(entries, description="looking")
             ]
 
-    def _carry_out(self, looked: Sequence[Outcome], given: argparse.Namespace) -> list[Outcome]:
+    def _carry_out(self, looked: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
         """Return what has become of each entry, in the order of the file."""
         planned = [outcome for outcome in looked if outcome.state == PLANNED]
         done = reshape_fleet.carry_out(
@@ -107,7 +115,7 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def _status(outcomes: Sequence[Outcome]) -> int:
+def _status(outcomes: Sequence[EntryOutcome]) -> int:
     states = {outcome.state for outcome in outcomes}
     if states <= {DONE, MOVED_BEFORE}:
         return ALL_DONE
@@ -120,7 +128,7 @@ def _status(outcomes: Sequence[Outcome]) -> int:
 _OUTCOMES = ("line", "host", "state", "created", "allocations", "reason")
 
 
-def _outcome(outcome: Outcome, planned_as: str = PLANNED) -> tuple[Any, ...]:
+def _outcome(outcome: EntryOutcome, planned_as: str = PLANNED) -> tuple[Any, ...]:
     state = planned_as if outcome.state == PLANNED else outcome.state
     created = sorted(outcome.plan.created.values()) if outcome.plan and state == DONE else None
     moved = len(outcome.plan.dealt) if outcome.plan and state == DONE else None
@@ -129,13 +137,13 @@ def _outcome(outcome: Outcome, planned_as: str = PLANNED) -> tuple[Any, ...]:
 
 # --- What would be done ---------------------------------------------------------------------------------------------
 
-_CHANGES = ("line", "host", *Change._fields)
+_CHANGES = ("line", "host", *PlannedChange._fields)
 
 
-def _changes(outcome: Outcome) -> Iterator[tuple[Any, ...]]:
+def _changes(outcome: EntryOutcome) -> Iterator[tuple[Any, ...]]:
     place = (outcome.entry.line, outcome.entry.host)
     if outcome.plan is None:
-        yield shown((*place, *Change(outcome.state, after=outcome.reason)))
+        yield shown((*place, *PlannedChange(outcome.state, after=outcome.reason)))
         return
     for change in changes(outcome, outcome.plan):
         yield shown((*place, *change))

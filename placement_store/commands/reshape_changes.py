@@ -6,10 +6,10 @@ from typing import NamedTuple
 from msgspec.structs import asdict
 
 from moorage.model import Inventory, ReshapePlan
-from placement_store.commands.reshape_fleet import Outcome
+from placement_store.commands.reshape_fleet import EntryOutcome
 
 
-class Change(NamedTuple):
+class PlannedChange(NamedTuple):
     """One thing that changes; null where a field has nothing to say. Providers are named by name.
 
     ``before`` and ``after`` are of an inventory its description, and of a move where it is from and where it goes.
@@ -25,20 +25,20 @@ class Change(NamedTuple):
     consumer: str | None = None
 
 
-def changes(outcome: Outcome, plan: ReshapePlan) -> Iterator[Change]:
+def changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[PlannedChange]:
     """Yield the providers that are created, the inventories that change, and the amounts that move."""
     names = {known.uuid: known.name for known in outcome.before.values() if known is not None} | plan.created
     parents = {child.name: child.parent for child in outcome.entry.reshape.providers}
     for name in plan.created.values():
-        yield Change("create", name, after=f"child of {parents[name]}")
+        yield PlannedChange("create", name, after=f"child of {parents[name]}")
     yield from sorted(_inventories(outcome, plan, names))
     for part in plan.dealt:
         source, target = names[part.from_resource_provider], names[part.to_resource_provider]
         for class_name, amount in part.resources.items():
-            yield Change("move", None, class_name, amount, source, target, part.consumer_uuid)
+            yield PlannedChange("move", None, class_name, amount, source, target, part.consumer_uuid)
 
 
-def _inventories(outcome: Outcome, plan: ReshapePlan, names: dict[str, str]) -> Iterator[Change]:
+def _inventories(outcome: EntryOutcome, plan: ReshapePlan, names: dict[str, str]) -> Iterator[PlannedChange]:
     """Yield a change for each inventory that something moves from or to."""
     before = {known.uuid: known.inventories for known in outcome.before.values() if known is not None}
     uuids = {name: uuid for uuid, name in plan.created.items()}
@@ -51,7 +51,7 @@ def _inventories(outcome: Outcome, plan: ReshapePlan, names: dict[str, str]) -> 
     }
     for uuid, class_name in touched:
         was, will_be = (described.get(uuid, {}).get(class_name) for described in (before, plan.inventories))
-        yield Change("inventory", names[uuid], class_name, before=_described(was), after=_described(will_be))
+        yield PlannedChange("inventory", names[uuid], class_name, before=_described(was), after=_described(will_be))
 
 
 def _described(inventory: Inventory | None) -> str | None:

@@ -31,7 +31,7 @@ Named = Mapping[str, ResourceProvider | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class EntryOutcome:
     """What has become of an entry so far; ``before`` is what was there when it was looked at."""
 
     entry: Entry
@@ -44,7 +44,7 @@ class Outcome:
 # --- Looking --------------------------------------------------------------------------------------------------------
 
 
-def look(placement: "Placement", entry: Entry, search_steps: int, *, again: bool) -> Outcome:
+def look(placement: "Placement", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
     """Return what would become of an entry now: planned, refused or moved before.
 
     :param again: plan it even where it looks as if it had been done before.
@@ -52,22 +52,22 @@ def look(placement: "Placement", entry: Entry, search_steps: int, *, again: bool
     """
     before = {named: find_if_there(placement, named) for named in entry.reshape.named}
     if not again:
-        change = _Change(entry.reshape, before)
+        change = _NetChange(entry.reshape, before)
         if change.has_arrived and change.is_proof:
-            return Outcome(entry, MOVED_BEFORE, before)
+            return EntryOutcome(entry, MOVED_BEFORE, before)
         if change.has_arrived:
             reason = "what is to be moved may have been moved before, since as much of it is there; see --again"
-            return Outcome(entry, REFUSED, before, reason=reason)
+            return EntryOutcome(entry, REFUSED, before, reason=reason)
     try:
         plan = placement.call(PlanReshape(**_words(entry, search_steps)))
     except _STOPPING:
         raise
     except errors.MoorageError as refusal:
-        return Outcome(entry, REFUSED, before, reason=str(refusal))
-    return Outcome(entry, PLANNED, before, plan)
+        return EntryOutcome(entry, REFUSED, before, reason=str(refusal))
+    return EntryOutcome(entry, PLANNED, before, plan)
 
 
-class _Change:
+class _NetChange:
     """What an entry adds to each inventory and takes from it, held against what is there.
 
     An answer that the store keeps would tell for as long as it is kept; what is there tells for ever.
@@ -122,7 +122,7 @@ def _words(entry: Entry, search_steps: int) -> dict[str, Any]:
 # --- Doing ----------------------------------------------------------------------------------------------------------
 
 
-def request(outcome: Outcome, search_steps: int) -> ReshapeByInstructions:
+def request(outcome: EntryOutcome, search_steps: int) -> ReshapeByInstructions:
     """Return the message that does what was planned.
 
     Its request id follows from what is to be done and from the generations that were seen: two who begin at the same
@@ -134,8 +134,8 @@ def request(outcome: Outcome, search_steps: int) -> ReshapeByInstructions:
 
 
 def carry_out(
-    planned: Sequence[Outcome], reshape: Callable[[Outcome], ReshapePlan], *, skip_refused: bool
-) -> Iterator[Outcome]:
+    planned: Sequence[EntryOutcome], reshape: Callable[[EntryOutcome], ReshapePlan], *, skip_refused: bool
+) -> Iterator[EntryOutcome]:
     """Do what was planned, one entry after the other, and yield what has become of each.
 
     :param reshape: does one of them and returns what was done.
@@ -151,7 +151,7 @@ def carry_out(
         yield result
 
 
-def _attempt(outcome: Outcome, reshape: Callable[[Outcome], ReshapePlan]) -> Outcome:
+def _attempt(outcome: EntryOutcome, reshape: Callable[[EntryOutcome], ReshapePlan]) -> EntryOutcome:
     try:
         return replace(outcome, state=DONE, plan=reshape(outcome))
     except _STOPPING as fault:

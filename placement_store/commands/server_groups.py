@@ -19,7 +19,7 @@ from moorage.messages import (
 )
 from moorage.model import GroupPolicy, ServerGroup
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking
+from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("uuid", "name", "project_id", "policy", "max_server_per_host", "members")
 
@@ -36,7 +36,7 @@ def _shown(state: ServerGroupState) -> Shown:
     return _COLUMNS, (*_described(state), ShownLines(state.members, lines))
 
 
-class ServerGroupCreate(Asking, ShowOne):
+class ServerGroupCreate(PlacementCommand, ShowOne):
     """Create a server group: a rule for where the servers that name it may be.
 
     `affinity` keeps them on one host, `anti-affinity` at most --max of them on each; of the soft ones the same is
@@ -75,7 +75,7 @@ class ServerGroupCreate(Asking, ShowOne):
         return _shown(self.change(message))
 
 
-class ServerGroupList(Asking, Lister):
+class ServerGroupList(PlacementCommand, Lister):
     """List the server groups by name; those that a build has brought have none."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -90,7 +90,7 @@ class ServerGroupList(Asking, Lister):
         return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
 
 
-class _OfGroup(Asking):
+class _OfGroup(PlacementCommand):
     """A command about one server group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

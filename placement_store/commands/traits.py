@@ -11,8 +11,8 @@ from moorage import errors, ids
 from moorage.cli.command import shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
 from placement_store.commands import typed
-from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import OfProvider, find, uuid_of
+from placement_store.commands.named_providers import ProviderCommand, find, uuid_of
+from placement_store.commands.placement_command import PlacementCommand
 
 _STARTING_WITH, _ANY_OF = "startswith:", "in:"
 
@@ -23,7 +23,7 @@ def _rows(traits: list[str] | tuple[str, ...]) -> tuple[tuple[str, ...], Rows]:
     return ("name",), [(trait,) for trait in traits]
 
 
-class ProviderTraitList(OfProvider, Lister):
+class ProviderTraitList(ProviderCommand, Lister):
     """List the traits of a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
@@ -34,7 +34,7 @@ class ProviderTraitList(OfProvider, Lister):
         return _rows(find(self.placement, parsed_args.provider).traits)
 
 
-class ProviderTraitSet(OfProvider, Lister):
+class ProviderTraitSet(ProviderCommand, Lister):
     """Replace all traits of a resource provider by those that are named; without any, it has none."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ class ProviderTraitSet(OfProvider, Lister):
         return _rows(self.change(message).traits)
 
 
-class ProviderTraitDelete(OfProvider, Command):
+class ProviderTraitDelete(ProviderCommand, Command):
     """Take all traits away from a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -72,7 +72,7 @@ class ProviderTraitDelete(OfProvider, Command):
         self.change(SetTraits(request_id=ids.fresh(), uuid=uuid_of(self.placement, parsed_args.provider), traits=()))
 
 
-class TraitList(Asking, Lister):
+class TraitList(PlacementCommand, Lister):
     """List the traits there are, standard and custom, by name."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -101,7 +101,7 @@ class TraitList(Asking, Lister):
         return _rows(self.placement.call(ListTraits(**parsed_args.name, associated=parsed_args.associated)))
 
 
-class _OfTrait(Asking):
+class _OfTrait(PlacementCommand):
     """A command about one trait."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -11,8 +11,8 @@ from moorage import errors
 from moorage.cli.command import ShownLines
 from moorage.messages import ListProviderTrees
 from moorage.model import ResourceProvider
-from placement_store.commands.asking import Asking
 from placement_store.commands.named_providers import uuid_of
+from placement_store.commands.placement_command import PlacementCommand
 
 _FORK, _LAST, _PASSING, _NOTHING = "├─ ", "└─ ", "│  ", "   "
 
@@ -42,7 +42,7 @@ def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
         yield from placed(root, "", "")
 
 
-class ProviderTree(Asking, Lister):
+class ProviderTreeShow(PlacementCommand, Lister):
     """Draw the tree that a resource provider belongs to, with inventories as `CLASS used/capacity`, and traits.
 
     Capacity is (total - reserved) times allocation_ratio, rounded down. Formats other than the table have plain values.

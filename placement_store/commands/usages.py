@@ -7,13 +7,13 @@ from cliff.lister import Lister
 
 from moorage.cli.command import shown
 from moorage.messages import ListUsages
-from placement_store.commands.asking import Asking
-from placement_store.commands.named_providers import OfProvider, find
+from placement_store.commands.named_providers import ProviderCommand, find
+from placement_store.commands.placement_command import PlacementCommand
 
 Rows = list[tuple[Any, ...]]
 
 
-class ProviderUsageShow(OfProvider, Lister):
+class ProviderUsageShow(ProviderCommand, Lister):
     """Show how much is used of each inventory of a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
@@ -25,7 +25,7 @@ class ProviderUsageShow(OfProvider, Lister):
         return ("resource_class", "usage"), sorted(used.items())
 
 
-class UsageShow(Asking, Lister):
+class UsageShow(PlacementCommand, Lister):
     """Show how much the consumers of a project hold, by their type."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -4,13 +4,13 @@ A noun is added in three steps:
 
 1. ``schemas/NOUN.py``: the JSON schemas of its bodies and queries, as :class:`~placement_store.http.schemas.Schemas`
    by the microversion that brought each.
-2. ``nouns/NOUN.py``: a :class:`~placement_store.http.operations.Noun` with its ``path``, whose methods ``on_get``,
+2. ``nouns/NOUN.py``: a :class:`~placement_store.http.operations.Resource` with its ``path``, whose methods ``on_get``,
    ``on_put`` ... are declared with :func:`~placement_store.http.operations.operation`: policy rule, first version,
    schemas, and errors of the store that it tells in a way of its own. By the time such a method runs, version, media
    type, policy, query and body have been checked. It calls functions of the store in ``self.store.read`` or
-   ``self.store.write`` and returns an :class:`~placement_store.http.operations.Answer`; it lets the store's errors
-   pass (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
-   :class:`~placement_store.http.refusals.Refused` for what HTTP alone refuses.
+   ``self.store.write`` and returns an :class:`~placement_store.http.operations.OperationResult`; it lets the store's
+   errors pass (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
+   :class:`~placement_store.http.refusals.RequestRefused` for what HTTP alone refuses.
 3. ``routes.py``: its class in the list.
 """
 
@@ -27,11 +27,11 @@ from oslo_middleware import cors, http_proxy_to_wsgi
 from moorage.db.database import Database
 from placement_store.http import identity, versions
 from placement_store.http.errors import ErrorDocuments
-from placement_store.http.operations import DEADLINE, Noun
-from placement_store.http.policy import Policy
+from placement_store.http.operations import DEADLINE, Resource
+from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import Refused
-from placement_store.http.routes import NOUNS
+from placement_store.http.refusals import RequestRefused
+from placement_store.http.routes import RESOURCES
 from placement_store.http.settings import Settings
 from placement_store.http.store import Store
 from placement_store.providers.rows import provider_not_found
@@ -61,9 +61,9 @@ def application(
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
     ErrorDocuments().install(app)
-    store, policy, settings = Store(database), Policy(conf), Settings.of(conf)
-    for noun in NOUNS:
-        app.add_route(noun.path, noun(store, policy, settings))
+    store, policy, settings = Store(database), PolicyEnforcer(conf), Settings.of(conf)
+    for resource in RESOURCES:
+        app.add_route(resource.path, resource(store, policy, settings))
     served: WSGIApplication = identity.behind_keystone(app, conf) if by_keystone else app
     return _behind_front_ends(served, conf)
 
@@ -106,21 +106,21 @@ class _Preparation:
         else:
             request.context.who = None
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
-            raise Refused(503, "The request has waited too long for a thread; nothing was done.")
+            raise RequestRefused(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:
-            raise Refused(400, "content-type header required: there is a body.")
+            raise RequestRefused(400, "content-type header required: there is a body.")
 
     def process_resource(
-        self, request: falcon.Request, _response: falcon.Response, noun: Noun, path: dict[str, str]
+        self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
     ) -> None:
         """Refuse methods that a path has in no version, and find out which provider it names, however that is spelled.
 
         falcon itself would answer OPTIONS.
         """
-        if request.method not in noun.operations:
-            headers = {"Allow": ", ".join(noun.methods())}
-            raise Refused(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
-        if noun.path != "/":
+        if request.method not in resource.operations:
+            headers = {"Allow": ", ".join(resource.methods())}
+            raise RequestRefused(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
+        if resource.path != "/":
             self._prepare()
         if "uuid" in path:
             uuid = canonical_uuid(path["uuid"])
@@ -129,7 +129,7 @@ class _Preparation:
             path["uuid"] = uuid
 
     def process_response(
-        self, request: falcon.Request, response: falcon.Response, _noun: Noun | None, _succeeded: bool
+        self, request: falcon.Request, response: falcon.Response, _noun: Resource | None, _succeeded: bool
     ) -> None:
         """Tell which version was used, and by which id the log names the request."""
         response.append_header("Vary", versions.HEADER.lower())

@@ -34,7 +34,7 @@ _SPARE_BODY_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class WorkerLimits:
     """The limits of one worker, as group ``placement_api`` has them."""
 
     threads: int
@@ -43,7 +43,7 @@ class Limits:
     request_timeout: float
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "Limits":
+    def of(cls, conf: cfg.ConfigOpts) -> "WorkerLimits":
         """Return the limits that a configuration sets."""
         api = conf.placement_api
         return cls(api.threads, api.max_body_bytes, api.receive_timeout, api.request_timeout)
@@ -72,12 +72,12 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     def run(self) -> None:
         """Serve until gunicorn says stop; then answer what has begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        limits: Limits = self.app.limits
+        limits: WorkerLimits = self.app.limits
         adjustments, channels = limits.adjustments(), dict[int, Any]()
         dispatcher = ThreadedTaskDispatcher()
         dispatcher.set_thread_count(limits.threads)
         servers = [
-            _Server(self.wsgi, limits, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
+            _ListeningServer(self.wsgi, limits, listener.sock, map=channels, dispatcher=dispatcher, adj=adjustments)
             for listener in self.sockets
         ]
         while self.alive:
@@ -116,7 +116,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
         self.write(body)
 
 
-class _Task(WSGITask):  # type: ignore[misc]
+class _ApplicationTask(WSGITask):  # type: ignore[misc]
     """Runs the application for one request."""
 
     def get_environment(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class _Task(WSGITask):  # type: ignore[misc]
 class _Channel(HTTPChannel):  # type: ignore[misc]
     """One connection."""
 
-    task_class = _Task
+    task_class = _ApplicationTask
     error_task_class = _ErrorTask
     #: The request of which some part has arrived.
     request: Any = None
@@ -159,12 +159,12 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
             self.server.add_task(self)
 
 
-class _Server(TcpWSGIServer):  # type: ignore[misc]
+class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
     """The connections of one listening socket."""
 
     channel_class = _Channel
 
-    def __init__(self, application: Any, limits: Limits, listening: Any, **words: Any) -> None:
+    def __init__(self, application: Any, limits: WorkerLimits, listening: Any, **words: Any) -> None:
         self._limits = limits
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)

@@ -8,7 +8,7 @@ from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.http import query, refusals
 from placement_store.http.query import AskedTraits, Query
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 from placement_store.http.versions import Version, v
 
 _GROUP_KEY = re.compile(r"(resources|required|member_of|in_tree)([A-Za-z0-9_-]{0,64})")
@@ -25,7 +25,7 @@ def request_of(asked: Query, version: Version) -> ResourceRequest:
     if version < _RESOURCELESS_GROUPS_SINCE:
         for suffix, group in groups.items():
             if not group.resources:
-                raise Refused(400, f"The request group {suffix!r} asks for no resources.")
+                raise RequestRefused(400, f"The request group {suffix!r} asks for no resources.")
     root = _root_traits(asked, version)
     return ResourceRequest(
         groups=groups,
@@ -36,7 +36,7 @@ def request_of(asked: Query, version: Version) -> ResourceRequest:
     )
 
 
-def refused(fault: errors.InvalidRequest, version: Version) -> Refused:
+def refused(fault: errors.InvalidRequest, version: Version) -> RequestRefused:
     """Return how the store's refusal of such a request is told: the place of the fault in it decides on the code."""
     place = fault.path.removeprefix("$.request.")
     code = refusals.UNDEFINED
@@ -46,7 +46,7 @@ def refused(fault: errors.InvalidRequest, version: Version) -> Refused:
         code = refusals.QUERY_BAD_VALUE
     if version < _RESOURCELESS_GROUPS_SINCE and place == "groups":
         code = refusals.UNDEFINED
-    return Refused(400, f"Invalid query string: {fault.reason}, at {place}", code)
+    return RequestRefused(400, f"Invalid query string: {fault.reason}, at {place}", code)
 
 
 def _suffixes(asked: Query) -> list[str]:
@@ -73,12 +73,12 @@ def _group(asked: Query, suffix: str, version: Version) -> ResourceGroup:
 def _root_traits(asked: Query, version: Version) -> AskedTraits:
     texts = asked.all("root_required")
     if len(texts) > 1:
-        raise Refused(
+        raise RequestRefused(
             400, "Invalid query string parameter root_required: it may be sent once", refusals.QUERY_DUPLICATE_KEY
         )
     found = query.traits("root_required", texts, version)
     if found.any_of:
-        raise Refused(
+        raise RequestRefused(
             400, "Invalid query string parameter root_required: `in:` is not for it", refusals.QUERY_BAD_VALUE
         )
     return found

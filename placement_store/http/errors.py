@@ -10,16 +10,16 @@ import msgspec
 
 from moorage import errors
 from placement_store.http import refusals
-from placement_store.http.refusals import UNDEFINED, Refused
+from placement_store.http.refusals import UNDEFINED, RequestRefused
 from placement_store.http.versions import MIN, Version, v
 
 LOG = logging.getLogger(__name__)
 
 #: Errors of the store, each with the status and the code that it is told with.
-Told = Mapping[type[errors.MoorageError], tuple[int, str]]
+ErrorStatuses = Mapping[type[errors.MoorageError], tuple[int, str]]
 
 #: How each of the store's errors is told where an operation says nothing else. The nearest class of an error counts.
-DEFAULT: Told = {
+DEFAULT: ErrorStatuses = {
     errors.MoorageError: (500, UNDEFINED),
     errors.CallerError: (400, UNDEFINED),
     errors.NotFound: (404, UNDEFINED),
@@ -39,13 +39,13 @@ DEFAULT: Told = {
 _CODES_SINCE = v("1.23")
 
 
-def told(fault: errors.MoorageError, own: Told) -> Refused:
+def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> RequestRefused:
     """Return how an error of the store is told by an operation that tells some of them in a way of its ``own``."""
     for table in (own, DEFAULT):
         for kind in type(fault).__mro__:
             if kind in table:
                 status, code = table[kind]
-                return Refused(status, str(fault), code)
+                return RequestRefused(status, str(fault), code)
     raise AssertionError("the table has the root of the tree")
 
 
@@ -57,9 +57,9 @@ class ErrorDocuments:
         app.add_error_handler(Exception, self._unexpected)
         app.add_error_handler(falcon.HTTPError, self._of_router)
         app.add_error_handler(errors.MoorageError, self._of_store)
-        app.add_error_handler(Refused, self._refused)
+        app.add_error_handler(RequestRefused, self._refused)
 
-    def _refused(self, request: falcon.Request, response: falcon.Response, fault: Refused, _params: Any) -> None:
+    def _refused(self, request: falcon.Request, response: falcon.Response, fault: RequestRefused, _params: Any) -> None:
         version: Version = request.context.get("version") or MIN
         title = http.HTTPStatus(fault.status).phrase
         described: dict[str, Any] = {
@@ -81,7 +81,7 @@ class ErrorDocuments:
     ) -> None:
         if not isinstance(fault, errors.CallerError | errors.PlacementRefused | errors.StaleView | errors.TryAgain):
             LOG.warning("%s %s: %s", request.method, request.path, fault)
-        self._refused(request, response, told(fault, request.context.get("told") or {}), params)
+        self._refused(request, response, refusal_of(fault, request.context.get("error_status") or {}), params)
 
     def _of_router(
         self, request: falcon.Request, response: falcon.Response, fault: falcon.HTTPError, params: Any
@@ -91,8 +91,12 @@ class ErrorDocuments:
             405: f"The method {request.method} is not allowed for this resource.",
         }
         detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
-        self._refused(request, response, Refused(fault.status_code, detail, headers=dict(fault.headers or {})), params)
+        self._refused(
+            request, response, RequestRefused(fault.status_code, detail, headers=dict(fault.headers or {})), params
+        )
 
     def _unexpected(self, request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
         LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
-        self._refused(request, response, Refused(500, "An unexpected fault: the log has it by the request id."), params)
+        self._refused(
+            request, response, RequestRefused(500, "An unexpected fault: the log has it by the request id."), params
+        )

@@ -8,13 +8,13 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage.errors import ConfigurationError
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-class Caller(RequestContext):
+class CallerContext(RequestContext):
     """Who asks, for the policy.
 
     The library keeps the first context that a thread makes as the thread's own, and oslo.log then writes its request id
@@ -35,10 +35,10 @@ def of_token(request: falcon.Request) -> RequestContext:
     """
     token = request.get_header("X-Auth-Token")
     if not token:
-        raise Refused(401, "This path needs a token.")
+        raise RequestRefused(401, "This path needs a token.")
     user, _, project = token.partition(":")
     roles = request.get_header("X-Roles")
-    return Caller(
+    return CallerContext(
         user_id=user,
         project_id=request.get_header("X-Project-Id") or project or user,
         system_scope=request.get_header("OpenStack-System-Scope"),
@@ -51,9 +51,9 @@ def of_keystone(request: falcon.Request) -> RequestContext:
 
     :raises Refused: 401, it has found nobody.
     """
-    who = Caller.from_environ(request.env)
+    who = CallerContext.from_environ(request.env)
     if who.user_id is None:
-        raise Refused(401, "This path needs a token.")
+        raise RequestRefused(401, "This path needs a token.")
     return who
 
 

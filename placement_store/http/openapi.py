@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from placement_store.http import versions
-from placement_store.http.operations import Noun, Operation
-from placement_store.http.routes import NOUNS
+from placement_store.http.operations import OperationDeclaration, Resource
+from placement_store.http.routes import RESOURCES
 from placement_store.http.schemas import Schema
 from placement_store.http.versions import MAX, Version
 
@@ -43,7 +43,7 @@ _ERRORS: Schema = {
 
 def describe(version: Version = MAX) -> dict[str, Any]:
     """Return the OpenAPI document of one microversion: what it has, and what it takes."""
-    found = {noun.path: _path(noun, version) for noun in NOUNS}
+    found = {resource.path: _path(resource, version) for resource in RESOURCES}
     return {
         "openapi": _OPENAPI,
         "info": {
@@ -71,23 +71,23 @@ def _version_header(version: Version) -> dict[str, Any]:
     }
 
 
-def _path(noun: type[Noun], version: Version) -> dict[str, Any]:
+def _path(resource: type[Resource], version: Version) -> dict[str, Any]:
     return {
-        method.lower(): _operation(noun, method, asked, version)
-        for method, asked in noun.operations.items()
+        method.lower(): _operation(resource, method, asked, version)
+        for method, asked in resource.operations.items()
         if asked.since <= version
     }
 
 
-def _operation(noun: type[Noun], method: str, asked: Operation, version: Version) -> dict[str, Any]:
-    work: Callable[..., None] = getattr(noun, f"on_{method.lower()}")
+def _operation(resource: type[Resource], method: str, asked: OperationDeclaration, version: Version) -> dict[str, Any]:
+    work: Callable[..., None] = getattr(resource, f"on_{method.lower()}")
     described: dict[str, Any] = {
-        "operationId": f"{method.lower()}_{noun.__name__}",
+        "operationId": f"{method.lower()}_{resource.__name__.removesuffix('Resource')}",
         "summary": (work.__doc__ or "").partition("\n")[0],
         "description": f"From microversion {asked.since}. Policy: {asked.rule or 'open to everybody'}.",
         "parameters": [
             {"$ref": "#/components/parameters/Version"},
-            *_in_path(noun.path),
+            *_in_path(resource.path),
             *_in_query(asked.query.schema_at(version)),
         ],
         "responses": {

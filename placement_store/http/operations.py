@@ -12,17 +12,17 @@ import msgspec
 from oslo_context.context import RequestContext
 
 from moorage import context
-from placement_store.http.errors import Told
-from placement_store.http.policy import Policy
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import Query
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 from placement_store.http.schemas import Schemas
 from placement_store.http.settings import Settings
 from placement_store.http.store import Store
 from placement_store.http.versions import Version, v
 
 P = ParamSpec("P")
-N = TypeVar("N", bound="Noun")
+N = TypeVar("N", bound="Resource")
 
 #: By this name the environment of a request has the moment (of ``time.monotonic``) after which nobody waits for it.
 DEADLINE = "moorage.deadline"
@@ -31,7 +31,7 @@ _CACHE_HEADERS_SINCE = v("1.15")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperationDeclaration:
     """What is declared of an operation; see :func:`operation`."""
 
     rule: str | None
@@ -40,7 +40,7 @@ class Operation:
     query: Schemas
     body: Schemas | None
     target: Sequence[str]
-    told: Told
+    error_status: ErrorStatuses
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OperationResult:
     """What a request is answered with.
 
     :param body: what is sent as JSON; nothing is sent where it is null.
@@ -73,13 +73,13 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Noun:
+class Resource:
     """What one path stands for: a falcon resource, whose methods are declared with :func:`operation`."""
 
     #: In falcon's words, such as ``/resource_providers/{uuid}``.
     path: ClassVar[str]
     #: What is declared of each method, by its name in HTTP.
-    operations: ClassVar[Mapping[str, Operation]] = {}
+    operations: ClassVar[Mapping[str, OperationDeclaration]] = {}
 
     def __init_subclass__(cls) -> None:
         cls.operations = {
@@ -88,7 +88,7 @@ class Noun:
             if name.startswith("on_")
         }
 
-    def __init__(self, store: Store, policy: Policy, settings: Settings) -> None:
+    def __init__(self, store: Store, policy: PolicyEnforcer, settings: Settings) -> None:
         self.store = store
         self.settings = settings
         self._policy = policy
@@ -99,7 +99,7 @@ class Noun:
         :raises NotFound: it is not.
         """
 
-    def checked(self, asked: Operation, request: falcon.Request, path: Mapping[str, Any]) -> Call:
+    def checked(self, asked: OperationDeclaration, request: falcon.Request, path: Mapping[str, Any]) -> Call:
         """Return what :meth:`call` returns; but a path to nothing is what is told first, whatever was sent to it.
 
         :raises Refused: the request is not one that this operation takes.
@@ -107,12 +107,12 @@ class Noun:
         """
         try:
             return self.call(asked, request)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == HTTPStatus.BAD_REQUEST:
                 self.look_up(**path)
             raise
 
-    def call(self, asked: Operation, request: falcon.Request) -> Call:
+    def call(self, asked: OperationDeclaration, request: falcon.Request) -> Call:
         """Check all that can be checked before an operation runs, and return what it works on.
 
         :raises Refused: the request is not one that this operation takes.
@@ -120,9 +120,11 @@ class Noun:
         version: Version = request.context.version
         if version < asked.since:
             headers = {"Allow": ", ".join(self.methods(version))} if asked.below == 405 else {}
-            raise Refused(asked.below, f"Not in microversion {version}; it came with {asked.since}.", headers=headers)
+            raise RequestRefused(
+                asked.below, f"Not in microversion {version}; it came with {asked.since}.", headers=headers
+            )
         if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
-            raise Refused(406, f"Only {falcon.MEDIA_JSON} is provided.")
+            raise RequestRefused(406, f"Only {falcon.MEDIA_JSON} is provided.")
         takes_body = asked.body is not None and asked.body.sent_at(version)
         if takes_body:
             _check_content_type(request)
@@ -151,8 +153,8 @@ def operation(
     query: Schemas | None = None,
     body: Schemas | None = None,
     target: Sequence[str] = (),
-    told: Told | None = None,
-) -> Callable[[Callable[Concatenate[N, Call, P], Answer]], Callable[..., None]]:
+    error_status: ErrorStatuses | None = None,
+) -> Callable[[Callable[Concatenate[N, Call, P], OperationResult]], Callable[..., None]]:
     """Declare a method of a noun to be an operation of the API.
 
     :param rule: the policy rule that must allow it; null for an operation that is open to everybody.
@@ -162,14 +164,14 @@ def operation(
     :param target: the query parameters that the policy rule is about.
     :param told: how this operation tells errors of the store that it tells in a way of its own.
     """
-    declared = Operation(rule, v(since), below, query or NO_QUERY, body, tuple(target), told or {})
+    declared = OperationDeclaration(rule, v(since), below, query or NO_QUERY, body, tuple(target), error_status or {})
 
-    def declare(work: Callable[Concatenate[N, Call, P], Answer]) -> Callable[..., None]:
+    def declare(work: Callable[Concatenate[N, Call, P], OperationResult]) -> Callable[..., None]:
         @functools.wraps(work)
         def responder(
             self: N, request: falcon.Request, response: falcon.Response, *args: P.args, **path: P.kwargs
         ) -> None:
-            request.context.told = declared.told
+            request.context.error_status = declared.error_status
             with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
                 call = self.checked(declared, request, path)
                 answer = work(self, call, *args, **path)
@@ -195,7 +197,7 @@ def _query(request: falcon.Request) -> Query:
 def _check_content_type(request: falcon.Request) -> None:
     sent = (request.content_type or "").partition(";")[0].strip().lower()
     if sent != falcon.MEDIA_JSON:
-        raise Refused(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
+        raise RequestRefused(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
 
 
 def _read(request: falcon.Request, at_most: int) -> bytes:
@@ -204,7 +206,7 @@ def _read(request: falcon.Request, at_most: int) -> bytes:
     stream = request.stream if request.env.get("wsgi.input_terminated") else request.bounded_stream
     body: bytes = b"" if (request.content_length or 0) > at_most else stream.read(at_most + 1)
     if len(body) > at_most or (request.content_length or 0) > at_most:
-        raise Refused(413, f"A body has at most {at_most} bytes.")
+        raise RequestRefused(413, f"A body has at most {at_most} bytes.")
     return body
 
 
@@ -213,13 +215,13 @@ def _decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     # A byte that is no text of UTF-8 is a ValueError.
     except (msgspec.DecodeError, RecursionError, ValueError) as fault:
-        raise Refused(400, f"Malformed JSON: {fault}") from fault
+        raise RequestRefused(400, f"Malformed JSON: {fault}") from fault
 
 
 # --- Writing an answer ----------------------------------------------------------------------------------------------
 
 
-def _write(answer: Answer, call: Call, request: falcon.Request, response: falcon.Response) -> None:
+def _write(answer: OperationResult, call: Call, request: falcon.Request, response: falcon.Response) -> None:
     response.status = answer.status
     if answer.body is not None:
         response.content_type = falcon.MEDIA_JSON

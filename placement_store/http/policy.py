@@ -7,7 +7,7 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 from oslo_policy import policy
 
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 
 # Rules that the others refer to.
 _ADMIN, _SERVICE, _ADMIN_OR_SERVICE = "admin_api", "service_api", "admin_or_service_api"
@@ -102,7 +102,7 @@ def _documented(name: str, what: Sequence[str]) -> policy.RuleDefault:
     )
 
 
-class Policy:
+class PolicyEnforcer:
     """Decides by the rules' defaults and the operator's policy file, which is read again when it changes.
 
     The same question of the same caller is not asked again for a moment: to look for changed files and walk through the
@@ -133,7 +133,7 @@ class Policy:
         if question not in decided:
             decided[question] = bool(self._enforcer.authorize(rule, about, who))
         if not decided[question]:
-            raise Refused(403, f"The policy does not allow {rule} to be performed.")
+            raise RequestRefused(403, f"The policy does not allow {rule} to be performed.")
 
 
 def _hashable(values: Mapping[str, object]) -> Hashable:

@@ -5,7 +5,7 @@ import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 from placement_store.http.versions import Version, v
 
 _IN = "in:"
@@ -156,5 +156,5 @@ def aggregates(name: str, texts: Sequence[str], version: Version) -> AskedAggreg
     return AskedAggregates(tuple(member_of), _distinct(not_member_of))
 
 
-def _bad(name: str, reason: str) -> Refused:
-    return Refused(400, f"Invalid query string parameters: {name}: {reason}")
+def _bad(name: str, reason: str) -> RequestRefused:
+    return RequestRefused(400, f"Invalid query string parameters: {name}: {reason}")

@@ -2,38 +2,38 @@
 
 from collections.abc import Sequence
 
-from placement_store.http.operations import Noun
-from placement_store.http.resources.aggregates import Aggregates
-from placement_store.http.resources.allocation_candidates import Candidates
-from placement_store.http.resources.allocations import Allocations, AllocationsOfConsumer
-from placement_store.http.resources.inventories import Inventories, InventoryOfClass
-from placement_store.http.resources.provider_allocations import AllocationsOfProvider
-from placement_store.http.resources.provider_traits import ProviderTraits
-from placement_store.http.resources.provider_usages import ProviderUsages
-from placement_store.http.resources.reshaper import Reshaper
-from placement_store.http.resources.resource_classes import ResourceClass, ResourceClasses
-from placement_store.http.resources.resource_providers import ResourceProvider, ResourceProviders
-from placement_store.http.resources.root import Root
-from placement_store.http.resources.traits import Trait, Traits
-from placement_store.http.resources.usages import Usages
+from placement_store.http.operations import Resource
+from placement_store.http.resources.aggregates import AggregatesResource
+from placement_store.http.resources.allocation_candidates import CandidatesResource
+from placement_store.http.resources.allocations import AllocationsOfConsumerResource, AllocationsResource
+from placement_store.http.resources.inventories import InventoriesResource, InventoryOfClassResource
+from placement_store.http.resources.provider_allocations import AllocationsOfProviderResource
+from placement_store.http.resources.provider_traits import ProviderTraitsResource
+from placement_store.http.resources.provider_usages import ProviderUsagesResource
+from placement_store.http.resources.reshaper import ReshaperResource
+from placement_store.http.resources.resource_classes import ResourceClassesResource, ResourceClassResource
+from placement_store.http.resources.resource_providers import ResourceProviderResource, ResourceProvidersResource
+from placement_store.http.resources.root import RootResource
+from placement_store.http.resources.traits import TraitResource, TraitsResource
+from placement_store.http.resources.usages import UsagesResource
 
-NOUNS: Sequence[type[Noun]] = [
-    Root,
-    ResourceProviders,
-    ResourceProvider,
-    Inventories,
-    InventoryOfClass,
-    ProviderUsages,
-    Aggregates,
-    ProviderTraits,
-    Traits,
-    Trait,
-    ResourceClasses,
-    ResourceClass,
-    AllocationsOfProvider,
-    Allocations,
-    AllocationsOfConsumer,
-    Usages,
-    Candidates,
-    Reshaper,
+RESOURCES: Sequence[type[Resource]] = [
+    RootResource,
+    ResourceProvidersResource,
+    ResourceProviderResource,
+    InventoriesResource,
+    InventoryOfClassResource,
+    ProviderUsagesResource,
+    AggregatesResource,
+    ProviderTraitsResource,
+    TraitsResource,
+    TraitResource,
+    ResourceClassesResource,
+    ResourceClassResource,
+    AllocationsOfProviderResource,
+    AllocationsResource,
+    AllocationsOfConsumerResource,
+    UsagesResource,
+    CandidatesResource,
+    ReshaperResource,
 ]

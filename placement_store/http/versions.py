@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import microversion_parse
 
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 
 #: What the header calls this service.
 SERVICE = "placement"
@@ -42,11 +42,11 @@ def negotiate(headers: Mapping[str, str]) -> Version:
     try:
         asked = microversion_parse.extract_version(dict(headers), SERVICE, _KNOWN)
     except ValueError as fault:
-        raise Refused(
+        raise RequestRefused(
             406,
             f"Microversion not served: {fault}",
             extra={"max_version": str(MAX), "min_version": str(MIN)},
         ) from fault
     except TypeError as fault:
-        raise Refused(400, f"Not a microversion: {fault}") from fault
+        raise RequestRefused(400, f"Not a microversion: {fault}") from fault
     return Version(asked.major, asked.minor)

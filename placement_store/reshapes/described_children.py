@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from moorage import errors
 from moorage.model import ChildProvider, InventoryFields
 from placement_store.providers.rows import provider_not_found
-from placement_store.reshapes.dealing import Pair
-from placement_store.reshapes.reshape_tree import Tree
+from placement_store.reshapes.distribution import Pair
+from placement_store.reshapes.reshape_tree import ReshapeTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class NewChild:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ExtendedTree:
     """The providers of a tree together with the children that are new to it."""
 
-    tree: Tree
+    tree: ReshapeTree
     new: Sequence[NewChild]
     #: How the request wants inventories to be described where they arrive.
     fields: Mapping[Pair, InventoryFields]
@@ -41,7 +41,7 @@ class Family:
         return uuid
 
 
-def family(tree: Tree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> Family:
+def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> ExtendedTree:
     """Return the tree with the children that are described.
 
     :param new_uuid: makes up the uuid of a new provider of which only the name is given.
@@ -71,10 +71,10 @@ def family(tree: Tree, described: Sequence[ChildProvider], new_uuid: Callable[[s
         for uuid, child in zip(uuids, described, strict=True)
         for name, wanted in child.inventories.items()
     }
-    return Family(tree, children, fields, {one.uuid: one.name for one in tree.providers.values()} | new)
+    return ExtendedTree(tree, children, fields, {one.uuid: one.name for one in tree.providers.values()} | new)
 
 
-def _find(tree: Tree, new: Mapping[str, str], reference: str) -> str | None:
+def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str | None:
     """Return the uuid of a provider; ``new`` has the names of those described, by uuid."""
     if reference in new:
         return reference
@@ -82,7 +82,7 @@ def _find(tree: Tree, new: Mapping[str, str], reference: str) -> str | None:
     return by_name or tree.uuid_of(reference)
 
 
-def _identity(tree: Tree, child: ChildProvider, path: str) -> str | None:
+def _identity(tree: ReshapeTree, child: ChildProvider, path: str) -> str | None:
     """Return the uuid of a child that is there; nothing if it is new."""
     named = next((one.uuid for one in tree.providers.values() if one.name == child.name), None)
     if child.uuid is None:
@@ -104,7 +104,7 @@ def _refuse_doubles(described: Sequence[ChildProvider]) -> None:
             seen.add((field, value or ""))
 
 
-def _refuse_loops(children: Sequence[NewChild], tree: Tree, positions: Mapping[str, int]) -> None:
+def _refuse_loops(children: Sequence[NewChild], tree: ReshapeTree, positions: Mapping[str, int]) -> None:
     parents = {child.uuid: child.parent_uuid for child in children}
     for child in children:
         above, seen = child.parent_uuid, {child.uuid}

@@ -22,8 +22,8 @@ from placement_store.providers import rows as providers
 from placement_store.providers.create import NewProvider
 from placement_store.reshapes import move_instructions, reshape, reshape_tree
 from placement_store.reshapes.described_children import NewChild
-from placement_store.reshapes.move_instructions import Moves
-from placement_store.reshapes.reshape_tree import Tree
+from placement_store.reshapes.move_instructions import InstructedChanges
+from placement_store.reshapes.reshape_tree import ReshapeTree
 
 
 def plan(connection: Connection, message: PlanReshape, names: ResourceClassNames) -> ReshapePlan:
@@ -69,7 +69,7 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     return moves.as_plan()
 
 
-def _thought_over(tree: Tree, message: ReshapeByInstructions) -> Callable[[], Moves]:
+def _thought_over(tree: ReshapeTree, message: ReshapeByInstructions) -> Callable[[], InstructedChanges]:
     """Return what tells what becomes of a tree, or raises what forbids it."""
     try:
         # Whoever repeats the request names the same children.
@@ -79,7 +79,7 @@ def _thought_over(tree: Tree, message: ReshapeByInstructions) -> Callable[[], Mo
     return lambda: moves
 
 
-def _refuse(fault: errors.MoorageError) -> Moves:
+def _refuse(fault: errors.MoorageError) -> InstructedChanges:
     raise fault
 
 
@@ -111,7 +111,7 @@ def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) ->
 
 
 def _changes(
-    connection: Connection, moves: Moves, pairs: Mapping[tuple[str, str], Pair], numbers: Mapping[str, int]
+    connection: Connection, moves: InstructedChanges, pairs: Mapping[tuple[str, str], Pair], numbers: Mapping[str, int]
 ) -> list[Change]:
     """Return what becomes of the consumers that hold something elsewhere afterwards."""
     found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in moves.dealt})
@@ -126,7 +126,9 @@ def _changes(
     ]
 
 
-def _isolated(holding: Holding, after: Mapping[Pair, int], moves: Moves, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _isolated(
+    holding: Holding, after: Mapping[Pair, int], moves: InstructedChanges, numbers: Mapping[str, int]
+) -> dict[str, Any]:
     """Return the column with the places of a consumer's isolated groups, if it has any."""
     if holding.isolated_groups is None:
         return {}

@@ -8,17 +8,17 @@ from moorage import errors
 from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Dealt, Inventory, ReshapePlan
 from placement_store.reshapes import moved_inventories
-from placement_store.reshapes.deal_search import deal
-from placement_store.reshapes.dealing import Deal, Held, Pair, Room, Unit
-from placement_store.reshapes.described_children import Family, NewChild, family
-from placement_store.reshapes.moved_inventories import Movements
-from placement_store.reshapes.reshape_tree import Reference, Tree
+from placement_store.reshapes.described_children import ExtendedTree, NewChild, extend_tree
+from placement_store.reshapes.distribution import Bin, DistributionProblem, Held, Item, Pair
+from placement_store.reshapes.distribution_search import distribute
+from placement_store.reshapes.moved_inventories import MovedAmounts
+from placement_store.reshapes.reshape_tree import Reference, ReshapeTree
 
 Instructed = ReshapeByInstructions | PlanReshape
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class InstructedChanges:
     """What is to be done."""
 
     new: Sequence[NewChild]
@@ -61,7 +61,7 @@ def classes(message: Instructed) -> list[str]:
     return sorted({name for instruction in message.instructions for name in instruction.moved_resources})
 
 
-def moves(tree: Tree, message: Instructed, new_uuid: Callable[[str], str]) -> Moves:
+def moves(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str], str]) -> InstructedChanges:
     """Return what a request makes of a tree.
 
     :param new_uuid: makes up the uuid of a new provider of which only the name is given.
@@ -71,22 +71,22 @@ def moves(tree: Tree, message: Instructed, new_uuid: Callable[[str], str]) -> Mo
     :raises ImpossibleDeal: what somebody holds fits nowhere.
     :raises SearchBoundReached: whether there is a deal was not found out.
     """
-    relatives = family(tree, message.providers, new_uuid)
+    relatives = extend_tree(tree, message.providers, new_uuid)
     movements = moved_inventories.movements(relatives, message.instructions)
     inventories = moved_inventories.after(relatives, movements)
     places = _places(tree, movements)
     held = Counter(tree.held)
     units = [*_callers_units(relatives, message.dealt, places, held), *_units(held, places)]
     rooms = _rooms(tree, inventories, units)
-    asked = Deal(units=units, rooms=rooms, held=tree.held, names=relatives.names, isolated=tree.isolated)
-    found = deal(asked, max_steps=message.search_steps)
-    return Moves(relatives.new, inventories, _dealt(units, found))
+    asked = DistributionProblem(units=units, rooms=rooms, held=tree.held, names=relatives.names, isolated=tree.isolated)
+    found = distribute(asked, max_steps=message.search_steps)
+    return InstructedChanges(relatives.new, inventories, _dealt(units, found))
 
 
 # --- What is dealt ----------------------------------------------------------------------------------------------------
 
 
-def _places(tree: Tree, movements: Movements) -> dict[Pair, tuple[str, ...]]:
+def _places(tree: ReshapeTree, movements: MovedAmounts) -> dict[Pair, tuple[str, ...]]:
     """Return where what is held of each inventory that shrinks may be afterwards: there, if something of it stays."""
     return {
         source: (*[source[0]] * (tree.inventories[source].total > movements.leaving[source]), *targets)
@@ -95,8 +95,8 @@ def _places(tree: Tree, movements: Movements) -> dict[Pair, tuple[str, ...]]:
 
 
 def _callers_units(
-    relatives: Family, words: Sequence[Dealt], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
-) -> Iterator[Unit]:
+    relatives: ExtendedTree, words: Sequence[Dealt], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
+) -> Iterator[Item]:
     """Yield what the caller has dealt, each with one place alone, and take it from what is ``held``."""
     for position, word in enumerate(words):
         path = f"$.dealt[{position}]"
@@ -111,24 +111,24 @@ def _callers_units(
                 reason = f"consumer {word.consumer_uuid} has {present} of it there to be dealt"
                 raise errors.InvalidRequest(path=f"{path}.resources[{name!r}]", reason=reason)
             held[word.consumer_uuid, source, name] -= amount
-        yield Unit(word.consumer_uuid, source, word.resources, (target,))
+        yield Item(word.consumer_uuid, source, word.resources, (target,))
 
 
-def _units(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> list[Unit]:
+def _units(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> list[Item]:
     """Return what is held of what moves: classes that have the same places go together, consumer by consumer."""
     together: dict[tuple[str, str, tuple[str, ...]], dict[str, int]] = {}
     for (consumer, source, name), amount in sorted(held.items()):
         if amount and (source, name) in places:
             together.setdefault((consumer, source, places[source, name]), {})[name] = amount
-    return [Unit(consumer, source, amounts, where) for (consumer, source, where), amounts in together.items()]
+    return [Item(consumer, source, amounts, where) for (consumer, source, where), amounts in together.items()]
 
 
-def _rooms(tree: Tree, inventories: Mapping[Pair, Inventory | None], units: Sequence[Unit]) -> dict[Pair, Room]:
+def _rooms(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], units: Sequence[Item]) -> dict[Pair, Bin]:
     used = Counter({pair: row.used for pair, row in tree.inventories.items()})
     for unit in units:
         used.subtract({(unit.source, name): amount for name, amount in unit.amounts.items()})
     return {
-        pair: Room(
+        pair: Bin(
             capacity=inventory.capacity,
             used=used[pair],
             min_unit=inventory.min_unit,
@@ -140,7 +140,7 @@ def _rooms(tree: Tree, inventories: Mapping[Pair, Inventory | None], units: Sequ
     }
 
 
-def _dealt(units: Sequence[Unit], places: Sequence[str]) -> list[Dealt]:
+def _dealt(units: Sequence[Item], places: Sequence[str]) -> list[Dealt]:
     """Return what goes elsewhere, of each consumer and way together."""
     found: dict[tuple[str, str, str], Counter[str]] = {}
     for unit, place in zip(units, places, strict=True):

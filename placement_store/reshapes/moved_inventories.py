@@ -9,14 +9,14 @@ import msgspec
 
 from moorage import errors
 from moorage.model import Inventory, InventoryFields, MoveInstruction
-from placement_store.reshapes.dealing import Pair
-from placement_store.reshapes.described_children import Family
+from placement_store.reshapes.described_children import ExtendedTree
+from placement_store.reshapes.distribution import Pair
 
 _MOST = 2**31 - 1
 
 
 @dataclass(slots=True)
-class Movements:
+class MovedAmounts:
     """How much of each inventory goes where. Pairs are of a provider's uuid and a resource class."""
 
     leaving: Counter[Pair] = field(default_factory=Counter)
@@ -27,14 +27,14 @@ class Movements:
     origins: dict[Pair, Pair] = field(default_factory=dict)
 
 
-def movements(family: Family, instructions: Sequence[MoveInstruction]) -> Movements:
+def movements(family: ExtendedTree, instructions: Sequence[MoveInstruction]) -> MovedAmounts:
     """Return what the instructions come to.
 
     :raises ProviderNotFound: a provider is neither there nor described.
     :raises InvalidRequest: something is to move to where it is, or is described where nothing arrives.
     :raises InvalidInventory: more is to be moved than there is.
     """
-    found = Movements()
+    found = MovedAmounts()
     for position, instruction in enumerate(instructions):
         source = family.uuid_of(instruction.from_resource_provider)
         target = family.uuid_of(instruction.to_resource_provider)
@@ -48,7 +48,7 @@ def movements(family: Family, instructions: Sequence[MoveInstruction]) -> Moveme
     return found
 
 
-def _move(found: Movements, source: Pair, target: Pair, amount: int) -> None:
+def _move(found: MovedAmounts, source: Pair, target: Pair, amount: int) -> None:
     found.leaving[source] += amount
     found.arriving[target] += amount
     if target[0] not in found.targets.setdefault(source, []):
@@ -56,7 +56,7 @@ def _move(found: Movements, source: Pair, target: Pair, amount: int) -> None:
     found.origins.setdefault(target, source)
 
 
-def _refuse_too_much(family: Family, found: Movements) -> None:
+def _refuse_too_much(family: ExtendedTree, found: MovedAmounts) -> None:
     for source, amount in found.leaving.items():
         row = family.tree.inventories.get(source)
         total = 0 if row is None else row.total
@@ -64,7 +64,7 @@ def _refuse_too_much(family: Family, found: Movements) -> None:
             raise _invalid(source, f"{amount} are to be moved and there are {total}")
 
 
-def _refuse_idle_descriptions(family: Family, found: Movements) -> None:
+def _refuse_idle_descriptions(family: ExtendedTree, found: MovedAmounts) -> None:
     for uuid, name in family.fields:
         if (uuid, name) not in found.arriving:
             raise errors.InvalidRequest(
@@ -72,7 +72,7 @@ def _refuse_idle_descriptions(family: Family, found: Movements) -> None:
             )
 
 
-def after(family: Family, found: Movements) -> dict[Pair, Inventory | None]:
+def after(family: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
     """Return the inventories that change, as they will be; null for one of which nothing is left.
 
     :raises InvalidInventory: what would be is impossible, or less would be reserved in all than now.
@@ -95,7 +95,7 @@ def after(family: Family, found: Movements) -> dict[Pair, Inventory | None]:
     return changed
 
 
-def _arrived(family: Family, found: Movements, pair: Pair, total: int) -> Inventory:
+def _arrived(family: ExtendedTree, found: MovedAmounts, pair: Pair, total: int) -> Inventory:
     """Return an inventory that something arrives at: as the request describes it, else as it is, else as it was."""
     fields = family.fields.get(pair, InventoryFields())
     present = family.tree.inventories.get(pair)
@@ -134,7 +134,7 @@ def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
 
 
-def _refuse_lost_reservations(family: Family, changed: Mapping[Pair, Inventory | None]) -> None:
+def _refuse_lost_reservations(family: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:
     """See to it that as much of each class is reserved afterwards as before: whoever reserved it still counts on it."""
     lost: Counter[str] = Counter()
     first: dict[str, Pair] = {}

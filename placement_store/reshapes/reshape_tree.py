@@ -15,7 +15,7 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import InventoryRow
-from placement_store.reshapes.dealing import Held, Pair
+from placement_store.reshapes.distribution import Held, Pair
 from placement_store.schema import allocations, consumers, inventories, resource_providers
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,7 +31,7 @@ class TreeProvider(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class ReshapeTree:
     """One tree with its inventories of some classes, and who holds what of them: all as it was at one moment."""
 
     #: By uuid.
@@ -55,7 +55,7 @@ class Reference(NamedTuple):
     text: str
 
 
-def read(connection: Connection, root_id: int, classes: Collection[str], names: ResourceClassNames) -> Tree:
+def read(connection: Connection, root_id: int, classes: Collection[str], names: ResourceClassNames) -> ReshapeTree:
     """Return the tree of this root, with its inventories of these classes; nothing is locked.
 
     :raises ResourceClassNotFound: a class does not exist.
@@ -77,12 +77,12 @@ def read(connection: Connection, root_id: int, classes: Collection[str], names: 
             if groups is not None and consumer_uuid not in isolated:
                 isolated[consumer_uuid] = isolated_groups.decoded(groups)
     described = (TreeProvider(row.id, row.uuid, row.name, uuids.get(row.parent_provider_id)) for row in rows)
-    return Tree({one.uuid: one for one in described}, found, held, isolated)
+    return ReshapeTree({one.uuid: one for one in described}, found, held, isolated)
 
 
 def lock(
-    connection: Connection, before: Tree, root_id: int, classes: Collection[str], names: ResourceClassNames
-) -> Tree:
+    connection: Connection, before: ReshapeTree, root_id: int, classes: Collection[str], names: ResourceClassNames
+) -> ReshapeTree:
     """Do as :func:`read` did before, and keep all of it from being changed by others until the transaction ends.
 
     What is had and held may have changed since.

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from moorage.plugin import BoolArray, FloatArray, Host, HostInventory, HostView, IntArray
 from moorage.plugin.attributes import number, smallest
-from placement_store.candidates import HostTree
-from placement_store.candidates import Provider as CandidateProvider
+from placement_store.candidates import CandidateProvider, HostTree
 from placement_store.providers.rows import InventoryRow
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.registry.hosts import HostRow

@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 from moorage import ids
 from moorage.messages import SetAggregates
 from placement_store.db import change_feed
-from placement_store.http.operations import Answer, Call, operation
+from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.resources.of_provider import ProviderScopedResource
 from placement_store.http.schemas import aggregates as schemas
 from placement_store.http.versions import v
 from placement_store.providers import aggregates, outlines
@@ -20,18 +20,18 @@ from placement_store.providers.outlines import Outline
 _GENERATIONS_SINCE = v("1.19")
 
 
-class Aggregates(OfProvider):
+class AggregatesResource(ProviderScopedResource):
     """The aggregates of a provider."""
 
     path = "/resource_providers/{uuid}/aggregates"
 
     @operation("placement:resource_providers:aggregates:list", since="1.1")
-    def on_get(self, call: Call, uuid: str) -> Answer:
+    def on_get(self, call: Call, uuid: str) -> OperationResult:
         """Return them, from 1.19 with the provider's generation."""
         return _shown(call, *self.store.read(lambda connection: _held(connection, uuid)))
 
     @operation("placement:resource_providers:aggregates:update", since="1.1", body=schemas.REPLACE)
-    def on_put(self, call: Call, uuid: str) -> Answer:
+    def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace them; before 1.19 whatever the generation, which then does not move."""
         by_generation = call.version >= _GENERATIONS_SINCE
         sent = call.body["aggregates"] if by_generation else call.body
@@ -67,8 +67,8 @@ def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
     return provider, aggregates.of(connection, [provider.id]).get(provider.id, [])
 
 
-def _shown(call: Call, provider: Outline, held: Sequence[str]) -> Answer:
+def _shown(call: Call, provider: Outline, held: Sequence[str]) -> OperationResult:
     body: dict[str, Any] = {"aggregates": held}
     if call.version >= _GENERATIONS_SINCE:
         body["resource_provider_generation"] = provider.generation
-    return Answer(body=body, modified=provider.updated_at)
+    return OperationResult(body=body, modified=provider.updated_at)

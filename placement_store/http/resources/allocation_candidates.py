@@ -9,8 +9,8 @@ from moorage import errors
 from moorage.model import AllocationCandidates, AllocationRequest, ProviderSummary, ResourceRequest
 from placement_store.candidates import listing
 from placement_store.http import candidate_query
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.schemas import allocation_candidates as schemas
 from placement_store.http.versions import Version, v
@@ -19,16 +19,16 @@ _BY_PROVIDER_SINCE, _TRAITS_SINCE, _ALL_CLASSES_SINCE = v("1.12"), v("1.17"), v(
 _TREES_SINCE, _MAPPINGS_SINCE = v("1.29"), v("1.34")
 # A class or trait that is named and not there is a fault of the request; so is a request too hard to answer, which
 # must ask for something simpler.
-_BAD_QUERY: Told = {errors.NotFound: (400, UNDEFINED), errors.SearchBoundReached: (400, UNDEFINED)}
+_BAD_QUERY: ErrorStatuses = {errors.NotFound: (400, UNDEFINED), errors.SearchBoundReached: (400, UNDEFINED)}
 
 
-class Candidates(Noun):
+class CandidatesResource(Resource):
     """Allocation candidates: nothing of them is reserved."""
 
     path = "/allocation_candidates"
 
-    @operation("placement:allocation_candidates:list", since="1.10", query=schemas.LIST, told=_BAD_QUERY)
-    def on_get(self, call: Call) -> Answer:
+    @operation("placement:allocation_candidates:list", since="1.10", query=schemas.LIST, error_status=_BAD_QUERY)
+    def on_get(self, call: Call) -> OperationResult:
         """Return as many as are asked for, and the providers that they come from."""
         request = candidate_query.request_of(call.query, call.version)
         try:
@@ -41,7 +41,7 @@ class Candidates(Noun):
             "allocation_requests": [_request(one, call.version) for one in found.allocation_requests],
             "provider_summaries": _summaries(found.provider_summaries, request, call.version),
         }
-        return Answer(body=body, modified=time.time())
+        return OperationResult(body=body, modified=time.time())
 
     def _limit(self, sent: str | None) -> int:
         at_most = self.settings.max_allocation_candidates

@@ -14,10 +14,10 @@ from placement_store.allocations.read import Stored
 from placement_store.claims import delete as deletes
 from placement_store.claims import put as puts
 from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import UNDEFINED, Refused
+from placement_store.http.refusals import UNDEFINED, RequestRefused
 from placement_store.http.schemas import allocations as schemas
 from placement_store.http.schemas.usages import UNKNOWN
 from placement_store.http.settings import Settings
@@ -25,7 +25,7 @@ from placement_store.http.versions import Version, v
 
 _OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
 #: A provider or class that is named and not there is a fault of the request, not of its path.
-_BAD_NAME: Told = {errors.NotFound: (400, UNDEFINED)}
+_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
 # --- What is sent ---------------------------------------------------------------------------------------------------
@@ -77,57 +77,57 @@ def _parts(sent: Any, version: Version) -> Iterator[tuple[str, Mapping[str, int]
 def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
     uuid = _required_uuid(spelled, kind)
     if uuid in known:
-        raise Refused(400, f"The {kind} {uuid} is named twice.")
+        raise RequestRefused(400, f"The {kind} {uuid} is named twice.")
     return uuid
 
 
 def _required_uuid(spelled: str, kind: str) -> str:
     uuid = canonical_uuid(spelled)
     if uuid is None:
-        raise Refused(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
+        raise RequestRefused(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
     return uuid
 
 
 # --- The paths ------------------------------------------------------------------------------------------------------
 
 
-class Allocations(Noun):
+class AllocationsResource(Resource):
     """What several consumers hold."""
 
     path = "/allocations"
 
-    @operation("placement:allocations:manage", since="1.13", body=schemas.POST, told=_BAD_NAME)
-    def on_post(self, call: Call) -> Answer:
+    @operation("placement:allocations:manage", since="1.13", body=schemas.POST, error_status=_BAD_NAME)
+    def on_post(self, call: Call) -> OperationResult:
         """Replace all that these consumers hold, or nothing of it."""
         wanted = puts_of(call.body, call.version, self.settings)
         self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
-        return Answer(204)
+        return OperationResult(204)
 
 
-class AllocationsOfConsumer(Noun):
+class AllocationsOfConsumerResource(Resource):
     """What one consumer holds."""
 
     path = "/allocations/{consumer_uuid}"
 
     @operation("placement:allocations:list")
-    def on_get(self, call: Call, consumer_uuid: str) -> Answer:
+    def on_get(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Return it; a consumer that does not exist is one that holds nothing."""
         uuid = canonical_uuid(consumer_uuid)
         found = None if uuid is None else self.store.read(lambda connection: self._found(connection, uuid))
         if found is None:
-            return Answer(body={"allocations": {}}, modified=time.time())
-        return Answer(body=_shown(found, call.version), modified=found.updated_at)
+            return OperationResult(body={"allocations": {}}, modified=time.time())
+        return OperationResult(body=_shown(found, call.version), modified=found.updated_at)
 
-    @operation("placement:allocations:update", body=schemas.PUT, told=_BAD_NAME)
-    def on_put(self, call: Call, consumer_uuid: str) -> Answer:
+    @operation("placement:allocations:update", body=schemas.PUT, error_status=_BAD_NAME)
+    def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
         """Replace it."""
         uuid = _required_uuid(consumer_uuid, "consumer")
         wanted = {uuid: put_of(call.body, call.version, self.settings)}
         self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
-        return Answer(204)
+        return OperationResult(204)
 
     @operation("placement:allocations:delete")
-    def on_delete(self, _call: Call, consumer_uuid: str) -> Answer:
+    def on_delete(self, _call: Call, consumer_uuid: str) -> OperationResult:
         """Release it; there must be something."""
         uuid = canonical_uuid(consumer_uuid)
         if uuid is None:
@@ -140,7 +140,7 @@ class AllocationsOfConsumer(Noun):
             deletes.delete(connection, message, self.store.classes)
 
         self.store.write(work)
-        return Answer(204)
+        return OperationResult(204)
 
     def _found(self, connection: Connection, uuid: str) -> Stored | None:
         """Return a consumer that holds something."""

@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.messages import DeleteInventories, DeleteInventory, SetInventories, SetInventory
 from moorage.model import Inventory
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, operation
-from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, Refused
-from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, operation
+from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, RequestRefused
+from placement_store.http.resources.of_provider import ProviderScopedResource
 from placement_store.http.resources.resource_providers import path_of
 from placement_store.http.schemas import inventories as schemas
 from placement_store.http.versions import v
@@ -21,7 +21,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
 
 _ALL_RESERVED_SINCE = v("1.26")
-_BAD_CLASS: Told = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
+_BAD_CLASS: ErrorStatuses = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
 
 #: Inventories by resource class.
 Held = Mapping[str, Inventory]
@@ -37,7 +37,7 @@ def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inven
     inventory = msgspec.convert(fields, Inventory, strict=False)
     # A capacity beyond all numbers is refused by the store.
     if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
-        raise Refused(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
+        raise RequestRefused(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
     return inventory
 
 
@@ -45,7 +45,7 @@ def _represented(inventory: Inventory) -> dict[str, Any]:
     return {name: getattr(inventory, name) for name in inventory.__struct_fields__}
 
 
-class _WithInventories(OfProvider):
+class _WithInventories(ProviderScopedResource):
     """What all paths of inventories have in common."""
 
     def _held(self, connection: Connection, uuid: str) -> tuple[Outline, Held]:
@@ -62,22 +62,22 @@ class _WithInventories(OfProvider):
         return self.store.write(transaction)
 
 
-class Inventories(_WithInventories):
+class InventoriesResource(_WithInventories):
     """All inventories of a provider."""
 
     path = "/resource_providers/{uuid}/inventories"
 
     @operation("placement:resource_providers:inventories:list")
-    def on_get(self, _call: Call, uuid: str) -> Answer:
+    def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """Return them."""
         return self._shown(*self.store.read(lambda connection: self._held(connection, uuid)))
 
     @operation(
         "placement:resource_providers:inventories:create",
         body=schemas.CREATE,
-        told={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
+        error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
     )
-    def on_post(self, call: Call, uuid: str) -> Answer:
+    def on_post(self, call: Call, uuid: str) -> OperationResult:
         """Create that of one class; a generation that is sent with it means nothing."""
         name = call.body["resource_class"]
         inventory = described(name, call.body, call)
@@ -89,8 +89,8 @@ class Inventories(_WithInventories):
         )
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
-    @operation("placement:resource_providers:inventories:update", body=schemas.REPLACE, told=_BAD_CLASS)
-    def on_put(self, call: Call, uuid: str) -> Answer:
+    @operation("placement:resource_providers:inventories:update", body=schemas.REPLACE, error_status=_BAD_CLASS)
+    def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace them all."""
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
         generation = int(call.body["resource_provider_generation"])
@@ -102,36 +102,36 @@ class Inventories(_WithInventories):
         )
 
     @operation("placement:resource_providers:inventories:delete", since="1.5", below=405)
-    def on_delete(self, _call: Call, uuid: str) -> Answer:
+    def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Take them all away."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
         self.store.write(lambda connection: inventories.delete_inventories(connection, message, self.store.classes))
-        return Answer(204)
+        return OperationResult(204)
 
     @staticmethod
-    def _shown(provider: Outline, held: Held) -> Answer:
+    def _shown(provider: Outline, held: Held) -> OperationResult:
         body = {
             "resource_provider_generation": provider.generation,
             "inventories": {name: _represented(inventory) for name, inventory in held.items()},
         }
-        return Answer(body=body, modified=provider.updated_at)
+        return OperationResult(body=body, modified=provider.updated_at)
 
 
-class InventoryOfClass(_WithInventories):
+class InventoryOfClassResource(_WithInventories):
     """The inventory of one resource class."""
 
     path = "/resource_providers/{uuid}/inventories/{resource_class}"
 
     @operation("placement:resource_providers:inventories:show")
-    def on_get(self, _call: Call, uuid: str, resource_class: str) -> Answer:
+    def on_get(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Return it."""
         provider, held = self.store.read(lambda connection: self._held(connection, uuid))
         if resource_class not in held:
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @operation("placement:resource_providers:inventories:update", body=schemas.UPDATE, told=_BAD_CLASS)
-    def on_put(self, call: Call, uuid: str, resource_class: str) -> Answer:
+    @operation("placement:resource_providers:inventories:update", body=schemas.UPDATE, error_status=_BAD_CLASS)
+    def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace it; there must be one."""
         message = SetInventory(
             request_id=ids.fresh(),
@@ -147,15 +147,16 @@ class InventoryOfClass(_WithInventories):
         return _one(provider, held[resource_class])
 
     @operation(
-        "placement:resource_providers:inventories:delete", told={errors.InventoryInUse: (409, CONCURRENT_UPDATE)}
+        "placement:resource_providers:inventories:delete",
+        error_status={errors.InventoryInUse: (409, CONCURRENT_UPDATE)},
     )
-    def on_delete(self, _call: Call, uuid: str, resource_class: str) -> Answer:
+    def on_delete(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Take it away."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
         self.store.write(lambda connection: inventories.delete_inventory(connection, message, self.store.classes))
-        return Answer(204)
+        return OperationResult(204)
 
 
-def _one(provider: Outline, inventory: Inventory, **more: Any) -> Answer:
+def _one(provider: Outline, inventory: Inventory, **more: Any) -> OperationResult:
     body = {"resource_provider_generation": provider.generation, **_represented(inventory)}
-    return Answer(body=body, modified=provider.updated_at, **more)
+    return OperationResult(body=body, modified=provider.updated_at, **more)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from placement_store.db.names import Names
-from placement_store.http.operations import Noun
-from placement_store.http.refusals import Refused
+from placement_store.http.operations import Resource
+from placement_store.http.refusals import RequestRefused
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 _LONGEST = 255
@@ -19,10 +19,12 @@ def require_custom(name: str) -> None:
     :raises Refused: 400.
     """
     if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
-        raise Refused(400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it.")
+        raise RequestRefused(
+            400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it."
+        )
 
 
-class NamedNoun(Noun):
+class NamedResource(Resource):
     """A noun whose path has a name in it."""
 
     def _created(self, names: Names, name: str) -> bool:

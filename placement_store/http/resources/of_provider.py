@@ -1,10 +1,10 @@
 """What all paths below a provider have in common."""
 
-from placement_store.http.operations import Noun
+from placement_store.http.operations import Resource
 from placement_store.providers import outlines
 
 
-class OfProvider(Noun):
+class ProviderScopedResource(Resource):
     """A noun whose path names a provider by its ``uuid``."""
 
     def look_up(self, **path: str) -> None:

@@ -6,20 +6,20 @@ from sqlalchemy import Connection
 
 from moorage.messages import ListProviderAllocations
 from moorage.model import ProviderAllocations
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.versions import v
 from placement_store.providers import outlines, usages
 
 _GENERATION_SINCE = v("1.28")
 
 
-class AllocationsOfProvider(Noun):
+class AllocationsOfProviderResource(Resource):
     """All that consumers hold of one provider."""
 
     path = "/resource_providers/{uuid}/allocations"
 
     @operation("placement:resource_providers:allocations:list")
-    def on_get(self, call: Call, uuid: str) -> Answer:
+    def on_get(self, call: Call, uuid: str) -> OperationResult:
         """Return it by consumer."""
 
         def work(connection: Connection) -> tuple[float, ProviderAllocations]:
@@ -32,4 +32,6 @@ class AllocationsOfProvider(Noun):
             shown[consumer_uuid] = {"resources": held.resources}
             if call.version >= _GENERATION_SINCE:
                 shown[consumer_uuid]["consumer_generation"] = held.consumer_generation
-        return Answer(body={"resource_provider_generation": found.generation, "allocations": shown}, modified=modified)
+        return OperationResult(
+            body={"resource_provider_generation": found.generation, "allocations": shown}, modified=modified
+        )

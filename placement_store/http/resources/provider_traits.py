@@ -6,21 +6,21 @@ from sqlalchemy import Connection
 
 from moorage import errors, ids
 from moorage.messages import SetTraits
-from placement_store.http.operations import Answer, Call, operation
+from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.refusals import UNDEFINED
-from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.resources.of_provider import ProviderScopedResource
 from placement_store.http.schemas import traits as schemas
 from placement_store.providers import outlines, traits
 from placement_store.providers.outlines import Outline
 
 
-class ProviderTraits(OfProvider):
+class ProviderTraitsResource(ProviderScopedResource):
     """The traits of a provider."""
 
     path = "/resource_providers/{uuid}/traits"
 
     @operation("placement:resource_providers:traits:list", since="1.6")
-    def on_get(self, _call: Call, uuid: str) -> Answer:
+    def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """Return them."""
         return _shown(*self.store.read(lambda connection: _held(connection, uuid)))
 
@@ -28,9 +28,9 @@ class ProviderTraits(OfProvider):
         "placement:resource_providers:traits:update",
         since="1.6",
         body=schemas.REPLACE,
-        told={errors.TraitNotFound: (400, UNDEFINED)},
+        error_status={errors.TraitNotFound: (400, UNDEFINED)},
     )
-    def on_put(self, call: Call, uuid: str) -> Answer:
+    def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace them."""
         message = SetTraits(
             request_id=ids.fresh(),
@@ -41,10 +41,10 @@ class ProviderTraits(OfProvider):
         return _shown(*self._held_after(message))
 
     @operation("placement:resource_providers:traits:delete", since="1.6")
-    def on_delete(self, _call: Call, uuid: str) -> Answer:
+    def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Take them all away."""
         self._held_after(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=()))
-        return Answer(204)
+        return OperationResult(204)
 
     def _held_after(self, message: SetTraits) -> tuple[Outline, Sequence[str]]:
         def work(connection: Connection) -> tuple[Outline, Sequence[str]]:
@@ -59,6 +59,6 @@ def _held(connection: Connection, uuid: str) -> tuple[Outline, Sequence[str]]:
     return provider, traits.of(connection, [provider.id]).get(provider.id, [])
 
 
-def _shown(provider: Outline, held: Sequence[str]) -> Answer:
+def _shown(provider: Outline, held: Sequence[str]) -> OperationResult:
     body = {"traits": held, "resource_provider_generation": provider.generation}
-    return Answer(body=body, modified=provider.updated_at)
+    return OperationResult(body=body, modified=provider.updated_at)

@@ -2,20 +2,20 @@
 
 from sqlalchemy import Connection
 
-from placement_store.http.operations import Answer, Call, operation
-from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.operations import Call, OperationResult, operation
+from placement_store.http.resources.of_provider import ProviderScopedResource
 from placement_store.providers import outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
 
 
-class ProviderUsages(OfProvider):
+class ProviderUsagesResource(ProviderScopedResource):
     """What is used of each of a provider's inventories."""
 
     path = "/resource_providers/{uuid}/usages"
 
     @operation("placement:resource_providers:usages")
-    def on_get(self, _call: Call, uuid: str) -> Answer:
+    def on_get(self, _call: Call, uuid: str) -> OperationResult:
         """Return it, nothing used included."""
 
         def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
@@ -25,4 +25,4 @@ class ProviderUsages(OfProvider):
 
         provider, used = self.store.read(work)
         body = {"resource_provider_generation": provider.generation, "usages": dict(sorted(used.items()))}
-        return Answer(body=body, modified=provider.updated_at)
+        return OperationResult(body=body, modified=provider.updated_at)

@@ -2,33 +2,33 @@
 
 from moorage import errors
 from moorage.model import ReshapedInventories
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, Refused
+from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, RequestRefused
 from placement_store.http.resources.allocations import puts_of
 from placement_store.http.resources.inventories import described
 from placement_store.http.schemas import reshaper as schemas
 from placement_store.reshapes import reshape
 
-_BAD_NAME: Told = {errors.NotFound: (400, UNDEFINED)}
+_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
-class Reshaper(Noun):
+class ReshaperResource(Resource):
     """Reshapes of trees."""
 
     path = "/reshaper"
 
-    @operation("placement:reshaper:reshape", since="1.30", body=schemas.RESHAPE, told=_BAD_NAME)
-    def on_post(self, call: Call) -> Answer:
+    @operation("placement:reshaper:reshape", since="1.30", body=schemas.RESHAPE, error_status=_BAD_NAME)
+    def on_post(self, call: Call) -> OperationResult:
         """Give providers and consumers all that is named."""
         wanted = _inventories(call)
         puts = puts_of(call.body["allocations"], call.version, self.settings)
         try:
             self.store.write(lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes))
         except errors.ProviderNotFound as fault:
-            raise Refused(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
-        return Answer(204)
+            raise RequestRefused(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
+        return OperationResult(204)
 
 
 def _inventories(call: Call) -> dict[str, ReshapedInventories]:
@@ -36,7 +36,7 @@ def _inventories(call: Call) -> dict[str, ReshapedInventories]:
     for spelled, sent in call.body["inventories"].items():
         uuid = canonical_uuid(spelled)
         if uuid is None or uuid in found:
-            raise Refused(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
+            raise RequestRefused(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
         found[uuid] = ReshapedInventories(
             generation=int(sent["resource_provider_generation"]),
             inventories={name: described(name, one, call) for name, one in sent["inventories"].items()},

@@ -5,16 +5,16 @@ from typing import Any
 
 from moorage import errors
 from placement_store.allocations import class_renaming
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, operation
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.refusals import UNDEFINED
-from placement_store.http.resources.names import NamedNoun, require_custom
+from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.schemas import resource_classes as schemas
 from placement_store.http.versions import v
 
 _CREATED_BY_PUT_SINCE = v("1.7")
 #: A name that is taken has a code of its own only where a provider's is meant.
-_TAKEN: Told = {errors.AlreadyExists: (409, UNDEFINED)}
+_TAKEN: ErrorStatuses = {errors.AlreadyExists: (409, UNDEFINED)}
 
 
 def _path_of(name: str) -> str:
@@ -25,55 +25,57 @@ def _represented(name: str, call: Call) -> dict[str, Any]:
     return {"name": name, "links": [{"rel": "self", "href": call.root + _path_of(name)}]}
 
 
-class ResourceClasses(NamedNoun):
+class ResourceClassesResource(NamedResource):
     """All resource classes."""
 
     path = "/resource_classes"
 
     @operation("placement:resource_classes:list", since="1.2")
-    def on_get(self, call: Call) -> Answer:
+    def on_get(self, call: Call) -> OperationResult:
         """Return them."""
         found = self.store.read(self.store.classes.listed)
-        return Answer(body={"resource_classes": [_represented(name, call) for name in found]}, modified=time.time())
+        return OperationResult(
+            body={"resource_classes": [_represented(name, call) for name in found]}, modified=time.time()
+        )
 
-    @operation("placement:resource_classes:create", since="1.2", body=schemas.CREATE, told=_TAKEN)
-    def on_post(self, call: Call) -> Answer:
+    @operation("placement:resource_classes:create", since="1.2", body=schemas.CREATE, error_status=_TAKEN)
+    def on_post(self, call: Call) -> OperationResult:
         """Create one; there must be none of that name."""
         name = call.body["name"]
         if not self._created(self.store.classes, name):
             raise errors.AlreadyExists(kind="resource class", name=name)
-        return Answer(201, location=_path_of(name))
+        return OperationResult(201, location=_path_of(name))
 
 
-class ResourceClass(NamedNoun):
+class ResourceClassResource(NamedResource):
     """One resource class."""
 
     path = "/resource_classes/{name}"
 
     @operation("placement:resource_classes:show", since="1.2")
-    def on_get(self, call: Call, name: str) -> Answer:
+    def on_get(self, call: Call, name: str) -> OperationResult:
         """Return it."""
         self._require(self.store.classes, name)
-        return Answer(body=_represented(name, call), modified=time.time())
+        return OperationResult(body=_represented(name, call), modified=time.time())
 
-    @operation("placement:resource_classes:update", since="1.2", body=schemas.UPDATE, told=_TAKEN)
-    def on_put(self, call: Call, name: str) -> Answer:
+    @operation("placement:resource_classes:update", since="1.2", body=schemas.UPDATE, error_status=_TAKEN)
+    def on_put(self, call: Call, name: str) -> OperationResult:
         """Create one, unless it is there; before 1.7, give it another name."""
         return self._renamed(call, name) if call.version < _CREATED_BY_PUT_SINCE else self._ensured(name)
 
-    def _renamed(self, call: Call, name: str) -> Answer:
+    def _renamed(self, call: Call, name: str) -> OperationResult:
         new = call.body["name"]
         self.store.write(lambda connection: class_renaming.rename(connection, name, new))
         self.store.classes.forget()
-        return Answer(body=_represented(new, call))
+        return OperationResult(body=_represented(new, call))
 
-    def _ensured(self, name: str) -> Answer:
+    def _ensured(self, name: str) -> OperationResult:
         require_custom(name)
         created = self._created(self.store.classes, name)
-        return Answer(201 if created else 204, location=_path_of(name))
+        return OperationResult(201 if created else 204, location=_path_of(name))
 
     @operation("placement:resource_classes:delete", since="1.2")
-    def on_delete(self, _call: Call, name: str) -> Answer:
+    def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete one that no provider has an inventory of."""
         self._delete(self.store.classes, name)
-        return Answer(204)
+        return OperationResult(204)

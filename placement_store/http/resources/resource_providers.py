@@ -11,11 +11,11 @@ from moorage.messages import UpdateResourceProvider
 from moorage.model import ResourceGroup
 from placement_store.db import change_feed
 from placement_store.http import query
-from placement_store.http.errors import Told
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.errors import ErrorStatuses
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED
-from placement_store.http.resources.of_provider import OfProvider
+from placement_store.http.resources.of_provider import ProviderScopedResource
 from placement_store.http.schemas import resource_providers as schemas
 from placement_store.http.versions import Version, v
 from placement_store.providers import create as new_providers
@@ -29,7 +29,7 @@ _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), 
 _LINKS = {"inventories": v("1.0"), "usages": v("1.0"), "aggregates": v("1.1"), "traits": v("1.6")}
 _LINKS["allocations"] = v("1.11")
 #: A parent, class or trait that is named and not there is a fault of the request, not of its path.
-_BAD_NAME: Told = {errors.NotFound: (400, UNDEFINED)}
+_BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
 def path_of(uuid: str) -> str:
@@ -52,13 +52,13 @@ def represented(provider: Outline, call: Call) -> dict[str, Any]:
     return shown
 
 
-class ResourceProviders(Noun):
+class ResourceProvidersResource(Resource):
     """All providers."""
 
     path = "/resource_providers"
 
-    @operation("placement:resource_providers:list", query=schemas.LIST, told=_BAD_NAME)
-    def on_get(self, call: Call) -> Answer:
+    @operation("placement:resource_providers:list", query=schemas.LIST, error_status=_BAD_NAME)
+    def on_get(self, call: Call) -> OperationResult:
         """Return the providers of which everything is true that the query says."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
         group = asked_of_each(call.query, call.version)
@@ -68,10 +68,12 @@ class ResourceProviders(Noun):
             )
         )
         modified = max((provider.updated_at for provider in found), default=time.time())
-        return Answer(body={"resource_providers": [represented(one, call) for one in found]}, modified=modified)
+        return OperationResult(
+            body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
+        )
 
-    @operation("placement:resource_providers:create", body=schemas.CREATE, told=_BAD_NAME)
-    def on_post(self, call: Call) -> Answer:
+    @operation("placement:resource_providers:create", body=schemas.CREATE, error_status=_BAD_NAME)
+    def on_post(self, call: Call) -> OperationResult:
         """Create a provider; return it from 1.20."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
         parent = call.body.get("parent_provider_uuid")
@@ -83,23 +85,23 @@ class ResourceProviders(Noun):
 
         created = self.store.write(work)
         if call.version < _BODY_OF_CREATED_SINCE:
-            return Answer(201, location=path_of(new.uuid))
-        return Answer(200, represented(created, call), location=path_of(new.uuid), modified=created.updated_at)
+            return OperationResult(201, location=path_of(new.uuid))
+        return OperationResult(200, represented(created, call), location=path_of(new.uuid), modified=created.updated_at)
 
 
-class ResourceProvider(OfProvider):
+class ResourceProviderResource(ProviderScopedResource):
     """One provider."""
 
     path = "/resource_providers/{uuid}"
 
     @operation("placement:resource_providers:show")
-    def on_get(self, call: Call, uuid: str) -> Answer:
+    def on_get(self, call: Call, uuid: str) -> OperationResult:
         """Return it."""
         provider = self.store.read(lambda connection: outlines.get(connection, uuid))
-        return Answer(body=represented(provider, call), modified=provider.updated_at)
+        return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
     @operation("placement:resource_providers:update", body=schemas.UPDATE)
-    def on_put(self, call: Call, uuid: str) -> Answer:
+    def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename it and, from 1.14, give it a parent; from 1.37 also another one or none."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
         if isinstance(parent, str):
@@ -118,13 +120,13 @@ class ResourceProvider(OfProvider):
             return outlines.get(connection, uuid)
 
         provider = self.store.write(work)
-        return Answer(body=represented(provider, call), modified=provider.updated_at)
+        return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
     @operation("placement:resource_providers:delete")
-    def on_delete(self, _call: Call, uuid: str) -> Answer:
+    def on_delete(self, _call: Call, uuid: str) -> OperationResult:
         """Delete it, with all that it has."""
         self.store.write(lambda connection: trees.delete(connection, uuid))
-        return Answer(204)
+        return OperationResult(204)
 
 
 def asked_of_each(asked: Query, version: Version) -> ResourceGroup | None:

@@ -2,17 +2,17 @@
 
 import time
 
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.versions import MAX, MIN
 
 
-class Root(Noun):
+class RootResource(Resource):
     """The version document."""
 
     path = "/"
 
     @operation(None)
-    def on_get(self, _call: Call) -> Answer:
+    def on_get(self, _call: Call) -> OperationResult:
         """Return the range of microversions."""
         version = {
             "id": f"v{MIN}",
@@ -21,4 +21,4 @@ class Root(Noun):
             "status": "CURRENT",
             "links": [{"rel": "self", "href": ""}],
         }
-        return Answer(body={"versions": [version]}, modified=time.time())
+        return OperationResult(body={"versions": [version]}, modified=time.time())

@@ -3,49 +3,49 @@
 import time
 from typing import Any
 
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import Query
-from placement_store.http.refusals import Refused
-from placement_store.http.resources.names import NamedNoun, require_custom
+from placement_store.http.refusals import RequestRefused
+from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.schemas import traits as schemas
 
 
-class Traits(Noun):
+class TraitsResource(Resource):
     """All traits."""
 
     path = "/traits"
 
     @operation("placement:traits:list", since="1.6", query=schemas.LIST)
-    def on_get(self, call: Call) -> Answer:
+    def on_get(self, call: Call) -> OperationResult:
         """Return their names: all, or those of which everything is true that the query says."""
         wanted = _wanted(call.query)
         found = self.store.read(lambda connection: self.store.traits.listed(connection, **wanted))
-        return Answer(body={"traits": found}, modified=time.time())
+        return OperationResult(body={"traits": found}, modified=time.time())
 
 
-class Trait(NamedNoun):
+class TraitResource(NamedResource):
     """One trait."""
 
     path = "/traits/{name}"
 
     @operation("placement:traits:show", since="1.6")
-    def on_get(self, _call: Call, name: str) -> Answer:
+    def on_get(self, _call: Call, name: str) -> OperationResult:
         """Tell whether there is one of that name."""
         self._require(self.store.traits, name)
-        return Answer(204, modified=time.time())
+        return OperationResult(204, modified=time.time())
 
     @operation("placement:traits:update", since="1.6")
-    def on_put(self, _call: Call, name: str) -> Answer:
+    def on_put(self, _call: Call, name: str) -> OperationResult:
         """Create one, unless it is there."""
         require_custom(name)
         created = self._created(self.store.traits, name)
-        return Answer(201 if created else 204, location=f"/traits/{name}", modified=time.time())
+        return OperationResult(201 if created else 204, location=f"/traits/{name}", modified=time.time())
 
     @operation("placement:traits:delete", since="1.6")
-    def on_delete(self, _call: Call, name: str) -> Answer:
+    def on_delete(self, _call: Call, name: str) -> OperationResult:
         """Delete one that no provider has."""
         self._delete(self.store.traits, name)
-        return Answer(204)
+        return OperationResult(204)
 
 
 def _wanted(asked: Query) -> dict[str, Any]:
@@ -57,9 +57,11 @@ def _wanted(asked: Query) -> dict[str, Any]:
         elif how == "startswith":
             wanted["starting_with"] = value
         else:
-            raise Refused(400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX")
+            raise RequestRefused(
+                400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX"
+            )
     if (associated := asked.last("associated")) is not None:
         if associated.lower() not in ("true", "false"):
-            raise Refused(400, "Invalid query string parameters: associated: expected true or false")
+            raise RequestRefused(400, "Invalid query string parameters: associated: expected true or false")
         wanted["associated"] = associated.lower() == "true"
     return wanted

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from placement_store.http.operations import Answer, Call, Noun, operation
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.schemas import usages as schemas
 from placement_store.http.schemas.usages import ALL, UNKNOWN
 from placement_store.http.versions import v
@@ -15,13 +15,13 @@ from placement_store.providers.usages import Sums
 _BY_TYPE_SINCE = v("1.38")
 
 
-class Usages(Noun):
+class UsagesResource(Resource):
     """What a project, or one user of it, uses."""
 
     path = "/usages"
 
     @operation("placement:usages", since="1.9", query=schemas.LIST, target=("project_id", "user_id"))
-    def on_get(self, call: Call) -> Answer:
+    def on_get(self, call: Call) -> OperationResult:
         """Return sums by resource class and, from 1.38, by consumer type."""
         asked = call.query.last_values
         project_id, user_id = asked["project_id"], asked.get("user_id")
@@ -32,7 +32,7 @@ class Usages(Noun):
             shown: Mapping[str, Any] = _together(found.values()).resources
         else:
             shown = _by_type({name or UNKNOWN: sums for name, sums in found.items()}, asked.get("consumer_type"))
-        return Answer(body={"usages": shown}, modified=time.time())
+        return OperationResult(body={"usages": shown}, modified=time.time())
 
 
 def _by_type(found: Mapping[str, Sums], asked: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import jsonschema
 import jsonschema.validators
 
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import Refused
+from placement_store.http.refusals import RequestRefused
 from placement_store.http.versions import Version, v
 
 #: A JSON schema.
@@ -58,7 +58,7 @@ class Schemas:
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
         reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
-        raise Refused(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
+        raise RequestRefused(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
 
 
 def _validator(schema: Schema | None) -> Any:

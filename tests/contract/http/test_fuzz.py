@@ -15,7 +15,7 @@ from support.http.api import Api
 
 from moorage import ids
 from placement_store.http import openapi
-from placement_store.http.routes import NOUNS
+from placement_store.http.routes import RESOURCES
 from placement_store.http.schemas import GENERATION
 from placement_store.http.versions import Version, v
 
@@ -43,7 +43,7 @@ VERSIONS = [v("1.39"), v("1.11")]
 OPERATIONS = [
     pytest.param(version, noun.path, method, id=f"{version} {method} {noun.path}")
     for version in VERSIONS
-    for noun in NOUNS
+    for noun in RESOURCES
     for method in noun.methods(version)
 ]
 
@@ -164,7 +164,7 @@ def test_no_request_ends_in_a_fault(fuzzed: Api, version: Version, path: str, me
 
 
 def _names(version: Version, path: str, method: str) -> set[str]:
-    (asked,) = (noun.operations[method] for noun in NOUNS if noun.path == path)
+    (asked,) = (noun.operations[method] for noun in RESOURCES if noun.path == path)
     schema = asked.query.schema_at(version) or {}
     return {*schema.get("properties", {})} | {
         name for name in SAID for pattern in schema.get("patternProperties", {}) if pattern.startswith(f"^{name}")

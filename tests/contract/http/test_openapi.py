@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from placement_store.http import openapi
-from placement_store.http.routes import NOUNS
+from placement_store.http.routes import RESOURCES
 from placement_store.http.versions import MAX, Version, v
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "placement-api.openapi.json"
@@ -19,9 +19,9 @@ def test_the_document_that_is_kept_is_the_one_of_this_code() -> None:
 def test_each_operation_of_a_version_is_described_with_all_that_it_takes(version: Version) -> None:
     paths = openapi.describe(version)["paths"]
     assert {path: {method.upper() for method in found} for path, found in paths.items()} == {
-        noun.path: set(noun.methods(version)) for noun in NOUNS if noun.methods(version)
+        noun.path: set(noun.methods(version)) for noun in RESOURCES if noun.methods(version)
     }
-    for noun in NOUNS:
+    for noun in RESOURCES:
         for method in noun.methods(version):
             asked, described = noun.operations[method], paths[noun.path][method.lower()]
             body = asked.body.schema_at(version) if asked.body else None

@@ -14,7 +14,7 @@ from moorage.config import options
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.application import application
-from placement_store.http.routes import NOUNS
+from placement_store.http.routes import RESOURCES
 from placement_store.schema import MAIN, requests
 
 pytestmark = pytest.mark.servers
@@ -175,7 +175,7 @@ def test_a_write_whose_commit_was_lost_is_answered_as_its_own(
             assert (write, reply.status_code, reply.text) == (write, write.status, reply.text)
             assert wire.cuts == cuts + 1
             done.add((noun, write.method))
-    declared = {(noun.path, method) for noun in NOUNS for method in noun.operations if method != "GET"}
+    declared = {(noun.path, method) for noun in RESOURCES for method in noun.operations if method != "GET"}
     assert done == declared
 
 

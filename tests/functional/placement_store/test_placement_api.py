@@ -25,7 +25,7 @@ from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http import policy, wsgi
 from placement_store.http.application import application
-from placement_store.http.routes import NOUNS
+from placement_store.http.routes import RESOURCES
 from placement_store.schema import MAIN
 
 NOAUTH = "[placement_api]\nauth_strategy = noauth2\n"
@@ -67,7 +67,7 @@ def test_every_operation_but_the_root_has_a_rule_that_names_it() -> None:
     }
     declared = {
         (method, re.sub(r"\{\w+\}", "{}", noun.path)): one.rule
-        for noun in NOUNS
+        for noun in RESOURCES
         for method, one in noun.operations.items()
     }
 

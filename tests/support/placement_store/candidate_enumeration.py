@@ -7,11 +7,11 @@ import itertools
 from collections.abc import Iterator
 
 from moorage.model import ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider
+from placement_store.candidates import CandidateProvider, HostTree
 
 Amounts = frozenset[tuple[str, str, int]]
 #: For each group, which of its classes comes from which provider; a group without resources has one pair, with None.
-Serving = dict[str, list[tuple[Provider, str | None]]]
+Serving = dict[str, list[tuple[CandidateProvider, str | None]]]
 
 
 def every_candidate(tree: HostTree, request: ResourceRequest) -> set[Amounts]:
@@ -41,7 +41,7 @@ def every_serving(tree: HostTree, request: ResourceRequest) -> Iterator[Serving]
 # --- One group ------------------------------------------------------------------------------------------------------
 
 
-def suffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tuple[Provider, str | None]]]:
+def suffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tuple[CandidateProvider, str | None]]]:
     for provider in [*tree.providers, *tree.sharing]:
         if (
             all(has(provider, name, amount) for name, amount in group.resources.items())
@@ -55,7 +55,7 @@ def suffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tupl
             yield [(provider, name) for name in group.resources] or [(provider, None)]
 
 
-def unsuffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tuple[Provider, str | None]]]:
+def unsuffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tuple[CandidateProvider, str | None]]]:
     providers = [*tree.providers, *tree.sharing]
     if group.in_tree is not None:
         providers = list(tree.providers) if root_of(group.in_tree, tree) == tree.providers[0].uuid else []
@@ -72,7 +72,7 @@ def unsuffixed_options(tree: HostTree, group: ResourceGroup) -> Iterator[list[tu
             yield [*used]
 
 
-def is_member_with_root(provider: Provider, tree: HostTree, group: ResourceGroup) -> bool:
+def is_member_with_root(provider: CandidateProvider, tree: HostTree, group: ResourceGroup) -> bool:
     everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
     [root] = {p.uuid: p for p in everything if p.uuid == provider.root_uuid}.values()
     aggregates = provider.aggregates | root.aggregates
@@ -83,7 +83,7 @@ def root_of(uuid: str, tree: HostTree) -> str | None:
     return {p.uuid: p.root_uuid for p in (*tree.providers, *tree.sharing, *tree.above_sharing)}.get(uuid)
 
 
-def has(provider: Provider, name: str, amount: int) -> bool:
+def has(provider: CandidateProvider, name: str, amount: int) -> bool:
     row = provider.inventories.get(name)
     return (
         row is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider, check, parents_first, sharing_with
+from placement_store.candidates import CandidateProvider, HostTree, check, parents_first, sharing_with
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
 
@@ -38,14 +38,14 @@ AGGREGATES = st.sampled_from([NONE, NONE, *map(frozenset, (["agg-1"], ["agg-1"],
 
 
 @st.composite
-def trees(draw: Any, root: str, most: int, *, sharing: frozenset[str]) -> list[Provider]:
+def trees(draw: Any, root: str, most: int, *, sharing: frozenset[str]) -> list[CandidateProvider]:
     """All providers of one tree, parents first; each of them may have the traits ``sharing``, its place aside."""
-    providers: list[Provider] = []
+    providers: list[CandidateProvider] = []
     for number in range(draw(st.integers(1, most))):
         parent = None if number == 0 else providers[draw(st.integers(0, number - 1))].uuid
         inventories, traits, aggregates, shares = draw(st.tuples(INVENTORIES, TRAITS, AGGREGATES, st.booleans()))
         providers.append(
-            Provider(
+            CandidateProvider(
                 uuid=f"{root}{number or ''}",
                 root_uuid=root,
                 parent_uuid=parent,
@@ -136,7 +136,7 @@ def is_valid(request: ResourceRequest) -> bool:
 
 def tight_tree(random: Random) -> HostTree:
     """A tree of devices with little room each, some below others, which a search must often try in vain."""
-    providers = [Provider("host", "host", None, {})]
+    providers = [CandidateProvider("host", "host", None, {})]
     for number in range(random.choice([3, 4])):
         sizes = {"VGPU": (1.0, 5), "VCPU": (0.6, 3), "DISK_GB": (0.4, 3)}
         inventories = {
@@ -144,7 +144,7 @@ def tight_tree(random: Random) -> HostTree:
         }
         parent = random.choice(["host", *(provider.uuid for provider in providers)])
         traits = frozenset(random.sample(["CUSTOM_A", "CUSTOM_B"], random.choice([0, 1, 1])))
-        providers.append(Provider(f"device{number}", "host", parent, inventories, traits))
+        providers.append(CandidateProvider(f"device{number}", "host", parent, inventories, traits))
     return HostTree(parents_first(providers))
 
 

@@ -9,7 +9,7 @@ import pytest
 from moorage import errors, ids
 from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider, wire
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
-from placement_store.http.routes import NOUNS
+from placement_store.http.routes import RESOURCES
 
 UUID = ids.derived("a name at the edge")
 
@@ -54,7 +54,7 @@ def test_no_pattern_of_a_message_lets_a_line_feed_through_at_its_end() -> None:
 
 def test_no_pattern_of_the_http_api_lets_a_line_feed_through_at_its_end() -> None:
     found = set()
-    for noun in NOUNS:
+    for noun in RESOURCES:
         for operation in noun.operations.values():
             for schemas in filter(None, (operation.query, operation.body)):
                 for minor in range(40):

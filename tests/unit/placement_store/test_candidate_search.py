@@ -12,7 +12,7 @@ from support.placement_store.candidate_strategies import host_trees, is_valid, r
 
 from moorage import errors
 from moorage.model import AllocationRequest, ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider, search
+from placement_store.candidates import CandidateProvider, HostTree, search
 from placement_store.candidates.tree import SHARES
 from placement_store.providers.rows import InventoryRow
 
@@ -23,18 +23,18 @@ def amounts(candidate: AllocationRequest) -> Amounts:
     )
 
 
-def provider(uuid: str, parent: str | None = "host", root: str = "host", **has: Any) -> Provider:
+def provider(uuid: str, parent: str | None = "host", root: str = "host", **has: Any) -> CandidateProvider:
     """A provider of a host's tree; inventories by their classes, beside `traits` and `aggregates`."""
     traits, aggregates = frozenset(has.pop("traits", ())), frozenset(has.pop("aggregates", ()))
     inventories = {name: one if isinstance(one, InventoryRow) else row(one) for name, one in has.items()}
-    return Provider(uuid, root, parent, inventories, traits, aggregates)
+    return CandidateProvider(uuid, root, parent, inventories, traits, aggregates)
 
 
-def host(*children: Provider, **has: Any) -> HostTree:
+def host(*children: CandidateProvider, **has: Any) -> HostTree:
     return HostTree([provider("host", None, **({"VCPU": 64, "MEMORY_MB": 65536} | has)), *children])
 
 
-def gpus(number: int, **has: Any) -> list[Provider]:
+def gpus(number: int, **has: Any) -> list[CandidateProvider]:
     return [provider(f"gpu{n}", **({"VGPU": 1} | has)) for n in range(number)]
 
 

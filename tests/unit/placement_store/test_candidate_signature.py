@@ -6,26 +6,28 @@ from typing import Any
 from support.placement_store.candidate_strategies import row
 
 from moorage.model import ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider
-from placement_store.candidates.choices import Asked
-from placement_store.candidates.puzzle import puzzle_of
+from placement_store.candidates import CandidateProvider, HostTree
+from placement_store.candidates.problem import problem_of
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import choose, first_state
+from placement_store.candidates.variables import SearchRequest
 
 FIRST = "_first"
 TAKEN = ResourceGroup(resources={"VGPU": 1})
 
 
-def device(uuid: str, parent: str = "host", *, size: int = 1, traits: tuple[str, ...] = ()) -> Provider:
-    return Provider(uuid, "host", parent, {"VGPU": row(size)}, frozenset(traits))
+def device(uuid: str, parent: str = "host", *, size: int = 1, traits: tuple[str, ...] = ()) -> CandidateProvider:
+    return CandidateProvider(uuid, "host", parent, {"VGPU": row(size)}, frozenset(traits))
 
 
-def after_taking(uuid: str, devices: list[Provider], same_subtree: Any = (), **groups: ResourceGroup) -> Hashable:
+def after_taking(
+    uuid: str, devices: list[CandidateProvider], same_subtree: Any = (), **groups: ResourceGroup
+) -> Hashable:
     """Return the signature of the position in which a device serves the first group, and other groups are open."""
-    tree = HostTree([Provider("host", "host", None, {"VCPU": row(8)}), *devices])
+    tree = HostTree([CandidateProvider("host", "host", None, {"VCPU": row(8)}), *devices])
     request = ResourceRequest(groups={FIRST: TAKEN, **groups}, group_policy="none", same_subtree=same_subtree)
-    puzzle = puzzle_of(tree, Asked(request), None, SearchBudget())
+    puzzle = problem_of(tree, SearchRequest(request), None, SearchBudget())
     group = next(number for number, choice in enumerate(puzzle.choices) if choice.suffix == FIRST)
     place = next(number for number, provider in enumerate(puzzle.providers) if provider.uuid == uuid)
     return signature(puzzle, choose(puzzle, first_state(puzzle), group, place))

@@ -11,29 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage import errors
-from placement_store.reshapes.deal_search import deal
-from placement_store.reshapes.dealing import Deal, Held, Pair, Room, Unit
+from placement_store.reshapes.distribution import Bin, DistributionProblem, Held, Item, Pair
+from placement_store.reshapes.distribution_search import distribute
 
 STEPS = 100_000
 
 
 def asked(
-    units: Sequence[Unit], rooms: Mapping[Pair, Room], held: Mapping[Held, int] | None = None, **names: str
-) -> Deal:
+    units: Sequence[Item], rooms: Mapping[Pair, Bin], held: Mapping[Held, int] | None = None, **names: str
+) -> DistributionProblem:
     """A question in which consumers hold no more than their units, unless it says so."""
     present: Counter[Held] = Counter()
     for unit in units:
         present.update({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
     present.update(held or {})
-    return Deal(units=units, rooms=rooms, held=present, names=names)
+    return DistributionProblem(units=units, rooms=rooms, held=present, names=names)
 
 
-def vgpus(amounts: Sequence[int], *places: str) -> list[Unit]:
-    return [Unit(f"c{number}", "root", {"VGPU": amount}, places) for number, amount in enumerate(amounts)]
+def vgpus(amounts: Sequence[int], *places: str) -> list[Item]:
+    return [Item(f"c{number}", "root", {"VGPU": amount}, places) for number, amount in enumerate(amounts)]
 
 
-def rooms(**capacities: float) -> dict[Pair, Room]:
-    return {(place, "VGPU"): Room(capacity) for place, capacity in capacities.items()}
+def rooms(**capacities: float) -> dict[Pair, Bin]:
+    return {(place, "VGPU"): Bin(capacity) for place, capacity in capacities.items()}
 
 
 # --- Where things go --------------------------------------------------------------------------------------------------
@@ -41,19 +41,19 @@ def rooms(**capacities: float) -> dict[Pair, Room]:
 
 def test_what_may_stay_stays_and_what_must_go_goes_where_it_leaves_least_room() -> None:
     units = vgpus([2, 2, 1], "root", "wide", "narrow")
-    assert deal(asked(units, rooms(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
+    assert distribute(asked(units, rooms(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
 
 
 def test_what_a_consumer_holds_of_two_providers_stays_apart_where_there_is_room_and_is_dealt_in_any_case() -> None:
-    units = [Unit("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
-    assert sorted(deal(asked(units, rooms(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
-    assert deal(asked(units, rooms(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
+    units = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    assert sorted(distribute(asked(units, rooms(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
+    assert distribute(asked(units, rooms(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
 
 
 def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
     # Largest first where it is tightest: 4 into 5 and 3 into 6 leave no room for 3 and 1; 4 and 2 must share the 6.
     units = vgpus([3, 2, 2, 4], "a", "b")
-    places = deal(asked(units, rooms(a=5, b=6)), max_steps=STEPS)
+    places = distribute(asked(units, rooms(a=5, b=6)), max_steps=STEPS)
     taken = Counter[str]()
     for unit, place in zip(units, places, strict=True):
         taken[place] += unit.amounts["VGPU"]
@@ -63,42 +63,42 @@ def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
 def test_of_places_that_are_alike_those_with_unlike_amounts_are_tried_each() -> None:
     # 5 + 3 + 2 and 4 + 4 + 2: the first 4 must not go where there is just room for it.
     units = vgpus([5, 4, 4, 3, 2, 2], "a", "b")
-    places = deal(asked(units, rooms(a=10, b=10)), max_steps=STEPS)
+    places = distribute(asked(units, rooms(a=10, b=10)), max_steps=STEPS)
     assert places[1] == places[2] != places[0] == places[3]
 
 
 def test_classes_that_go_together_need_one_place_with_room_for_each() -> None:
     function = {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600}
-    units = [Unit(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
-    found = {(nic, name): Room(1000) for nic in ("nic1", "nic2") for name in function}
-    assert sorted(deal(asked(units, found), max_steps=STEPS)) == ["nic1", "nic2"]
+    units = [Item(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
+    found = {(nic, name): Bin(1000) for nic in ("nic1", "nic2") for name in function}
+    assert sorted(distribute(asked(units, found), max_steps=STEPS)) == ["nic1", "nic2"]
 
-    found["nic2", "NET_BW_EGR_KILOBIT_PER_SEC"] = Room(599)
+    found["nic2", "NET_BW_EGR_KILOBIT_PER_SEC"] = Bin(599)
     with pytest.raises(errors.ImpossibleDeal) as caught:
-        deal(asked(units, found), max_steps=STEPS)
+        distribute(asked(units, found), max_steps=STEPS)
     assert caught.value.reason == (
         "nic1 has 400 of 600 NET_BW_EGR_KILOBIT_PER_SEC free; nic2 has 599 of 600 NET_BW_EGR_KILOBIT_PER_SEC free"
     )
 
 
 def test_unit_rules_are_asked_of_what_a_consumer_then_holds_in_all() -> None:
-    room = {("nic", "VGPU"): Room(100, min_unit=4, max_unit=6, step_size=2)}
-    halves = [Unit("c", source, {"VGPU": 2}, ("nic",)) for source in ("left", "right")]
+    room = {("nic", "VGPU"): Bin(100, min_unit=4, max_unit=6, step_size=2)}
+    halves = [Item("c", source, {"VGPU": 2}, ("nic",)) for source in ("left", "right")]
 
-    assert deal(asked(halves, room), max_steps=STEPS) == ["nic", "nic"]
+    assert distribute(asked(halves, room), max_steps=STEPS) == ["nic", "nic"]
     for units, held, rule in [
         (halves[:1], {}, "min_unit is 4"),
         (halves, {("c", "nic", "VGPU"): 4}, "max_unit is 6"),
         (halves, {("c", "nic", "VGPU"): 1}, "step_size is 2"),
     ]:
         with pytest.raises(errors.ImpossibleDeal, match=rule):
-            deal(asked(units, room, held), max_steps=STEPS)
+            distribute(asked(units, room, held), max_steps=STEPS)
 
 
 def test_what_stays_is_not_measured_by_rules_that_came_later() -> None:
     units = vgpus([7], "root", "child")
-    found = {("root", "VGPU"): Room(8, max_unit=1), ("child", "VGPU"): Room(8)}
-    assert deal(asked(units, found), max_steps=STEPS) == ["root"]
+    found = {("root", "VGPU"): Bin(8, max_unit=1), ("child", "VGPU"): Bin(8)}
+    assert distribute(asked(units, found), max_steps=STEPS) == ["root"]
 
 
 # --- What is said where it cannot be ----------------------------------------------------------------------------------
@@ -107,20 +107,20 @@ def test_what_stays_is_not_measured_by_rules_that_came_later() -> None:
 def test_an_impossible_deal_names_a_consumer_by_who_it_is_and_the_places_by_what_they_are_called() -> None:
     units = vgpus([3, 3, 3], "u1", "u2")
     with pytest.raises(errors.ImpossibleDeal) as caught:
-        deal(asked(units, rooms(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
+        distribute(asked(units, rooms(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
     assert (caught.value.consumer_uuid, caught.value.provider_uuid) == ("c2", "root")
     assert caught.value.reason == "gpu0 has 2 of 3 VGPU free; gpu1 has 2 of 3 VGPU free"
 
 
 def test_of_many_places_an_error_tells_a_few() -> None:
     with pytest.raises(errors.ImpossibleDeal, match="; and 2 more"):
-        deal(asked(vgpus([2], *"abcdef"), rooms(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
+        distribute(asked(vgpus([2], *"abcdef"), rooms(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
 
 
 def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_no_deal() -> None:
     units = vgpus([3, 2, 2, 4], "a", "b")
     with pytest.raises(errors.SearchBoundReached) as caught:
-        deal(asked(units, rooms(a=5, b=6), root="node1"), max_steps=4)
+        distribute(asked(units, rooms(a=5, b=6), root="node1"), max_steps=4)
     assert (caught.value.what, caught.value.steps) == ("a deal of what is held of node1", 4)
 
 
@@ -139,54 +139,54 @@ def test_that_there_is_no_deal_is_found_without_trying_what_is_the_same(
     places = [f"gpu{number:02}" for number in range(len(capacities))]
     found = rooms(**dict(zip(places, capacities, strict=True)))
     with pytest.raises(errors.ImpossibleDeal):
-        deal(asked(vgpus(amounts, *places), found), max_steps=5_000)
+        distribute(asked(vgpus(amounts, *places), found), max_steps=5_000)
 
 
 def test_what_has_no_room_in_common_is_dealt_apart() -> None:
     # A dead end of the second kind, behind very many ways to deal the first.
-    first = [Unit(f"c{number}", "root", {"VGPU": number + 1}, ("a", "b", "c")) for number in range(12)]
-    second = [Unit(f"c{number}", "root", {"SRIOV_NET_VF": 1}, ("d", "e")) for number in range(3)]
-    found = rooms(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Room(1), ("e", "SRIOV_NET_VF"): Room(1)}
+    first = [Item(f"c{number}", "root", {"VGPU": number + 1}, ("a", "b", "c")) for number in range(12)]
+    second = [Item(f"c{number}", "root", {"SRIOV_NET_VF": 1}, ("d", "e")) for number in range(3)]
+    found = rooms(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Bin(1), ("e", "SRIOV_NET_VF"): Bin(1)}
     with pytest.raises(errors.ImpossibleDeal, match="SRIOV_NET_VF"):
-        deal(asked([*first, *second], found), max_steps=100)
+        distribute(asked([*first, *second], found), max_steps=100)
 
 
 def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
     places = [f"gpu{number:02}" for number in range(16)]
     units = vgpus([1 + number % 4 for number in range(1000)], *places)
     begun = time.monotonic()
-    deal(asked(units, rooms(**dict.fromkeys(places, 160))), max_steps=STEPS)
+    distribute(asked(units, rooms(**dict.fromkeys(places, 160))), max_steps=STEPS)
     assert time.monotonic() - begun < 2
 
 
 def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do() -> None:
-    units = [Unit("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    units = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
     isolated = {"c": {"_1": ("gpu0",), "_2": ("gpu1",)}}
     question = asked(units, rooms(narrow=2, wide=8), narrow="n", wide="w")
-    assert sorted(deal(replace(question, isolated=isolated), max_steps=STEPS)) == ["narrow", "wide"]
+    assert sorted(distribute(replace(question, isolated=isolated), max_steps=STEPS)) == ["narrow", "wide"]
 
     question = asked(units, rooms(narrow=0, wide=8), wide="w")
     with pytest.raises(errors.ImpossibleDeal, match="w serves group _1 of the same consumer, whose groups"):
-        deal(replace(question, isolated=isolated), max_steps=STEPS)
+        distribute(replace(question, isolated=isolated), max_steps=STEPS)
     # One that has stayed where it is counts too; and what is no isolated group's may join it.
     with pytest.raises(errors.ImpossibleDeal, match="serves group _2"):
-        deal(replace(question, isolated={"c": {"_1": ("gpu0",), "_2": ("wide",)}}), max_steps=STEPS)
-    assert deal(replace(question, isolated={"c": {"_2": ("wide",)}}), max_steps=STEPS) == ["wide", "wide"]
+        distribute(replace(question, isolated={"c": {"_1": ("gpu0",), "_2": ("wide",)}}), max_steps=STEPS)
+    assert distribute(replace(question, isolated={"c": {"_2": ("wide",)}}), max_steps=STEPS) == ["wide", "wide"]
 
 
 def test_isolated_groups_of_different_classes_are_dealt_together() -> None:
     # Each alone would go to the first place: the second then has to go elsewhere, and it may be the first that can.
-    units = [Unit("c", "gpu0", {"VGPU": 1}, ("a", "b")), Unit("c", "gpu1", {"PGPU": 1}, ("a",))]
-    found = {("a", "VGPU"): Room(1), ("b", "VGPU"): Room(9), ("a", "PGPU"): Room(1)}
+    units = [Item("c", "gpu0", {"VGPU": 1}, ("a", "b")), Item("c", "gpu1", {"PGPU": 1}, ("a",))]
+    found = {("a", "VGPU"): Bin(1), ("b", "VGPU"): Bin(9), ("a", "PGPU"): Bin(1)}
     question = replace(asked(units, found), isolated={"c": {"_1": ("gpu0",), "_2": ("gpu1",)}})
-    assert deal(question, max_steps=STEPS) == ["b", "a"]
+    assert distribute(question, max_steps=STEPS) == ["b", "a"]
 
 
 # --- Against every way of doing it ------------------------------------------------------------------------------------
 
 CLASSES, PLACES = ("A", "B"), ("root", "p", "q", "r")
 small_rooms = st.builds(
-    Room,
+    Bin,
     capacity=st.integers(0, 8) | st.just(4.5),
     used=st.integers(0, 2),
     min_unit=st.sampled_from([1, 1, 2]),
@@ -196,7 +196,7 @@ small_rooms = st.builds(
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Deal:
+def questions(draw: st.DrawFn) -> DistributionProblem:
     """Up to five consumers with up to two units each, among up to four places; some hold something already."""
     # Few kinds of rooms: places that are alike are not searched alike.
     kinds = st.sampled_from(draw(st.lists(small_rooms, min_size=1, max_size=2)))
@@ -205,7 +205,7 @@ def questions(draw: st.DrawFn) -> Deal:
     choices = draw(st.lists(places, min_size=1, max_size=2))
     amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), min_size=1)
     units = [
-        Unit(f"c{consumer}", source, draw(amounts), draw(st.sampled_from(choices)))
+        Item(f"c{consumer}", source, draw(amounts), draw(st.sampled_from(choices)))
         for consumer in range(draw(st.integers(1, 5)))
         for source in draw(st.lists(st.sampled_from(("root", "other")), min_size=1, max_size=2, unique=True))
     ]
@@ -225,7 +225,7 @@ def questions(draw: st.DrawFn) -> Deal:
     return replace(asked(units, found, held), isolated=isolated)
 
 
-def are_apart(question: Deal, places: Sequence[str]) -> bool:
+def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
     """Whether nothing of an isolated group comes to where another one of its consumer was, or comes."""
     there = {
         (consumer, provider, suffix)
@@ -242,7 +242,7 @@ def are_apart(question: Deal, places: Sequence[str]) -> bool:
     return not any(one[:2] == other[:2] and one[2] != other[2] for one in come for other in there | come)
 
 
-def is_good(question: Deal, places: Sequence[str]) -> bool:
+def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
     """Whether this is a deal: everything fits, and every sum that changes keeps the rules."""
     used = {pair: room.used for pair, room in question.rooms.items()}
     sums = Counter(question.held)
@@ -262,30 +262,32 @@ def is_good(question: Deal, places: Sequence[str]) -> bool:
     )
 
 
-def every_way(question: Deal) -> Iterator[tuple[str, ...]]:
+def every_way(question: DistributionProblem) -> Iterator[tuple[str, ...]]:
     return itertools.product(*(unit.places for unit in question.units))
 
 
 @settings(max_examples=250, deadline=None)
 @given(question=questions())
-def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: Deal) -> None:
+def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: DistributionProblem) -> None:
     if any(is_good(question, places) for places in every_way(question)):
-        found = deal(question, max_steps=STEPS)
+        found = distribute(question, max_steps=STEPS)
         assert all(place in unit.places for unit, place in zip(question.units, found, strict=True))
         assert is_good(question, found)
-        assert deal(question, max_steps=STEPS) == found
+        assert distribute(question, max_steps=STEPS) == found
     else:
         with pytest.raises(errors.ImpossibleDeal) as caught:
-            deal(question, max_steps=STEPS)
+            distribute(question, max_steps=STEPS)
         assert caught.value.consumer_uuid in {unit.consumer for unit in question.units}
 
 
 @settings(max_examples=50, deadline=None)
 @given(question=questions(), bound=st.integers(1, 20))
-def test_a_bound_never_changes_what_is_said_but_to_say_that_it_is_reached(question: Deal, bound: int) -> None:
+def test_a_bound_never_changes_what_is_said_but_to_say_that_it_is_reached(
+    question: DistributionProblem, bound: int
+) -> None:
     def said(max_steps: int) -> object:
         try:
-            return deal(question, max_steps=max_steps)
+            return distribute(question, max_steps=max_steps)
         except errors.ImpossibleDeal as fault:
             return fault.data
 

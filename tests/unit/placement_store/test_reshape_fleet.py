@@ -11,7 +11,15 @@ from moorage.messages.wire import Message, R
 from moorage.model import ChildProvider, Inventory, MoveInstruction, ReshapePlan, ResourceProvider
 from placement_store.commands import reshape_fleet
 from placement_store.commands.reshape_file import Entry, HostReshape
-from placement_store.commands.reshape_fleet import DONE, MOVED_BEFORE, NOT_BEGUN, PLANNED, REFUSED, UNKNOWN, Outcome
+from placement_store.commands.reshape_fleet import (
+    DONE,
+    MOVED_BEFORE,
+    NOT_BEGUN,
+    PLANNED,
+    REFUSED,
+    UNKNOWN,
+    EntryOutcome,
+)
 
 
 class FakePlacement:
@@ -130,14 +138,14 @@ class Refusing:
         self.line, self.fault = line, fault
         self.asked: list[int] = []
 
-    def __call__(self, outcome: Outcome) -> ReshapePlan:
+    def __call__(self, outcome: EntryOutcome) -> ReshapePlan:
         self.asked.append(outcome.entry.line)
         if outcome.entry.line == self.line:
             raise self.fault
         return ReshapePlan()
 
 
-PLAN = [Outcome(entry(("host", "gpu", {"VGPU": 1}), line=line), PLANNED) for line in (1, 2, 3)]
+PLAN = [EntryOutcome(entry(("host", "gpu", {"VGPU": 1}), line=line), PLANNED) for line in (1, 2, 3)]
 IMPOSSIBLE = errors.ImpossibleDeal(consumer_uuid="c", provider_uuid="p", reason="too big")
 UNANSWERED = errors.NoReply(topic="placement", method="reshape_by_instructions", seconds=60.0)
 

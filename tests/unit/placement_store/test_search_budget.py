@@ -10,11 +10,11 @@ from support.scheduler.trees import child, groups, host_cache_of, node
 
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
-from placement_store.candidates import HostTree, Provider, search
+from placement_store.candidates import CandidateProvider, HostTree, search
 from placement_store.candidates.search_budget import CELLS, SearchBudget
 from placement_store.providers.rows import InventoryRow
-from placement_store.reshapes.deal_search import deal
-from placement_store.reshapes.dealing import Deal, Room, Unit
+from placement_store.reshapes.distribution import Bin, DistributionProblem, Item
+from placement_store.reshapes.distribution_search import distribute
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 
 #: Processor time within which a search must notice that its budget is used up.
@@ -33,10 +33,12 @@ def ticking() -> Callable[[], float]:
 
 
 def wide(devices: int) -> HostTree:
-    root = Provider("host", "host", None, {})
+    root = CandidateProvider("host", "host", None, {})
     rows = [InventoryRow(20 + n, 0, 1, 20 + n, 1, 1.0, 0) for n in range(devices)]
     traits = [frozenset(hard_searches.traits_of(number)) for number in range(devices)]
-    return HostTree([root, *(Provider(f"d{n}", "host", "host", {"VGPU": rows[n]}, traits[n]) for n in range(devices))])
+    return HostTree(
+        [root, *(CandidateProvider(f"d{n}", "host", "host", {"VGPU": rows[n]}, traits[n]) for n in range(devices))]
+    )
 
 
 def test_a_search_that_costs_too_much_ends_when_its_processor_time_is_used_up() -> None:
@@ -129,13 +131,15 @@ def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
 def test_the_search_for_a_deal_ends_when_its_processor_time_is_used_up() -> None:
     # Each consumer differs from each other one, and so does each place: nothing is tried twice under other names.
     places = tuple(f"gpu{number}" for number in range(12))
-    units = [Unit(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
+    units = [Item(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
     total = sum(unit.amounts["VGPU"] for unit in units)
-    rooms = {(place, "VGPU"): Room(total // 12 + number % 3) for number, place in enumerate(places)}
+    rooms = {(place, "VGPU"): Bin(total // 12 + number % 3) for number, place in enumerate(places)}
     held = {(unit.consumer, "root", "VGPU"): unit.amounts["VGPU"] for unit in units}
     begun = time.thread_time()
 
     with pytest.raises(errors.SearchBoundReached, match="say for some of the consumers"):
-        deal(Deal(units=units, rooms=rooms, held=held, names={}), max_steps=10_000_000, max_seconds=0.3)
+        distribute(
+            DistributionProblem(units=units, rooms=rooms, held=held, names={}), max_steps=10_000_000, max_seconds=0.3
+        )
 
     assert time.thread_time() - begun < 0.3 + 2 * SLACK

@@ -6,21 +6,21 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from moorage.model import UNSUFFIXED
-from placement_store.candidates.choices import Asked, Choice
-from placement_store.candidates.eligibility import Kin, has_room, may_take_part, room, serves_group
+from placement_store.candidates.eligibility import Ancestry, has_room, may_take_part, room, serves_group
 from placement_store.candidates.masks import Mask, mask_of
 from placement_store.candidates.search_budget import SearchBudget
-from placement_store.candidates.tree import HostTree, Provider
+from placement_store.candidates.tree import CandidateProvider, HostTree
+from placement_store.candidates.variables import SearchRequest, Variable
 
 
 @dataclass(frozen=True, slots=True)
-class Puzzle:
+class Problem:
     """All that stays the same while choices are made. Providers, classes and choices go by their numbers."""
 
     #: In the order in which they are tried.
-    providers: Sequence[Provider]
+    providers: Sequence[CandidateProvider]
     classes: Sequence[str]
-    choices: Sequence[Choice]
+    choices: Sequence[Variable]
     #: Per choice, the providers that may serve it as long as nothing else is chosen.
     domains: tuple[Mask, ...]
     #: Per provider and class, how much one consumer may have of it.
@@ -49,15 +49,15 @@ class _Kind(NamedTuple):
     covers: Mask
 
 
-def puzzle_of(tree: HostTree, asked: Asked, seed: int | None, budget: SearchBudget) -> Puzzle:
+def problem_of(tree: HostTree, asked: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
     """Return the puzzle that a request poses on a tree.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
     :param budget: pays for the puzzle itself as well: each provider is compared with each choice.
     :raises SearchBoundReached: it is used up.
     """
-    kin = Kin.of(tree)
-    found = [(provider, _kind_of(provider, asked, kin, budget)) for provider in (*tree.providers, *tree.sharing)]
+    ancestry = Ancestry.of(tree)
+    found = [(provider, _kind_of(provider, asked, ancestry, budget)) for provider in (*tree.providers, *tree.sharing)]
     ordered = found if seed is None else _spread(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
     groups_of_subtree = [
@@ -66,7 +66,7 @@ def puzzle_of(tree: HostTree, asked: Asked, seed: int | None, budget: SearchBudg
     ]
     domains = _domains(asked, kinds, groups_of_subtree)
     parents = _parents(providers, tree)
-    return Puzzle(
+    return Problem(
         providers=providers,
         classes=asked.classes,
         choices=asked.choices,
@@ -86,17 +86,17 @@ def puzzle_of(tree: HostTree, asked: Asked, seed: int | None, budget: SearchBudg
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(provider: Provider, asked: Asked, kin: Kin, budget: SearchBudget) -> _Kind:
+def _kind_of(provider: CandidateProvider, asked: SearchRequest, ancestry: Ancestry, budget: SearchBudget) -> _Kind:
     budget.check()
-    takes_part = may_take_part(provider, asked.unsuffixed, kin)
+    takes_part = may_take_part(provider, asked.unsuffixed, ancestry)
 
-    def serves(choice: Choice) -> bool:
+    def serves(choice: Variable) -> bool:
         if choice.suffix is None:
             return False
         if choice.suffix == UNSUFFIXED:
             class_number, amount = choice.demands[0]
             return takes_part and has_room(provider, asked.classes[class_number], amount)
-        return serves_group(provider, asked.groups[choice.suffix], kin)
+        return serves_group(provider, asked.groups[choice.suffix], ancestry)
 
     rows = [provider.inventories.get(name) for name in asked.classes]
     return _Kind(
@@ -106,7 +106,7 @@ def _kind_of(provider: Provider, asked: Asked, kin: Kin, budget: SearchBudget) -
     )
 
 
-def _spread(found: Sequence[tuple[Provider, _Kind]], seed: int) -> list[tuple[Provider, _Kind]]:
+def _spread(found: Sequence[tuple[CandidateProvider, _Kind]], seed: int) -> list[tuple[CandidateProvider, _Kind]]:
     """Return the providers so that those of one kind follow each other, in an order that the seed decides."""
     first: dict[_Kind, int] = {}
     for number, (_, kind) in enumerate(found):
@@ -114,7 +114,7 @@ def _spread(found: Sequence[tuple[Provider, _Kind]], seed: int) -> list[tuple[Pr
     return sorted(found, key=lambda one: (first[one[1]], zlib.crc32(f"{seed}/{one[0].uuid}".encode())))
 
 
-def _parents(providers: Sequence[Provider], tree: HostTree) -> list[int]:
+def _parents(providers: Sequence[CandidateProvider], tree: HostTree) -> list[int]:
     numbers = {provider.uuid: number for number, provider in enumerate(providers)}
     unnumbered = {provider.uuid: provider.parent_uuid for provider in tree.above_sharing}
 
@@ -139,7 +139,7 @@ def _below(parents: Sequence[int]) -> list[Mask]:
 # --- Choices --------------------------------------------------------------------------------------------------------
 
 
-def _domains(asked: Asked, kinds: Sequence[_Kind], groups_of_subtree: Sequence[Mask]) -> list[Mask]:
+def _domains(asked: SearchRequest, kinds: Sequence[_Kind], groups_of_subtree: Sequence[Mask]) -> list[Mask]:
     """Return the providers that each choice has; a subtree's top may be any that serves one of its groups."""
     wanted = [
         1 << number if choice.top_of is None else groups_of_subtree[choice.top_of]
@@ -148,7 +148,7 @@ def _domains(asked: Asked, kinds: Sequence[_Kind], groups_of_subtree: Sequence[M
     return [mask_of(place for place, kind in enumerate(kinds) if kind.serves & choices) for choices in wanted]
 
 
-def _twins(choices: Sequence[Choice], domains: Sequence[Mask]) -> list[Mask]:
+def _twins(choices: Sequence[Variable], domains: Sequence[Mask]) -> list[Mask]:
     alike: dict[object, Mask] = {}
     sorts = [
         (choice.suffix == UNSUFFIXED, choice.demands, choice.apart, choice.subtrees, choice.top_of, domain)

@@ -26,7 +26,7 @@ CONFIGURED = "configured"
 _TRIES = 3
 
 
-class Asking(Configured):
+class PlacementCommand(Configured):
     """A command that asks topic `placement`, over the bus or in this process; mixed in before a cliff command class."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -75,7 +75,7 @@ class Asking(Configured):
             return self.placement.call(message)
 
 
-def until_unmoved(read_and_write: Callable[[], T]) -> T:
+def retry_on_stale_view(read_and_write: Callable[[], T]) -> T:
     """Return what a reading and a writing return that name what they have read, begun anew while others are faster.
 
     :raises StaleView: others were faster each time.

@@ -10,7 +10,7 @@ _NOTHING = ResourceGroup()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Variable:
     """One thing that a provider must be chosen for.
 
     It is a suffixed group, one class of the unsuffixed group, or the top of a subtree: that one of the providers of its
@@ -29,7 +29,7 @@ class Choice:
     top_of: int | None = None
 
 
-class Asked:
+class SearchRequest:
     """A request as choices, with its classes and subtrees by number.
 
     :param request: one that has passed the check.
@@ -50,17 +50,17 @@ class Asked:
         # To keep all groups from each other keeps some of them from each other as well.
         isolated = [self.groups.keys() - {UNSUFFIXED}] if request.group_policy == "isolate" else []
         self._apart = isolated or [set(suffixes) for suffixes in request.apart]
-        self.choices: Sequence[Choice] = list(self._choices())
+        self.choices: Sequence[Variable] = list(self._choices())
 
-    def _choices(self) -> Iterator[Choice]:
+    def _choices(self) -> Iterator[Variable]:
         numbers = {name: number for number, name in enumerate(self.classes)}
         for name, amount in self.unsuffixed.resources.items():
-            yield Choice(UNSUFFIXED, ((numbers[name], amount),))
+            yield Variable(UNSUFFIXED, ((numbers[name], amount),))
         for suffix, group in self.groups.items():
             if suffix != UNSUFFIXED:
                 demands = tuple(sorted((numbers[name], amount) for name, amount in group.resources.items()))
                 subtrees = tuple(n for n, suffixes in enumerate(self.subtrees) if suffix in suffixes)
                 apart = mask_of(n for n, suffixes in enumerate(self._apart) if suffix in suffixes)
-                yield Choice(suffix, demands, apart, subtrees)
+                yield Variable(suffix, demands, apart, subtrees)
         for number in range(len(self.subtrees)):
-            yield Choice(None, top_of=number)
+            yield Variable(None, top_of=number)

@@ -21,7 +21,7 @@ _PLACES_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Bin:
     """An inventory as it will be: how much it takes in all, what of that is not dealt again, and its unit rules."""
 
     capacity: float
@@ -40,7 +40,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class Item:
     """What one consumer holds of a provider and what goes together: all of it goes to one of ``places``.
 
     The provider itself is one of the places if it keeps some of the inventory.
@@ -59,12 +59,12 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deal:
-    """A question to :func:`placement_store.reshapes.deal_search.deal`."""
+class DistributionProblem:
+    """A question to :func:`placement_store.reshapes.distribution_search.distribute`."""
 
-    units: Sequence[Unit]
+    units: Sequence[Item]
     #: Each place of each unit has a room for each of the unit's classes.
-    rooms: Mapping[Pair, Room]
+    rooms: Mapping[Pair, Bin]
     #: What the consumers hold there now, the units included. Unit rules are asked only of sums that become others.
     held: Mapping[Held, int]
     #: What the providers are called, for whoever reads an error.
@@ -73,10 +73,10 @@ class Deal:
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
 
-class Table:
+class PartialDistribution:
     """Where the units lie that have been dealt so far. Cheap to change and to change back."""
 
-    def __init__(self, deal: Deal) -> None:
+    def __init__(self, deal: DistributionProblem) -> None:
         self._rooms = deal.rooms
         self._held = deal.held
         self._names = deal.names
@@ -93,22 +93,22 @@ class Table:
         for unit in deal.units:
             self._sums.subtract({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
 
-    def put(self, unit: Unit, place: str) -> None:
+    def put(self, unit: Item, place: str) -> None:
         """Lay a unit down."""
         self._move(unit, place, 1)
 
-    def take_back(self, unit: Unit, place: str) -> None:
+    def take_back(self, unit: Item, place: str) -> None:
         """Undo :meth:`put`."""
         self._move(unit, place, -1)
 
-    def _move(self, unit: Unit, place: str, sign: int) -> None:
+    def _move(self, unit: Item, place: str, sign: int) -> None:
         for name, amount in unit.amounts.items():
             self._used[place, name] += sign * amount
             self._sums[unit.consumer, place, name] += sign * amount
         for suffix in self._suffixes(unit):
             self._groups.setdefault((unit.consumer, place), Counter())[suffix] += sign
 
-    def _suffixes(self, unit: Unit) -> set[str]:
+    def _suffixes(self, unit: Item) -> set[str]:
         groups = self._isolated.get(unit.consumer, {})
         return {suffix for suffix, providers in groups.items() if unit.source in providers}
 
@@ -120,24 +120,24 @@ class Table:
         """Return how much of a room is left."""
         return max(0, math.floor(self._rooms[pair].capacity - self._used[pair]))
 
-    def holds(self, unit: Unit, place: str) -> bool:
+    def holds(self, unit: Item, place: str) -> bool:
         """Tell whether a place already has something of a unit's consumer and classes, or an isolated group of it."""
         if (unit.consumer, place) in self._groups:
             return True
         return any(self._sums[unit.consumer, place, name] for name in unit.amounts)
 
-    def fits(self, unit: Unit, place: str) -> bool:
+    def fits(self, unit: Item, place: str) -> bool:
         """Tell whether a unit may be put there, as far as that can be said before its consumer's last one is."""
         return all(self._lack(unit, place, name) is None for name in unit.amounts)
 
-    def looseness(self, unit: Unit, place: str) -> float:
+    def looseness(self, unit: Item, place: str) -> float:
         """Return the share of the room that is left once a unit that fits has been put there, summed over classes."""
         return sum(
             (self._rooms[place, name].capacity - self._used[place, name] - amount) / self._rooms[place, name].capacity
             for name, amount in unit.amounts.items()
         )
 
-    def broken_rules(self, units: Iterable[Unit]) -> Iterable[str]:
+    def broken_rules(self, units: Iterable[Item]) -> Iterable[str]:
         """Yield what is wrong with the sums of a consumer of whom all units have been put."""
         touched = {(unit.consumer, place, name) for unit in units for place in unit.places for name in unit.amounts}
         for consumer, place, name in sorted(touched):
@@ -147,12 +147,12 @@ class Table:
                 if rule is not None:
                     yield f"{self._called(place)} takes no {amount} of {name}: {rule}"
 
-    def refusals(self, unit: Unit) -> list[str]:
+    def refusals(self, unit: Item) -> list[str]:
         """Return what each place lacks that a unit does not fit into."""
         lacks = ((self._lack(unit, place, name) for name in unit.amounts) for place in unit.places)
         return [found for of_place in lacks if (found := next(filter(None, of_place), None))]
 
-    def _lack(self, unit: Unit, place: str, name: str) -> str | None:
+    def _lack(self, unit: Item, place: str, name: str) -> str | None:
         room, amount = self._rooms[place, name], unit.amounts[name]
         if (other := self._isolated_from(unit, place)) is not None:
             return f"{self._called(place)} serves group {other} of the same consumer, whose groups are isolated"
@@ -164,7 +164,7 @@ class Table:
             return f"{self._called(place)} takes no {total} of {name}: its max_unit is {room.max_unit}"
         return None
 
-    def _isolated_from(self, unit: Unit, place: str) -> str | None:
+    def _isolated_from(self, unit: Item, place: str) -> str | None:
         """Return the isolated group that keeps a unit away from a place, if one does."""
         if not self._isolated or not (own := self._suffixes(unit)):
             return None
@@ -175,7 +175,7 @@ class Table:
         return self._names.get(place, place)
 
 
-def impossible(unit: Unit, refusals: Sequence[str]) -> errors.ImpossibleDeal:
+def impossible(unit: Item, refusals: Sequence[str]) -> errors.ImpossibleDeal:
     """Return the error that says that a unit fits nowhere, and what each place lacks."""
     told = "; ".join(refusals[:_PLACES_TOLD])
     more = f"; and {len(refusals) - _PLACES_TOLD} more" if len(refusals) > _PLACES_TOLD else ""

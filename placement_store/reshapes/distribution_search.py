@@ -8,12 +8,12 @@ from itertools import takewhile
 from operator import itemgetter
 
 from placement_store.candidates.search_budget import SECONDS, SearchBudget
-from placement_store.reshapes.dealing import Deal, Pair, Table, Unit, impossible
+from placement_store.reshapes.distribution import DistributionProblem, Item, Pair, PartialDistribution, impossible
 
 _NARROW = "allow more steps, or say for some of the consumers where their amounts go"
 
 
-def deal(asked: Deal, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
+def distribute(asked: DistributionProblem, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
     """Return the place of each unit, such that all fit; the same for the same question.
 
     A unit stays where it is if it can. Otherwise it goes where its consumer has nothing of its classes, if it can, and
@@ -31,8 +31,8 @@ def deal(asked: Deal, *, max_steps: int, max_seconds: float = SECONDS) -> list[s
         return _dealt(asked, budget)
 
 
-def _dealt(asked: Deal, steps: SearchBudget) -> list[str]:
-    table = Table(asked)
+def _dealt(asked: DistributionProblem, steps: SearchBudget) -> list[str]:
+    table = PartialDistribution(asked)
     places: dict[int, str] = {}
     for component in _components(asked):
         found = _Search(asked, table, [asked.units[number] for number in component], steps).run()
@@ -43,7 +43,7 @@ def _dealt(asked: Deal, steps: SearchBudget) -> list[str]:
 # --- What is dealt apart, and in which order --------------------------------------------------------------------------
 
 
-def _components(asked: Deal) -> list[list[int]]:
+def _components(asked: DistributionProblem) -> list[list[int]]:
     """Return the numbers of the units that compete, directly or through others, for a room; in the order to deal in."""
     leader: dict[Pair, Pair] = {}
 
@@ -68,7 +68,7 @@ def _components(asked: Deal) -> list[list[int]]:
     return [_in_order(asked, component) for component in components.values()]
 
 
-def _in_order(asked: Deal, component: Sequence[int]) -> list[int]:
+def _in_order(asked: DistributionProblem, component: Sequence[int]) -> list[int]:
     """Return numbers consumer by consumer: first those without a choice, then the largest; those alike by uuid."""
     by_consumer: dict[str, list[int]] = {}
     for number in component:
@@ -87,7 +87,7 @@ def _in_order(asked: Deal, component: Sequence[int]) -> list[int]:
     return [number for consumer in sorted(by_consumer, key=rank) for number in by_consumer[consumer]]
 
 
-def _size(asked: Deal, unit: Unit) -> float:
+def _size(asked: DistributionProblem, unit: Item) -> float:
     """Return which share of its largest room a unit needs, of the class of which that is most."""
     largest = {name: max(asked.rooms[place, name].capacity for place in unit.places) for name in unit.amounts}
     return max(amount / largest[name] if largest[name] > 0 else math.inf for name, amount in unit.amounts.items())
@@ -107,7 +107,9 @@ class _Search:
     taken alone: where that has led nowhere before, be it by other ways, it is not tried again.
     """
 
-    def __init__(self, asked: Deal, table: Table, units: Sequence[Unit], steps: SearchBudget) -> None:
+    def __init__(
+        self, asked: DistributionProblem, table: PartialDistribution, units: Sequence[Item], steps: SearchBudget
+    ) -> None:
         self._table = table
         self._units = units
         self._steps = steps
@@ -205,7 +207,7 @@ class _Search:
             raise self._dead_end
 
 
-def _pairs_by_place(units: Sequence[Unit]) -> dict[str, list[Pair]]:
+def _pairs_by_place(units: Sequence[Item]) -> dict[str, list[Pair]]:
     pairs: dict[str, set[Pair]] = {}
     for unit in units:
         for pair in unit.pairs:
@@ -213,7 +215,7 @@ def _pairs_by_place(units: Sequence[Unit]) -> dict[str, list[Pair]]:
     return {place: sorted(found) for place, found in pairs.items()}
 
 
-def _kinds(asked: Deal, units: Sequence[Unit]) -> list[list[str]]:
+def _kinds(asked: DistributionProblem, units: Sequence[Item]) -> list[list[str]]:
     """Return the places, those together that are the same to every unit but for what is taken of them."""
     choices = sorted({(unit.places, tuple(sorted(unit.amounts))) for unit in units})
     distinct = {unit.source for unit in units} | {provider for _, provider, _ in asked.held}
@@ -226,7 +228,7 @@ def _kinds(asked: Deal, units: Sequence[Unit]) -> list[list[str]]:
     return list(kinds.values())
 
 
-def _asks_too_much(table: Table, units: Sequence[Unit]) -> bool:
+def _asks_too_much(table: PartialDistribution, units: Sequence[Item]) -> bool:
     """Tell whether there is less room in all than is to be dealt; then nobody need try every way of finding out."""
     asked: Counter[str] = Counter()
     for unit in units:
