@@ -4,7 +4,7 @@ import contextlib
 
 from oslo_config import cfg
 
-from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.forwarder import HostForwarder
 from conductor.cell.hosts.loads import CellLoads
 from conductor.cell.parts import CellParts
@@ -190,8 +190,8 @@ class CellConductor(_Conductor):
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
         operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
         # The super conductor, which asks meanwhile, waits for a third of it.
-        declared = DeclaredDown(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
-        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, declared)
+        forced_down = ForcedDownHosts(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
+        parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, forced_down)
         bulkheads = parts.agents.bulkheads
         opened.callback(bulkheads.stop)
         bulkheads.start()

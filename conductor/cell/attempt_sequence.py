@@ -1,18 +1,18 @@
-"""What a course of attempts is for: a build, a move or an unshelving. One host after the other, whichever it is."""
+"""The sequence of attempts of a build, a move or an unshelving: one host after the other until a guest runs.
+
+All three take the same steps; only what follows the last host differs.
+"""
 
 import logging
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Fate, GivingBack, Releasing, Swapping
+from conductor.cell.payloads import Fate, Releasing, ReturningToSource, Swapping
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.failed_builds import FailedBuilds
-from conductor.cell.records.instances import (
-    CellInstance,
-    CellRecords,
-)
-from conductor.cell.records.migrations import SELF_CONFIRMING, MigrationRecord, MigrationRecords
+from conductor.cell.records.instances import CellInstance, CellRecords
+from conductor.cell.records.migrations import SELF_CONFIRMING, CellMigration, MigrationRecords
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, Next, Outcome, Superseded
 from moorage.model import RequestSpec, Selection
 from moorage.model.states import InstanceState, MigrationState
@@ -26,8 +26,8 @@ _LONGEST_REASON = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """The hosts that an instance is to be tried on, one after the other."""
+class AttemptSequence:
+    """The selected hosts on which an instance is tried, one after the other."""
 
     #: Of its operation.
     kind: str
@@ -36,30 +36,30 @@ class Course:
     #: The number of the attempt on the first of them.
     first_number: int
     #: Of a move only.
-    migration: MigrationRecord | None = None
+    migration: CellMigration | None = None
 
     @property
     def migration_uuid(self) -> str | None:
-        """The migration that attempts of this course are made for."""
+        """The migration that the attempts are made for."""
         return None if self.migration is None else self.migration.uuid
 
     @property
     def is_aborted(self) -> bool:
-        """Whether no other host is to be tried."""
+        """True if the operator has aborted the move: no further host is tried."""
         return self.migration is not None and self.migration.is_aborted
 
     @property
-    def fruitless_state(self) -> InstanceState:
-        """What an instance is whose build or unshelving has failed everywhere: it holds nothing."""
+    def state_when_exhausted(self) -> InstanceState:
+        """The state of an instance whose build or unshelving has failed on every host: it holds nothing."""
         return "shelved" if self.kind == UNSHELVE else "error"
 
     def selection(self, number: int) -> Selection:
-        """Return the host of an attempt that may not be on record yet."""
+        """Return the selection of an attempt by its number, also before the attempt is on record."""
         return self.selections[number - self.first_number]
 
 
-class Courses:
-    """Finds the course that an instance is in, and what follows when it comes to an end.
+class AttemptSequences:
+    """Finds the sequence of an instance, chooses the step after a failed attempt, and records where a guest runs.
 
     Each method is a part of the transaction that it is given; the instance is locked where something is recorded.
     """
@@ -69,63 +69,78 @@ class Courses:
         self._migrations = migrations
         self._failed_builds = FailedBuilds(records.cell_uuid)
 
-    def of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, Course]:
-        """Return an instance with the course that it is in.
+    def of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, AttemptSequence]:
+        """Return an instance with its present sequence.
 
-        :raises Superseded: it is in none: an order to delete it has ended its operation.
+        :raises Superseded: it has none: an order to delete it has ended its operation.
         """
         if instance is None or (kind := self.kind(instance)) is None:
             raise Superseded
         if kind != MOVE:
-            return instance, Course(kind, instance.spec, instance.selections, instance.first_number)
+            return instance, AttemptSequence(kind, instance.spec, instance.selections, instance.first_number)
         migration = self._migrations.of(connection, instance)
+        # A migration that is still being placed has no selections yet.
         if migration.state != "moving":
             raise Superseded
         spec, _held = migration.claimed_with
-        return instance, Course(MOVE, spec, migration.selections, migration.first_number, migration)
+        return instance, AttemptSequence(MOVE, spec, migration.selections, migration.first_number, migration)
 
     @staticmethod
     def kind(instance: CellInstance) -> str | None:
-        """Return the kind of operation that tries an instance on one host after the other, if it is in a course."""
+        """Return the kind of the operation that tries an instance on its hosts, or nothing if it is in no sequence."""
         return _KINDS.get(instance.state)
 
-    def following(
+    def next_step(
         self, connection: Connection, instance: CellInstance, failed: int, reason: str, fate: Fate
     ) -> Outcome:
-        """Return the step that follows a failed attempt: the next host, or what is done when there is none."""
-        _instance, course = self.of(connection, instance)
+        """Return the step that follows a failed attempt: swap to the next host, or undo when there is none.
+
+        :param failed: the number of the attempt.
+        """
+        _instance, sequence = self.of(connection, instance)
         attempt = self._records.numbered(connection, instance.uuid, failed)
-        if course.kind != MOVE and not attempt.no_other_host:
-            # A move may have failed on account of its source; and the host is not to blame for what fails everywhere.
+        # A failed build makes its host less attractive to the scheduler. A move may have failed on account of its
+        # source, and a host is not to blame for what no other host can do either: neither counts.
+        if sequence.kind != MOVE and not attempt.no_other_host:
             self._failed_builds.add(connection, attempt.attempt_id, attempt.host)
         candidate = self._records.next_number(connection, instance.uuid)
         reason = reason[:_LONGEST_REASON]
-        is_last = course.is_aborted or attempt.no_other_host
-        if candidate < course.first_number + len(course.selections) and not is_last:
+        is_last = sequence.is_aborted or attempt.no_other_host
+        # Another host: the claim is swapped to it in one transaction of the store, so that it is never without one.
+        if candidate < sequence.first_number + len(sequence.selections) and not is_last:
             return Next("swap", Swapping(failed=failed, candidate=candidate, fate=fate, reason=reason))
-        if course.kind == MOVE:
-            return Next("give_back", GivingBack(failed=failed, fate=fate, reason=reason))
+        # No other host. A moving instance still has its source and goes back to it; any other one holds nothing but
+        # the claim of the failed attempt, which is released.
+        if sequence.kind == MOVE:
+            return Next("give_back", ReturningToSource(failed=failed, fate=fate, reason=reason))
         return Next("release", Releasing(failed=failed, fate=fate, reason=reason))
 
-    def heading(self, connection: Connection, instance: CellInstance, course: Course, selection: Selection) -> None:
-        """Record where an instance is tried now: a moving one is on its source until it has arrived."""
-        if course.migration is None:
+    def record_target(
+        self, connection: Connection, instance: CellInstance, sequence: AttemptSequence, selection: Selection
+    ) -> None:
+        """Record the host that is tried now: the instance's own, or the destination of its migration.
+
+        The host of a moving instance stays its source until the guest runs on the destination.
+        """
+        if sequence.migration is None:
             self._records.change(connection, instance.uuid, host=selection.service_host)
         else:
-            self._migrations.change(connection, course.migration.uuid, destination_host=selection.service_host)
+            self._migrations.change(connection, sequence.migration.uuid, destination_host=selection.service_host)
 
-    def arrived(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
-        """Record that the guest of the current attempt runs; return the migration that is to be confirmed now."""
-        _instance, course = self.of(connection, instance)
+    def record_arrival(self, connection: Connection, instance: CellInstance, attempt: AttemptRecord) -> str | None:
+        """Record that the guest of the current attempt runs; return the migration to be confirmed now, if any."""
+        _instance, sequence = self.of(connection, instance)
         self._records.change_attempt(connection, attempt.attempt_id, state="active")
         self._failed_builds.halve(connection, attempt.host)
-        if course.migration is None:
+        # A build or an unshelving ends here.
+        if sequence.migration is None:
             self._records.change(connection, instance.uuid, state="active", reason=None)
             LOG.info("Instance %s is active on host %s", instance.uuid, attempt.host)
             return None
+        # A move does not: its source is held until the move is confirmed, by the operator or by itself.
         LOG.info("Instance %s has arrived on host %s", instance.uuid, attempt.host)
         self._records.change(connection, instance.uuid, state="moved", host=attempt.host, reason=None)
-        is_confirmed = course.migration.kind in SELF_CONFIRMING
+        is_confirmed = sequence.migration.kind in SELF_CONFIRMING
         state: MigrationState = "confirming" if is_confirmed else "moved"
-        self._migrations.change(connection, course.migration.uuid, state=state, destination_host=attempt.host)
-        return course.migration.uuid if is_confirmed else None
+        self._migrations.change(connection, sequence.migration.uuid, state=state, destination_host=attempt.host)
+        return sequence.migration.uuid if is_confirmed else None

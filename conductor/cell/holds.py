@@ -10,7 +10,7 @@ from conductor.cell import attached_groups
 from conductor.cell.payloads import Cleaning
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
+from conductor.cell.records.migrations import CellMigration, MigrationRecords
 from conductor.engine.operations import Operations, PendingOperation
 from conductor.engine.steps import CLEAN, CONFIRM, MOVE, REVERT
 from moorage.bus.bus import serves
@@ -68,16 +68,14 @@ class CellHolds:
         migrations = self._migrations.of_instances(connection, uuids)
         subjects = [*uuids, *(each.attempt_id for made in attempts.values() for each in made if each.ended)]
         pending = self._operations.all_pending(connection, subjects)
-        cleanings = {
-            subject: each for subject, under_way in pending.items() for each in under_way if each.kind == CLEAN
-        }
+        cleanups = {subject: each for subject, under_way in pending.items() for each in under_way if each.kind == CLEAN}
         return [
             _holds(
                 instance,
                 attempts.get(instance.uuid, []),
                 migrations.get(instance.uuid, {}),
                 [each for each in pending.get(instance.uuid, ()) if each.uuid not in besides],
-                cleanings,
+                cleanups,
             )
             for instance in instances
         ]
@@ -86,9 +84,9 @@ class CellHolds:
 def _holds(
     instance: CellInstance,
     attempts: Sequence[AttemptRecord],
-    migrations: dict[str, MigrationRecord],
+    migrations: dict[str, CellMigration],
     pending: Iterable[PendingOperation],
-    cleanings: Mapping[str, PendingOperation],
+    cleanups: Mapping[str, PendingOperation],
 ) -> InstanceHolds:
     by_number = {attempt.number: attempt for attempt in attempts}
     current = by_number.get(instance.attempt_number)
@@ -99,8 +97,8 @@ def _holds(
     holds = [
         hold
         for attempt in attempts
-        if attempt.accepted and attempt.may_have_a_guest and attempt.attempt_id in cleanings
-        for hold in _residue(instance, attempt, cleanings[attempt.attempt_id])
+        if attempt.accepted and attempt.may_have_a_guest and attempt.attempt_id in cleanups
+        for hold in _residue(instance, attempt, cleanups[attempt.attempt_id])
     ]
     if settled and instance.state in ("moved", "moving"):
         move = migrations.get(instance.migration_uuid or "")
@@ -119,7 +117,7 @@ def _holds(
         settled=settled,
         holds=tuple(holds),
         attempts=tuple(attempt.attempt_id for attempt in attempts),
-        cleaned=tuple(attempt.attempt_id for attempt in attempts if attempt.attempt_id in cleanings),
+        cleaned=tuple(attempt.attempt_id for attempt in attempts if attempt.attempt_id in cleanups),
         migrations=tuple(sorted(migrations)),
     )
 
@@ -138,7 +136,7 @@ def _of_instance(instance: CellInstance, current: AttemptRecord) -> list[Recorde
 
 
 def _of_a_move(
-    instance: CellInstance, move: MigrationRecord, source: AttemptRecord, current: AttemptRecord
+    instance: CellInstance, move: CellMigration, source: AttemptRecord, current: AttemptRecord
 ) -> list[RecordedHold]:
     """Return what both sides of a move hold: of a pool that both use, the instance holds the larger amount."""
     _spec, request = move.claimed_with

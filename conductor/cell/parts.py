@@ -3,7 +3,7 @@
 from oslo_config import cfg
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.attempt_sequence import Courses
+from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.endpoints.builds import CellOrders
 from conductor.cell.endpoints.claims import CellClaims
 from conductor.cell.endpoints.gates import CellGates
@@ -15,19 +15,19 @@ from conductor.cell.endpoints.returns import CellReturns
 from conductor.cell.endpoints.shelving import ShelfOrders
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.holds import CellHolds
-from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.records.migrations import MigrationRecords
 from conductor.cell.requests import CellRequests
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.delete import CellDeletes
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.cell.steps.fall_back import FallBack
 from conductor.cell.steps.heal import CellHeals, HealOrders
 from conductor.cell.steps.rebuild import CellRebuilds, RebuildOrders
 from conductor.cell.steps.resources import CellResources
-from conductor.cell.steps.return_to_source import GiveBack
+from conductor.cell.steps.return_to_source import ReturnToSource
 from conductor.cell.steps.shelve import CellShelves
 from conductor.cell.steps.start import CellBuilds
 from conductor.cell.steps.stop import CellStops
@@ -62,7 +62,7 @@ class CellParts:
         operations: Operations,
         bus: Bus,
         peer: AcknowledgingClient,
-        declared: DeclaredDown,
+        forced_down: ForcedDownHosts,
     ) -> None:
         self._conf = conf
         self._database = database
@@ -71,16 +71,16 @@ class CellParts:
         self.revoked_claims = RevokedClaims(cell_disowned, self.scope)
         self._records = CellRecords(cell_uuid)
         self._migrations = MigrationRecords(self._records)
-        self._courses = Courses(self._records, self._migrations)
+        self._sequences = AttemptSequences(self._records, self._migrations)
         self.hosts = CellHosts(conf, database, cell_uuid)
         self.agents = self._agents = CellAgents(conf, cell_uuid, bus, self.hosts, operations.backoff)
         self._guests = CellGuests(conf, self._agents)
         self._peer = peer
-        self._declared = declared
-        self._cleanings = CellCleanings(database, self._records, operations, self._agents, peer)
+        self._forced_down = forced_down
+        self._cleanups = CellCleanups(database, self._records, operations, self._agents, peer)
         self._writes = PolicyWrites(conf, peer)
         self._deletes = CellDeletes(
-            conf, database, self._records, self._migrations, operations, self._agents, self._cleanings, self._writes
+            conf, database, self._records, self._migrations, operations, self._agents, self._cleanups, self._writes
         )
         self._holds = CellHolds(database, self._records, self._migrations, operations)
         self._ends = CellMoveEnds(
@@ -91,8 +91,8 @@ class CellParts:
             operations,
             self._agents,
             self._guests,
-            declared,
-            self._cleanings,
+            forced_down,
+            self._cleanups,
             self._writes,
         )
 
@@ -103,27 +103,27 @@ class CellParts:
             conf,
             database,
             records,
-            self._courses,
+            self._sequences,
             self.hosts,
-            self._cleanings,
-            self._declared,
+            self._cleanups,
+            self._forced_down,
             self._peer,
             self._operations.backoff,
         )
-        builds = CellBuilds(conf, database, records, self.hosts, self._agents, self._courses)
-        give_back = GiveBack(database, records, self._migrations, self._guests, fall_back, self._writes)
+        builds = CellBuilds(conf, database, records, self.hosts, self._agents, self._sequences)
+        return_to_source = ReturnToSource(database, records, self._migrations, self._guests, fall_back, self._writes)
         stops = CellStops(conf, database, records, self._migrations, self._operations, self._guests)
         return (
             builds.steps()
             | stops.steps()
-            | CellShelves(database, records, self._agents, self._declared, self._cleanings, self._peer).steps()
+            | CellShelves(database, records, self._agents, self._forced_down, self._cleanups, self._peer).steps()
             | CellRebuilds(database, records, self._guests).steps()
             | CellResources(conf, database, records, self._peer).steps()
             | fall_back.steps()
-            | give_back.steps()
+            | return_to_source.steps()
             | self._ends.steps()
             | self._deletes.steps()
-            | self._cleanings.steps()
+            | self._cleanups.steps()
             | CellHeals(database, records, self._holds, self._peer).steps()
         )
 
@@ -134,12 +134,12 @@ class CellParts:
         return [
             CellOrders(database, requests, records, operations, self._deletes, self.revoked_claims),
             CellMoves(requests, records, self._migrations, operations, self.revoked_claims, self._ends),
-            ShelfOrders(database, requests, records, operations, self.revoked_claims, self._declared),
+            ShelfOrders(database, requests, records, operations, self.revoked_claims, self._forced_down),
             RebuildOrders(requests, records, operations),
             ResourceOrders(requests, records, operations),
             HealOrders(requests, records, operations, self._holds),
             self._holds,
-            CellGates(database, records, operations, worker, self._courses, self._cleanings, self._ends, placement),
+            CellGates(database, records, operations, worker, self._sequences, self._cleanups, self._ends, placement),
             *self.reports(worker),
             CellClaims(database, records, self._migrations, operations, self.revoked_claims),
             CellProviders(database, self.scope["cell_uuid"], placement),
@@ -149,6 +149,6 @@ class CellParts:
     def reports(self, worker: Worker) -> list[object]:
         """Return what keeps hosts up, and has those that were away return: it needs the cell's database alone."""
         returns = CellReturns(
-            self._database, self._records, self._operations, worker, self.hosts, self._courses, self._cleanings
+            self._database, self._records, self._operations, worker, self.hosts, self._sequences, self._cleanups
         )
         return [self.hosts, returns]

@@ -54,7 +54,7 @@ class Releasing(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
 
 
-class GivingBack(RelyingOnGenerations, frozen=True, kw_only=True):
+class ReturningToSource(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `give_back`: the source is the instance's again, be it that every attempt has failed or that it reverts."""
 
     #: The attempt that has the claim on a destination, and its fate.

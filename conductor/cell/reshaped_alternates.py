@@ -18,7 +18,7 @@ from moorage.model import (
 )
 
 #: Ways that are compared with what must be kept apart. Arbitrary.
-_WAYS = 100
+_MAX_CANDIDATES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ class ReshapedAlternates:
         alone = attached_groups.is_isolated(spec)
         kept = attached_groups.without_pairs(claimed, gone)
         taken = attached_groups.suffixed_providers(claimed) & kept.keys() if alone else set()
-        for way in self._ways(moved, selection.compute_node_uuid, alone):
-            places = {number: way.mappings[f"_{number}"][0] for number in range(len(moved))}
+        for candidate in self._candidates(moved, selection.compute_node_uuid, alone):
+            places = {number: candidate.mappings[f"_{number}"][0] for number in range(len(moved))}
             if not any(one.of_a_group and places[number] in taken for number, one in enumerate(moved)):
                 return AllocationRequest(
-                    allocations=attached_groups.together(kept, way.allocations),
+                    allocations=attached_groups.together(kept, candidate.allocations),
                     mappings=_mappings(claimed, kept.keys(), moved, places),
                 )
         return None
 
-    def _ways(self, moved: list[_Moved], root: str, alone: bool) -> tuple[AllocationRequest, ...]:
+    def _candidates(self, moved: list[_Moved], root: str, alone: bool) -> tuple[AllocationRequest, ...]:
         groups = {
             f"_{number}": ResourceGroup(resources=one.resources, in_tree=root) for number, one in enumerate(moved)
         }
@@ -77,7 +77,7 @@ class ReshapedAlternates:
             groups=groups, group_policy="none", apart=(apart,) if alone and len(apart) > 1 else ()
         )
         try:
-            asked = ListAllocationCandidates(request=request, limit=_WAYS)
+            asked = ListAllocationCandidates(request=request, limit=_MAX_CANDIDATES)
             return self._placement.call(asked).allocation_requests
         except (errors.CallerError, errors.PlacementRefused):
             return ()

@@ -4,11 +4,11 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import Courses
+from conductor.cell.attempt_sequence import AttemptSequences
 from conductor.cell.payloads import Fate
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Ended, Operation
@@ -34,8 +34,8 @@ class CellGates:
         records: CellRecords,
         operations: Operations,
         worker: Worker,
-        courses: Courses,
-        cleanings: CellCleanings,
+        sequences: AttemptSequences,
+        cleanups: CellCleanups,
         move_ends: CellMoveEnds,
         placement: Client,
     ) -> None:
@@ -43,8 +43,8 @@ class CellGates:
         self._records = records
         self._operations = operations
         self._worker = worker
-        self._courses = courses
-        self._cleanings = cleanings
+        self._sequences = sequences
+        self._cleanups = cleanups
         self._move_ends = move_ends
         self._placement = placement
 
@@ -91,13 +91,13 @@ class CellGates:
 
         def work(connection: Connection) -> Operation | None:
             instance, attempt = self._current(connection, message, lock=True)
-            kind = self._courses.kind(instance)
+            kind = self._sequences.kind(instance)
             if attempt.state in ("active", "held") or kind is None:
                 return None
-            confirmed = self._courses.arrived(connection, instance, attempt)
-            course = self._operations.pending(connection, instance.uuid, kind)
-            if course is not None:
-                self._operations.redirect(connection, course, Ended())
+            confirmed = self._sequences.record_arrival(connection, instance, attempt)
+            pending = self._operations.pending(connection, instance.uuid, kind)
+            if pending is not None:
+                self._operations.redirect(connection, pending, Ended())
             if confirmed is None:
                 return None
             return self._move_ends.begin_confirming(connection, instance.uuid, confirmed, attempt)
@@ -129,7 +129,7 @@ class CellGates:
             if not self._is_of_this_life(connection, message, attempt):
                 # Sent by an earlier process of the agent: the present one may be spawning the guest.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")
-            cleaning = self._cleanings.gone(connection, attempt)
+            cleaning = self._cleanups.gone(connection, attempt)
             return cleaning or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
         self._worker.take_up(self._database.write(work))
@@ -138,15 +138,15 @@ class CellGates:
     def _fall_back(
         self, connection: Connection, instance: CellInstance, attempt: AttemptRecord, reason: str, fate: Fate
     ) -> Operation | None:
-        kind = self._courses.kind(instance)
+        kind = self._sequences.kind(instance)
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
-        course = self._operations.pending(connection, instance.uuid, kind)
+        pending = self._operations.pending(connection, instance.uuid, kind)
         # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
-        if course is None or course.step not in ("start", "wait"):
+        if pending is None or pending.step not in ("start", "wait"):
             return None
-        following = self._courses.following(connection, instance, attempt.number, reason, fate)
-        return self._operations.redirect(connection, course, following)
+        following = self._sequences.next_step(connection, instance, attempt.number, reason, fate)
+        return self._operations.redirect(connection, pending, following)
 
     def _require_returned(self, connection: Connection, message: AcceptInCell, attempt: AttemptRecord) -> None:
         if attempt.state not in ("starting", "building"):

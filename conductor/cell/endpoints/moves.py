@@ -4,11 +4,11 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Fate, GivingBack, Starting
+from conductor.cell.payloads import Fate, ReturningToSource, Starting
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell.records.migrations import STOPPING, CellMigration, MigrationRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.end_move import CellMoveEnds
 from conductor.engine.operations import Operations, require_settled
@@ -75,7 +75,7 @@ class CellMoves:
         if instance.state not in states:
             raise cannot_move(instance.uuid, instance.state, message.kind, instance.migration_uuid)
         require_settled(connection, self._operations, instance.uuid)
-        return self._records.standing(connection, instance)
+        return self._records.active_attempt(connection, instance)
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:
@@ -144,11 +144,11 @@ class CellMoves:
         return self._requests.once(message, work)
 
     @staticmethod
-    def _operation(migration: MigrationRecord, number: int) -> NewOperation:
+    def _operation(migration: CellMigration, number: int) -> NewOperation:
         uuid = ids.derived(migration.uuid, MOVE)
         if migration.is_aborted:
-            giving = GivingBack(failed=number, fate="gone", reason=_BROKEN_OFF)
-            return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", giving)
+            payload = ReturningToSource(failed=number, fate="gone", reason=_BROKEN_OFF)
+            return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", payload)
         step = "stop" if migration.kind in STOPPING else "start"
         return NewOperation(uuid, MOVE, migration.instance_uuid, step, Starting(number=number))
 
@@ -190,8 +190,8 @@ class CellMoves:
         attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
         self._fail(connection, attempt.attempt_id, _BROKEN_OFF, gone=attempt.guest_gone)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        giving = GivingBack(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
-        redirected = self._operations.redirect(connection, move, Next("give_back", giving))
+        payload = ReturningToSource(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
+        redirected = self._operations.redirect(connection, move, Next("give_back", payload))
         return [] if redirected is None else [redirected]
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class CellMoves:
         self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=gone)
 
     @staticmethod
-    def _is_placing(instance: CellInstance, migration: MigrationRecord) -> bool:
+    def _is_placing(instance: CellInstance, migration: CellMigration) -> bool:
         return (instance.state, instance.migration_uuid) == ("moving", migration.uuid) and (
             migration.state == "placing"
         )

@@ -44,7 +44,7 @@ class ResourceOrders:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             if len(instance.spec.groups) >= _MOST_GROUPS:
                 raise errors.InvalidState(reason=f"instance {instance.uuid} has {_MOST_GROUPS} resource groups already")
-            attempt = self._records.standing(connection, instance)
+            attempt = self._records.active_attempt(connection, instance)
             # What a flavor's words stand for has groups of its own, which the request itself does not name.
             if message.suffix in attempt.selection.allocation_request.mappings:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
@@ -82,7 +82,7 @@ class ResourceOrders:
                     reason=f"resource group {message.suffix} was not attached to instance {instance.uuid}: "
                     "it was asked for when the instance was built"
                 )
-            number = None if instance.state == "shelved" else self._records.standing(connection, instance).number
+            number = None if instance.state == "shelved" else self._records.active_attempt(connection, instance).number
             new = NewOperation(
                 uuid=ids.derived(message.request_id, DETACH, instance.uuid),
                 kind=DETACH,

@@ -6,12 +6,12 @@ from functools import partial
 
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import Courses
-from conductor.cell.hosts.hosts import BATCH, CellHosts, parts
+from conductor.cell.attempt_sequence import AttemptSequences
+from conductor.cell.hosts.hosts import BATCH, CellHosts, batches
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellRecords
-from conductor.cell.records.unknown_guests import CellStrangers
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.records.unknown_guests import UnknownGuests
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.operations import Operations
 from conductor.engine.steps import Operation
 from conductor.engine.worker import Worker
@@ -40,17 +40,17 @@ class CellReturns:
         operations: Operations,
         worker: Worker,
         hosts: CellHosts,
-        courses: Courses,
-        cleanings: CellCleanings,
+        sequences: AttemptSequences,
+        cleanups: CellCleanups,
     ) -> None:
         self._database = database
         self._records = records
         self._operations = operations
         self._worker = worker
         self._hosts = hosts
-        self._courses = courses
-        self._cleanings = cleanings
-        self._strangers = CellStrangers(records.cell_uuid)
+        self._sequences = sequences
+        self._cleanups = cleanups
+        self._unknown_guests = UnknownGuests(records.cell_uuid)
 
     @serves(ListEndedAttempts)
     def list_ended_attempts(self, message: ListEndedAttempts) -> list[EndedAttempt]:
@@ -83,7 +83,7 @@ class CellReturns:
         if attempt is None or (attempt.host, attempt.claim_id) != (named.host, named.claim_id) or not attempt.ended:
             LOG.warning("Attempt %s is said to be gone, which has not ended here", named.attempt_id)
             return None
-        return self._cleanings.gone(connection, attempt)
+        return self._cleanups.gone(connection, attempt)
 
     @serves(ReturnHosts)
     def return_hosts(self, message: ReturnHosts) -> Done:
@@ -100,15 +100,15 @@ class CellReturns:
         self._lose(self._on_hosts(list(proven)), {guest.attempt_id for guest in guests}, proven)
         left = partial(self._left, message)
         held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and left(found)}
-        strangers = [guest for guest in guests if guest.attempt_id not in known]
-        for guest in strangers:
+        unknown = [guest for guest in guests if guest.attempt_id not in known]
+        for guest in unknown:
             LOG.warning("Host %s has a guest of %s without a record here", guest.host, guest.instance_uuid)
 
         def work(connection: Connection) -> None:
-            for names in parts(hosts, BATCH):
+            for names in batches(hosts, BATCH):
                 current = self._records.lives.returning_in(connection, names, message.lives, lock=True)
-                of_these = [guest for guest in strangers if guest.host in set(current)]
-                self._strangers.replace(connection, message.agent, current, of_these)
+                of_these = [guest for guest in unknown if guest.host in set(current)]
+                self._unknown_guests.replace(connection, message.agent, current, of_these)
 
         self._database.write(work)
         returned = self._hosts.returned(message.agent, [host for host in hosts if host not in held_up], message.lives)
@@ -122,7 +122,7 @@ class CellReturns:
         def work(connection: Connection) -> list[str]:
             return [
                 host
-                for names in parts(hosts, BATCH)
+                for names in batches(hosts, BATCH)
                 for host in self._records.lives.returning_in(connection, names, message.lives)
             ]
 
@@ -134,11 +134,11 @@ class CellReturns:
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
         """Answer with the guests that nothing is known of here."""
-        return self._database.read(lambda connection: self._strangers.list_all(connection, message))
+        return self._database.read(lambda connection: self._unknown_guests.list_all(connection, message))
 
     def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
         def work(connection: Connection) -> list[AttemptRecord]:
-            return [each for names in parts(hosts, BATCH) for each in self._records.on_hosts(connection, names)]
+            return [each for names in batches(hosts, BATCH) for each in self._records.on_hosts(connection, names)]
 
         return self._database.read(work)
 
@@ -147,7 +147,7 @@ class CellReturns:
 
         def work(connection: Connection) -> dict[str, AttemptRecord]:
             found: dict[str, AttemptRecord] = {}
-            for part in parts([guest.attempt_id for guest in guests], BATCH):
+            for part in batches([guest.attempt_id for guest in guests], BATCH):
                 found |= self._records.by_ids(connection, part)
             return found
 
@@ -201,15 +201,15 @@ class CellReturns:
         if attempt.state == "active" and instance.state in ("active", "moved"):
             # What it holds stays held: moving it is the operator's decision.
             self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
-        kind = self._courses.kind(instance)
+        kind = self._sequences.kind(instance)
         if attempt.state not in ("starting", "building") or kind is None:
             return None
-        course = self._operations.pending(connection, instance.uuid, kind)
+        pending = self._operations.pending(connection, instance.uuid, kind)
         # An order under way, or repeated, reaches the host as it is now. A swap under way is not disturbed.
-        if course is None or course.step != "wait":
+        if pending is None or pending.step != "wait":
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
         # Nothing is left, and nothing can come: what has not passed the first gate will not pass it from here on.
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
-        following = self._courses.following(connection, instance, attempt.number, _LOST, "gone")
-        return self._operations.redirect(connection, course, following)
+        following = self._sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
+        return self._operations.redirect(connection, pending, following)

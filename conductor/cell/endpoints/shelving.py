@@ -4,7 +4,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell.endpoints.builds import first_step
-from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.payloads import Starting
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -30,14 +30,14 @@ class ShelfOrders:
         records: CellRecords,
         operations: Operations,
         revoked_claims: RevokedClaims,
-        declared: DeclaredDown,
+        forced_down: ForcedDownHosts,
     ) -> None:
         self._database = database
         self._requests = requests
         self._records = records
         self._operations = operations
         self._revoked_claims = revoked_claims
-        self._declared = declared
+        self._forced_down = forced_down
 
     @serves(ShelveInCell)
     def shelve_instance(self, message: ShelveInCell) -> Done:
@@ -90,7 +90,7 @@ class ShelfOrders:
             return self._records.numbered(connection, instance.uuid, instance.attempt_number).host
 
         host = self._database.read(work)
-        return host if host is not None and self._declared.has(host) else None
+        return host if host is not None and self._forced_down.has(host) else None
 
     @serves(PrepareUnshelveInCell)
     def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:

@@ -9,7 +9,7 @@ from moorage.messages import ListHostsDeclaredDown
 LOG = logging.getLogger(__name__)
 
 
-class DeclaredDown:
+class ForcedDownHosts:
     """Asks the placement role, which has the operator's word on hosts; a cell does not call schedulers.
 
     :param placement: with a timeout that whoever gives an order can wait for.
@@ -39,7 +39,7 @@ class DeclaredDown:
             return False
 
 
-def awaited(host: str, fault: errors.MoorageError) -> str:
+def why_waiting(host: str, fault: errors.MoorageError) -> str:
     """Return why a host is waited for, and what an operator can do if it will not come back."""
     return (
         f"{host}: {fault} It is waited for; if it will not come back, and once it is certain that nothing runs there, "

@@ -7,7 +7,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from conductor.cell.hosts.hosts import BATCH, CellHosts, parts
+from conductor.cell.hosts.hosts import BATCH, CellHosts, batches
 from conductor.cell.hosts.loads import CellLoads
 from moorage import context, errors, ids
 from moorage.bus.bus import Client
@@ -104,7 +104,7 @@ class HostForwarder:
             for report, _number in reports:
                 # It may be new to the schedulers, whatever this cell has told of it before.
                 self._told_loads.pop(report.service_host, None)
-        for names in parts(alive, _ALIVE_BATCH):
+        for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
         # Last: whatever is the matter with them, it shall not make hosts look dead.
@@ -120,7 +120,7 @@ class HostForwarder:
             for host in sorted(hosts)
             if (load := loads.by_host.get(host, _IDLE)) != self._told_loads.get(host, _IDLE) or tells_all
         }
-        for part in parts(list(news), _LOADS_BATCH):
+        for part in batches(list(news), _LOADS_BATCH):
             self._report(_LOAD_TRIES, loads={host: news[host] for host in part}, loads_at=loads.at)
             for host in part:
                 self._told_loads[host] = news[host]

@@ -78,7 +78,7 @@ class CellHosts:
             changed = False
             if order is Order.NEXT:
                 changed = self._record(connection, message)
-                for names in parts(message.alive, BATCH):
+                for names in batches(message.alive, BATCH):
                     unknown.extend(self._alive(connection, message.agent, names))
             return self._answer(connection, message, order), changed
 
@@ -97,8 +97,8 @@ class CellHosts:
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
         """Record descriptions, and the hosts that have started; tell whether there is news for the schedulers."""
         started = frozenset(message.started)
-        changed = [self._describe(connection, part, started) for part in parts(message.hosts, BATCH)]
-        for names in parts(message.started, BATCH):
+        changed = [self._describe(connection, part, started) for part in batches(message.hosts, BATCH)]
+        for names in batches(message.started, BATCH):
             self._lives.begin(connection, message.agent, names)
         return any(changed)
 
@@ -126,7 +126,7 @@ class CellHosts:
 
         def work(connection: Connection) -> None:
             returned.clear()
-            for names in parts(hosts, BATCH):
+            for names in batches(hosts, BATCH):
                 found = self._lives.returning_in(connection, names, lives, lock=True)
                 connection.execute(self._of(agent, found).values(is_returning=False, last_seen=now()))
                 returned.extend(found)
@@ -139,7 +139,7 @@ class CellHosts:
         """Have hosts that cannot count as up yet begin another life: a list of their guests is used once."""
 
         def work(connection: Connection) -> None:
-            for names in parts(hosts, BATCH):
+            for names in batches(hosts, BATCH):
                 self._lives.begin(connection, agent, self._lives.returning_in(connection, names, lives, lock=True))
 
         self._database.write(work)
@@ -250,7 +250,7 @@ class CellHosts:
         return cell_hosts.c.cell_uuid == self._cell_uuid
 
 
-def parts(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def batches(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield a sequence in pieces of at most ``size``."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from conductor.cell.hosts.hosts import parts
+from conductor.cell.hosts.hosts import batches
 from conductor.schema import cell_attempts, cell_hosts, cell_instances, cell_operations
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
@@ -56,7 +56,7 @@ class ImageCounts:
         if not self._names:
             return {}
         hosts, clock = self._database.read(self._to_look_at)
-        for part in parts(sorted(hosts), _AT_ONCE):
+        for part in batches(sorted(hosts), _AT_ONCE):
             found = self._database.read(partial(self._count, part))
             for host in part:
                 self._counts.pop(host, None)

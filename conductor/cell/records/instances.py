@@ -140,7 +140,7 @@ class CellRecords(AttemptRecords):
         query = select(cell_instances).where(self._in(cell_instances), table.uuid.in_(owners))
         return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
 
-    def standing(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
+    def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
         """Return the attempt that an instance is on its host by.
 
         :raises InvalidState: it is on no host, or what it was claimed with is not on record.

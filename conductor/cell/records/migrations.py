@@ -23,7 +23,7 @@ SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
 
 
 @dataclass(frozen=True, slots=True)
-class MigrationRecord:
+class CellMigration:
     """A move as its cell has it."""
 
     uuid: str
@@ -65,7 +65,7 @@ class MigrationRecords:
         self._cell_uuid = records.cell_uuid
         self._records = records
 
-    def of(self, connection: Connection, instance: CellInstance) -> MigrationRecord:
+    def of(self, connection: Connection, instance: CellInstance) -> CellMigration:
         """Return the move of an instance that is under way, or waits to be confirmed or reverted.
 
         :raises Superseded: there is none any more.
@@ -75,18 +75,18 @@ class MigrationRecords:
             raise Superseded
         return found
 
-    def read(self, connection: Connection, uuid: str) -> MigrationRecord | None:
+    def read(self, connection: Connection, uuid: str) -> CellMigration | None:
         """Return one move."""
         row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()
         return None if row is None else _migration(row)
 
     def of_instances(
         self, connection: Connection, instance_uuids: Collection[str]
-    ) -> dict[str, dict[str, MigrationRecord]]:
+    ) -> dict[str, dict[str, CellMigration]]:
         """Return all moves of these instances on record, by instance and by their own uuid."""
         table = cell_migrations.c
         of_these = (table.cell_uuid == self._cell_uuid, table.instance_uuid.in_(instance_uuids))
-        found: dict[str, dict[str, MigrationRecord]] = {}
+        found: dict[str, dict[str, CellMigration]] = {}
         for row in connection.execute(select(cell_migrations).where(*of_these)):
             found.setdefault(row.instance_uuid, {})[row.uuid] = _migration(row)
         return found
@@ -176,9 +176,9 @@ class MigrationRecords:
         return cell_migrations.c.cell_uuid == self._cell_uuid, cell_migrations.c.uuid == uuid
 
 
-def _migration(row: Row[Any]) -> MigrationRecord:
+def _migration(row: Row[Any]) -> CellMigration:
     selections = () if row.selections is None else msgspec.json.decode(row.selections, type=tuple[Selection, ...])
-    return MigrationRecord(
+    return CellMigration(
         uuid=row.uuid,
         instance_uuid=row.instance_uuid,
         kind=row.kind,

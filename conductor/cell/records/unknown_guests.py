@@ -12,18 +12,18 @@ from moorage.model import Guest
 from moorage.model.inspection import UnknownGuest
 
 
-class CellStrangers:
+class UnknownGuests:
     """The records of strangers; each method is a part of the transaction that it is given."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
-    def replace(self, connection: Connection, agent: str, hosts: Collection[str], strangers: Sequence[Guest]) -> None:
+    def replace(self, connection: Connection, agent: str, hosts: Collection[str], unknown: Sequence[Guest]) -> None:
         """Record what strangers these hosts have; what they had before and have no more is forgotten."""
         connection.execute(cell_guests.delete().where(self._here(), cell_guests.c.host.in_(hosts)))
         rows = [
             {"host": guest.host, "attempt_id": guest.attempt_id, "guest": msgspec.json.encode(guest)}
-            for guest in strangers
+            for guest in unknown
         ]
         if rows:
             connection.execute(cell_guests.insert().values(cell_uuid=self._cell_uuid, agent=agent, seen_at=now()), rows)

@@ -19,7 +19,7 @@ from moorage.messages import DeleteAllocations, GetAllocations
 LOG = logging.getLogger(__name__)
 
 
-class CellCleanings:
+class CellCleanups:
     """The operation `clean` of an attempt. It never ends before nothing of the guest is left."""
 
     def __init__(

@@ -6,11 +6,11 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.payloads import Deleting, Destroying, GivingBack, Releasing, Starting, Swapping, Writing
+from conductor.cell.payloads import Deleting, Destroying, Releasing, ReturningToSource, Starting, Swapping, Writing
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecords
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.cell.steps.resources import record_claim
 from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
 from conductor.engine.operations import Operations
@@ -57,7 +57,7 @@ class CellDeletes:
         migrations: MigrationRecords,
         operations: Operations,
         agents: CellAgents,
-        cleanings: CellCleanings,
+        cleanups: CellCleanups,
         writes: PolicyWrites,
     ) -> None:
         self._patience: float = conf.conductor.delete_patience
@@ -66,7 +66,7 @@ class CellDeletes:
         self._migrations = migrations
         self._operations = operations
         self._agents = agents
-        self._cleanings = cleanings
+        self._cleanups = cleanups
         self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -177,7 +177,7 @@ class CellDeletes:
         return [
             attempt
             for attempt in self._records.attempts(connection, instance_uuid)
-            if attempt.may_have_a_guest and not self._cleanings.begun(connection, attempt)
+            if attempt.may_have_a_guest and not self._cleanups.begun(connection, attempt)
         ]
 
     def release(self, operation: Operation) -> CommitStep:
@@ -218,7 +218,7 @@ class CellDeletes:
             # Its host's word may have come between the two: the residue is there all the same.
             attempts = self._records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
-            self._cleanings.begin(connection, uuid, left, operation.request_id)
+            self._cleanups.begin(connection, uuid, left, operation.request_id)
             LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
             return Ended()
 
@@ -236,7 +236,7 @@ def _leaving(operation: Operation) -> int | None:
             swapping = operation.read(Swapping)
             return swapping.failed if swapping.fate == "unknown" else None
         case _, "give_back":
-            giving = operation.read(GivingBack)
+            giving = operation.read(ReturningToSource)
             return giving.failed if giving.fate == "unknown" else None
         case _, "release" if operation.kind in (BUILD, UNSHELVE):
             releasing = operation.read(Releasing)

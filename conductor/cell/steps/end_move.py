@@ -9,13 +9,13 @@ from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.hosts.forced_down import DeclaredDown, awaited
-from conductor.cell.payloads import Ending, Fate, GivingBack, Restarting
+from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
+from conductor.cell.payloads import Ending, Fate, Restarting, ReturningToSource
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.records.migrations import STOPPING, CellMigration, MigrationRecords
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
 from conductor.engine.operations import Operations
 from conductor.engine.steps import (
@@ -52,8 +52,8 @@ class CellMoveEnds:
         operations: Operations,
         agents: CellAgents,
         guests: CellGuests,
-        declared: DeclaredDown,
-        cleanings: CellCleanings,
+        forced_down: ForcedDownHosts,
+        cleanups: CellCleanups,
         writes: PolicyWrites,
     ) -> None:
         self._guests = guests
@@ -63,8 +63,8 @@ class CellMoveEnds:
         self._migrations = migrations
         self._operations = operations
         self._agents = agents
-        self._declared = declared
-        self._cleanings = cleanings
+        self._forced_down = forced_down
+        self._cleanups = cleanups
         self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -109,7 +109,7 @@ class CellMoveEnds:
         [begun] = self._operations.begin(connection, [new], context.current().request_id or uuid)
         return begun
 
-    def _waiting(self, connection: Connection, instance: CellInstance) -> MigrationRecord:
+    def _waiting(self, connection: Connection, instance: CellInstance) -> CellMigration:
         migration = None
         if instance.state == "moved" and instance.migration_uuid is not None:
             migration = self._migrations.read(connection, instance.migration_uuid)
@@ -155,7 +155,7 @@ class CellMoveEnds:
             self._database.write(lambda connection: self._leave(connection, operation, arrived))
         return self._destroy(operation, instance, instance.attempt_number, self._patience)
 
-    def _why_no_source(self, operation: Operation, instance: CellInstance, migration: MigrationRecord) -> str | None:
+    def _why_no_source(self, operation: Operation, instance: CellInstance, migration: CellMigration) -> str | None:
         """Return why a server cannot go back to its source, if so: its host is asked to keep the guest stopped."""
         source = self._database.read(
             lambda connection: self._records.numbered(connection, instance.uuid, migration.source_number)
@@ -193,9 +193,9 @@ class CellMoveEnds:
                 self._agents.destroy(operation, instance.uuid, attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", instance.uuid, attempt.host, fault)
-                if self._declared.has(attempt.host):
+                if self._forced_down.has(attempt.host):
                     return partial(self._destroyed, operation, number, "unknown")
-                why = awaited(attempt.host, fault) if patience is None else f"{attempt.host}: {fault}"
+                why = why_waiting(attempt.host, fault) if patience is None else f"{attempt.host}: {fault}"
                 return partial(self._not_destroyed, operation, number, patience, why)
         return partial(self._destroyed, operation, number, "gone")
 
@@ -216,7 +216,7 @@ class CellMoveEnds:
             self._records.change_attempt(connection, left.attempt_id, guest_gone=True)
         if operation.kind == CONFIRM:
             return Next("end", Ending(fate=fate))
-        return Next("give_back", GivingBack(failed=number, fate=fate, reason=None))
+        return Next("give_back", ReturningToSource(failed=number, fate=fate, reason=None))
 
     def _is_gone(self, connection: Connection, operation: Operation, number: int) -> bool:
         return self._records.numbered(connection, operation.subject, number).guest_gone
@@ -225,7 +225,7 @@ class CellMoveEnds:
         """Have what the migration holds released; without a word of the source's host it stays, as a residue."""
         ending = operation.read(Ending)
 
-        def work(connection: Connection) -> tuple[MigrationRecord, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
             instance, migration = self._read(connection, operation)
             return migration, self._records.numbered(connection, instance.uuid, instance.attempt_number)
 
@@ -267,7 +267,7 @@ class CellMoveEnds:
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
         self._records.change_attempt(connection, source.attempt_id, state="ended")
         if fate != "gone":
-            self._cleanings.begin(connection, instance.uuid, [source], operation.request_id, residue)
+            self._cleanups.begin(connection, instance.uuid, [source], operation.request_id, residue)
         spec, _held = migration.claimed_with
         self._records.change(
             connection,
@@ -283,7 +283,7 @@ class CellMoveEnds:
 
     def _read(
         self, connection: Connection, operation: Operation, *, lock: bool = False
-    ) -> tuple[CellInstance, MigrationRecord]:
+    ) -> tuple[CellInstance, CellMigration]:
         read = self._records.lock if lock else self._records.read
         instance = read(connection, operation.subject)
         if instance is None or instance.state != "moved":
@@ -291,13 +291,13 @@ class CellMoveEnds:
         return instance, self._migrations.of(connection, instance)
 
 
-def _as_it_is(operation: Operation) -> Ending | GivingBack | Restarting | Nothing:
+def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting | Nothing:
     """Return what is on record for the step at hand, so that it is done again as it was."""
     match operation.step:
         case "end":
             return operation.read(Ending)
         case "give_back":
-            return operation.read(GivingBack)
+            return operation.read(ReturningToSource)
         case "restart":
             return operation.read(Restarting)
     return Nothing()

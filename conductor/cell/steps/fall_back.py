@@ -7,14 +7,14 @@ import msgspec
 from oslo_config import cfg
 from sqlalchemy import Connection
 
-from conductor.cell.attempt_sequence import Course, Courses
-from conductor.cell.hosts.forced_down import DeclaredDown
+from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
+from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.cell.payloads import GivingBack, Releasing, Starting, Swapping
+from conductor.cell.payloads import Releasing, ReturningToSource, Starting, Swapping
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.reshaped_alternates import ReshapedAlternates
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import (
@@ -56,19 +56,19 @@ class FallBack:
         conf: cfg.ConfigOpts,
         database: Database,
         records: CellRecords,
-        courses: Courses,
+        sequences: AttemptSequences,
         hosts: CellHosts,
-        cleanings: CellCleanings,
-        declared: DeclaredDown,
+        cleanups: CellCleanups,
+        forced_down: ForcedDownHosts,
         placement: AcknowledgingClient,
         backoff: Backoff,
     ) -> None:
-        self._declared = declared
+        self._forced_down = forced_down
         self._database = database
         self._records = records
-        self._courses = courses
+        self._sequences = sequences
         self._hosts = hosts
-        self._cleanings = cleanings
+        self._cleanups = cleanups
         self._placement = placement
         self._reshaped = ReshapedAlternates(placement)
         self._backoff = backoff
@@ -85,8 +85,8 @@ class FallBack:
     def swap(self, operation: Operation) -> CommitStep:
         """Release the failed host and claim the next one, in one transaction of the store."""
         swapping = operation.read(Swapping)
-        instance, course, failed = self._read(operation, swapping.failed)
-        new = _selection(course, swapping)
+        instance, sequence, failed = self._read(operation, swapping.failed)
+        new = _selection(sequence, swapping)
         # Only before the first sending: after it the claim may already be on that host.
         if not operation.tries and not operation.resumed:
             if (down := self._why_skipped(new.service_host)) is not None:
@@ -108,18 +108,18 @@ class FallBack:
             root_provider_uuid=new.compute_node_uuid,
             guest_gone=swapping.fate == "gone",
             leave_residue=swapping.fate == "unknown",
-            migration_uuid=course.migration_uuid,
-            held=None if course.migration is None else course.migration.held,
+            migration_uuid=sequence.migration_uuid,
+            held=None if sequence.migration is None else sequence.migration.held,
         )
         try:
             claimed = self._placement.call(message)
         except errors.MoorageError as fault:
-            return self._not_swapped(operation, swapping, course, failed, fault)
+            return self._not_swapped(operation, swapping, sequence, failed, fault)
         return partial(self._swapped, operation, swapping, claimed)
 
     def _why_skipped(self, service_host: str) -> str | None:
         down = self._hosts.why_silent(service_host)
-        if down is None and self._declared.is_out_of_service(service_host):
+        if down is None and self._forced_down.is_out_of_service(service_host):
             return f"host {service_host} is forced down or disabled"
         return down
 
@@ -127,7 +127,7 @@ class FallBack:
         self,
         operation: Operation,
         swapping: Swapping,
-        course: Course,
+        sequence: AttemptSequence,
         failed: AttemptRecord,
         fault: errors.MoorageError,
     ) -> CommitStep:
@@ -138,7 +138,7 @@ class FallBack:
         if isinstance(fault, UNDECIDED):
             raise fault
         if swapping.translated is None and isinstance(fault, RESHAPED):
-            translated = self._reshaped.translated(course.spec, course.selection(swapping.candidate))
+            translated = self._reshaped.translated(sequence.spec, sequence.selection(swapping.candidate))
             if translated is not None:
                 LOG.info("Host %d of %s was reshaped since it was chosen", swapping.candidate, operation.subject)
                 following = msgspec.structs.replace(swapping, translated=translated)
@@ -146,29 +146,29 @@ class FallBack:
         return partial(self._skip, operation, swapping, str(fault))
 
     def _skip(self, operation: Operation, swapping: Swapping, why: str, connection: Connection) -> Outcome:
-        (instance, course), candidate = self._lock(connection, operation), swapping.candidate
+        (instance, sequence), candidate = self._lock(connection, operation), swapping.candidate
         LOG.info("Host %d of %s is skipped: %s", candidate, instance.uuid, why)
         self._records.add_attempt(
             connection,
             instance.uuid,
-            _selection(course, swapping),
+            _selection(sequence, swapping),
             attempt_id=operation.derived("attempt", candidate),
             number=candidate,
             skipped=why,
-            migration_uuid=course.migration_uuid,
+            migration_uuid=sequence.migration_uuid,
         )
-        return self._courses.following(connection, instance, swapping.failed, swapping.reason, swapping.fate)
+        return self._sequences.next_step(connection, instance, swapping.failed, swapping.reason, swapping.fate)
 
     def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
         """Go on where the host has accepted the claim after all: its report decides, and may have come meanwhile."""
-        instance, _course = self._lock(connection, operation)
+        instance, _sequence = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
-            return self._courses.following(connection, instance, number, failed.reason or reason, "gone")
+            return self._sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
         return Wait("wait", Starting(number=number), self._timeout)
 
     def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
-        instance, course = self._lock(connection, operation)
+        instance, sequence = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, swapping.failed)
         lost = describe_foreign(claimed.extras, stay=False)
         if lost is not None:
@@ -176,7 +176,7 @@ class FallBack:
         # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
         self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, lost=lost)
         self.clean(connection, operation, claimed.residue_uuid)
-        number, selection = swapping.candidate, _selection(course, swapping)
+        number, selection = swapping.candidate, _selection(sequence, swapping)
         attempt_id = operation.derived("attempt", number)
         self._records.add_attempt(
             connection,
@@ -185,14 +185,14 @@ class FallBack:
             attempt_id=attempt_id,
             number=number,
             claim_id=claimed.claim_id,
-            migration_uuid=course.migration_uuid,
+            migration_uuid=sequence.migration_uuid,
         )
         self._records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
-        if course.is_aborted:
+        if sequence.is_aborted:
             reason = "it was broken off before it began here"
             self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
-            return self._courses.following(connection, instance, number, reason, "gone")
-        self._courses.heading(connection, instance, course, selection)
+            return self._sequences.next_step(connection, instance, number, reason, "gone")
+        self._sequences.record_target(connection, instance, sequence, selection)
         return Next("start", Starting(number=number))
 
     def end(
@@ -214,7 +214,7 @@ class FallBack:
         """Have every ended attempt cleaned up that has left a residue or may have left a guest: none is wanted."""
         ended = [attempt for attempt in self._records.attempts(connection, operation.subject) if attempt.ended]
         left = [attempt for attempt in ended if attempt.may_have_a_guest or attempt.attempt_id == residue]
-        self._cleanings.begin(connection, operation.subject, left, operation.request_id)
+        self._cleanups.begin(connection, operation.subject, left, operation.request_id)
 
     # --- release ------------------------------------------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class FallBack:
     def _failed(
         self, operation: Operation, releasing: Releasing, gone: bool, released: Released, connection: Connection
     ) -> Outcome:
-        instance, course = self._lock(connection, operation)
+        instance, sequence = self._lock(connection, operation)
         if releasing.failed is not None:
             failed = self._records.numbered(connection, instance.uuid, releasing.failed)
             self.end(connection, failed, releasing.reason, gone=gone)
@@ -262,31 +262,31 @@ class FallBack:
         attempts = [
             attempt
             for attempt in self._records.attempts(connection, instance.uuid)
-            if attempt.number >= course.first_number
+            if attempt.number >= sequence.first_number
         ]
         why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
         lost = describe_foreign(released.extras, stay=False)
-        state, reason = course.fruitless_state, "; ".join(filter(None, [why, lost]))
+        state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, lost]))
         self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
         return Ended(reason)
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _read(self, operation: Operation, number: int) -> tuple[CellInstance, Course, AttemptRecord]:
-        def work(connection: Connection) -> tuple[CellInstance, Course, AttemptRecord]:
-            instance, course = self._courses.of(connection, self._records.read(connection, operation.subject))
-            return instance, course, self._records.numbered(connection, instance.uuid, number)
+    def _read(self, operation: Operation, number: int) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
+            instance, sequence = self._sequences.of(connection, self._records.read(connection, operation.subject))
+            return instance, sequence, self._records.numbered(connection, instance.uuid, number)
 
         return self._database.read(work)
 
-    def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, Course]:
-        return self._courses.of(connection, self._records.lock(connection, operation.subject))
+    def _lock(self, connection: Connection, operation: Operation) -> tuple[CellInstance, AttemptSequence]:
+        return self._sequences.of(connection, self._records.lock(connection, operation.subject))
 
 
-def _selection(course: Course, swapping: Swapping) -> Selection:
+def _selection(sequence: AttemptSequence, swapping: Swapping) -> Selection:
     """Return the next host, with what it is claimed with."""
-    chosen = course.selection(swapping.candidate)
+    chosen = sequence.selection(swapping.candidate)
     if swapping.translated is None:
         return chosen
     return msgspec.structs.replace(chosen, allocation_request=swapping.translated)
@@ -299,7 +299,7 @@ def _lost(operation: Operation, swapping: Swapping, claim_id: str, why: str, _co
     One that is unshelved releases the claim that was lost and no other: it can be placed again by then.
     """
     if operation.kind == MOVE:
-        return Next("give_back", GivingBack(failed=swapping.failed, fate=swapping.fate, reason=why))
+        return Next("give_back", ReturningToSource(failed=swapping.failed, fate=swapping.fate, reason=why))
     lost = claim_id if operation.kind == UNSHELVE else None
     return Next("release", Releasing(failed=None, fate="unknown", reason=why, claim_id=lost))
 

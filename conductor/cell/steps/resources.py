@@ -55,7 +55,7 @@ class CellResources:
     def choose(self, operation: Operation) -> CommitStep:
         """Find a provider of the host's tree for the group, and work out what the consumer is to hold with it."""
         choosing = operation.read(Choosing)
-        instance, attempt = self._standing(operation, choosing)
+        instance, attempt = self._instance_and_attempt(operation, choosing)
         selection = attempt.selection
         consumer = self._consumer(operation)
         if consumer is None or consumer.claim_id != attempt.claim:
@@ -92,7 +92,7 @@ class CellResources:
         choosing = operation.read(Choosing)
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
-        instance, attempt = self._standing(operation, choosing)
+        instance, attempt = self._instance_and_attempt(operation, choosing)
         # Before the tree: a reshape between the two bumps the consumer's generation.
         consumer = self._consumer(operation)
         if consumer is None:
@@ -215,7 +215,7 @@ class CellResources:
         LOG.info("Group %s of instance %s is held no more", suffix, instance.uuid)
         return Ended()
 
-    def _standing(self, operation: Operation, choosing: Choosing) -> tuple[CellInstance, AttemptRecord]:
+    def _instance_and_attempt(self, operation: Operation, choosing: Choosing) -> tuple[CellInstance, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance = self._as_it_was(self._records.read(connection, operation.subject), choosing)
             return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)

@@ -6,11 +6,11 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.payloads import GivingBack, Restarting
+from conductor.cell.payloads import Restarting, ReturningToSource
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import STOPPING, MigrationRecord, MigrationRecords
+from conductor.cell.records.migrations import STOPPING, CellMigration, MigrationRecords
 from conductor.cell.steps.fall_back import FallBack
 from conductor.engine.conflict_policy import PolicyWrites, describe_foreign
 from conductor.engine.steps import MOVE, REVERT, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
@@ -21,7 +21,7 @@ from moorage.messages import EndMove, MoveEnded, StartOnHost
 LOG = logging.getLogger(__name__)
 
 
-class GiveBack:
+class ReturnToSource:
     """The steps of a move that has failed everywhere, and of one that is reverted."""
 
     def __init__(
@@ -42,51 +42,51 @@ class GiveBack:
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
-        same: dict[str, Step] = {"give_back": self.give_back, "restart": self.restart}
+        same: dict[str, Step] = {"give_back": self.return_to_source, "restart": self.restart}
         return {(kind, name): step for kind in (MOVE, REVERT) for name, step in same.items()}
 
-    def give_back(self, operation: Operation) -> CommitStep:
+    def return_to_source(self, operation: Operation) -> CommitStep:
         """Have the instance take back what the migration holds of its source, and give the destination up."""
-        giving = operation.read(GivingBack)
+        payload = operation.read(ReturningToSource)
 
-        def work(connection: Connection) -> tuple[MigrationRecord, AttemptRecord]:
+        def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
             instance, migration = self._of(connection, self._records.read(connection, operation.subject))
-            return migration, self._records.numbered(connection, instance.uuid, giving.failed)
+            return migration, self._records.numbered(connection, instance.uuid, payload.failed)
 
         migration, failed = self._database.read(work)
         _spec, held = migration.claimed_with
 
-        def message(giving: GivingBack) -> EndMove:
+        def message(payload: ReturningToSource) -> EndMove:
             return EndMove(
-                request_id=self._writes.request_id(operation, "give_back", giving, giving.failed, giving.fate),
+                request_id=self._writes.request_id(operation, "give_back", payload, payload.failed, payload.fate),
                 consumer_uuid=operation.subject,
                 migration_uuid=migration.uuid,
                 claim_id=failed.claim,
                 outcome="revert",
                 held=held,
                 claimed=failed.selection.allocation_request,
-                consumer_generation=giving.generation,
-                migration_generation=giving.migration_generation,
-                guest_gone=giving.fate == "gone",
-                leave_residue=giving.fate == "unknown",
+                consumer_generation=payload.generation,
+                migration_generation=payload.migration_generation,
+                guest_gone=payload.fate == "gone",
+                leave_residue=payload.fate == "unknown",
                 keep_extras=self._writes.keeps_foreign,
             )
 
         try:
-            ended = self._writes.write(operation, giving, message, migration.uuid)
+            ended = self._writes.write(operation, payload, message, migration.uuid)
         except errors.InvalidState as fault:
-            if giving.fate != "unstarted":
+            if payload.fate != "unstarted":
                 raise
-            return partial(self._fall_back.accepted, operation, giving.failed, giving.reason or str(fault))
-        return partial(self._given_back, operation, giving, ended) if isinstance(ended, MoveEnded) else ended
+            return partial(self._fall_back.accepted, operation, payload.failed, payload.reason or str(fault))
+        return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
 
-    def _given_back(
-        self, operation: Operation, giving: GivingBack, ended: MoveEnded, connection: Connection
+    def _returned(
+        self, operation: Operation, payload: ReturningToSource, ended: MoveEnded, connection: Connection
     ) -> Outcome:
         instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
-        failed = self._records.numbered(connection, instance.uuid, giving.failed)
-        if giving.reason is not None:
-            self._fall_back.end(connection, failed, giving.reason, gone=ended.residue_uuid is None)
+        failed = self._records.numbered(connection, instance.uuid, payload.failed)
+        if payload.reason is not None:
+            self._fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
         elif ended.residue_uuid is None:
             self._records.change_attempt(connection, failed.attempt_id, guest_gone=True)
         self._fall_back.clean(connection, operation, ended.residue_uuid)
@@ -96,11 +96,11 @@ class GiveBack:
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
         extras = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
-        if migration.kind in STOPPING and giving.stopped:
+        if migration.kind in STOPPING and payload.stopped:
             # A late order to stop it is refused from then on.
             order_numbers.next_guest_order(self._records, connection, instance)
-            return Next("restart", Restarting(reason=giving.reason, extras=extras))
-        return self._back(connection, operation, giving.reason, None, extras)
+            return Next("restart", Restarting(reason=payload.reason, extras=extras))
+        return self._back(connection, operation, payload.reason, None, extras)
 
     def restart(self, operation: Operation) -> CommitStep:
         """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
@@ -147,7 +147,7 @@ class GiveBack:
         LOG.info("Migration %s of instance %s has failed: %s", migration.uuid, instance.uuid, why)
         return Ended(why)
 
-    def _why(self, connection: Connection, migration: MigrationRecord, reason: str | None) -> str:
+    def _why(self, connection: Connection, migration: CellMigration, reason: str | None) -> str:
         """Return why a move has failed, with every attempt named."""
         if migration.is_aborted:
             return "it was broken off"
@@ -158,7 +158,7 @@ class GiveBack:
         ]
         return "; ".join(f"{attempt.host}: {attempt.reason or reason}" for attempt in attempts)
 
-    def _of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, MigrationRecord]:
+    def _of(self, connection: Connection, instance: CellInstance | None) -> tuple[CellInstance, CellMigration]:
         if instance is None or instance.state not in ("moving", "moved"):
             raise Superseded
         return instance, self._migrations.of(connection, instance)

@@ -6,11 +6,11 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.hosts.forced_down import DeclaredDown, awaited
+from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
 from conductor.cell.payloads import Starting
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.steps.cleanup import CellCleanings
+from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import SHELVE, Again, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
@@ -29,15 +29,15 @@ class CellShelves:
         database: Database,
         records: CellRecords,
         agents: CellAgents,
-        declared: DeclaredDown,
-        cleanings: CellCleanings,
+        forced_down: ForcedDownHosts,
+        cleanups: CellCleanups,
         placement: AcknowledgingClient,
     ) -> None:
         self._database = database
         self._records = records
         self._agents = agents
-        self._declared = declared
-        self._cleanings = cleanings
+        self._forced_down = forced_down
+        self._cleanups = cleanups
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
@@ -57,7 +57,7 @@ class CellShelves:
                 self._agents.destroy(operation, operation.subject, attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", operation.subject, attempt.host, fault)
-                return partial(self._not_destroyed, operation, attempt, fault, self._declared.has(attempt.host))
+                return partial(self._not_destroyed, operation, attempt, fault, self._forced_down.has(attempt.host))
 
         def record(connection: Connection) -> Outcome:
             self._shelving(connection, operation)
@@ -79,7 +79,7 @@ class CellShelves:
             return Next("release", Starting(number=attempt.number))  # its host's word has come meanwhile
         if is_declared_down:
             return Next("leave", Starting(number=attempt.number))
-        return Again(awaited(attempt.host, fault))
+        return Again(why_waiting(attempt.host, fault))
 
     def release(self, operation: Operation) -> CommitStep:
         """Release all that the instance holds."""
@@ -119,7 +119,7 @@ class CellShelves:
         # Its host's word may have come between the two: the residue is there all the same.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
-            self._cleanings.begin(connection, instance.uuid, [attempt], operation.request_id)
+            self._cleanups.begin(connection, instance.uuid, [attempt], operation.request_id)
         reason = "; ".join(part for part in parts if part is not None) or None
         self._records.change(connection, instance.uuid, state="shelved", host=None, claim_id=None, reason=reason)
         LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")

@@ -7,7 +7,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.attempt_sequence import Course, Courses
+from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.payloads import Fate, Starting
 from conductor.cell.records.attempts import AttemptRecord
@@ -38,7 +38,7 @@ class CellBuilds:
         records: CellRecords,
         hosts: CellHosts,
         agents: CellAgents,
-        courses: Courses,
+        sequences: AttemptSequences,
     ) -> None:
         self._retries: int = conf.conductor.max_unanswered_retries
         self._timeout: float = conf.conductor.build_timeout
@@ -46,7 +46,7 @@ class CellBuilds:
         self._records = records
         self._hosts = hosts
         self._agents = agents
-        self._courses = courses
+        self._sequences = sequences
 
     def steps(self) -> dict[tuple[str, str], Step]:
         """Return the function for each step."""
@@ -73,19 +73,19 @@ class CellBuilds:
     def _order(
         self, operation: Operation, starting: Starting, connection: Connection
     ) -> tuple[AttemptRecord, BuildOnHost]:
-        instance, course, attempt = self._current(operation, starting, connection)
-        selection = course.selection(starting.number)
+        instance, sequence, attempt = self._current(operation, starting, connection)
+        selection = sequence.selection(starting.number)
         moving = None
-        if course.migration is not None:
-            source = self._records.numbered(connection, instance.uuid, course.migration.source_number)
-            moving = course.migration.guest(source)
+        if sequence.migration is not None:
+            source = self._records.numbered(connection, instance.uuid, sequence.migration.source_number)
+            moving = sequence.migration.guest(source)
         return attempt, BuildOnHost(
             request_id=operation.derived("start", starting.number),
             host=attempt.host,
             instance_uuid=instance.uuid,
             attempt_id=attempt.attempt_id,
             claim_id=attempt.claim,
-            request_spec=course.spec,
+            request_spec=sequence.spec,
             resources=selection.resources,
             allocation_request=_if_divided(selection),
             moving=moving,
@@ -101,8 +101,8 @@ class CellBuilds:
         LOG.warning("Attempt %d of %s has not been started: %s", starting.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:
-            instance, _course = self._courses.of(connection, self._records.lock(connection, operation.subject))
-            return self._courses.following(connection, instance, starting.number, reason, "unstarted")
+            instance, _sequence = self._sequences.of(connection, self._records.lock(connection, operation.subject))
+            return self._sequences.next_step(connection, instance, starting.number, reason, "unstarted")
 
         return record
 
@@ -113,20 +113,20 @@ class CellBuilds:
 
     def give_up(self, connection: Connection, operation: Operation, starting: Starting, reason: str) -> Outcome:
         """Record that the current attempt has failed without its host's word that nothing is left of it."""
-        instance, _course, attempt = self._current(operation, starting, connection, lock=True)
+        instance, _sequence, attempt = self._current(operation, starting, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        return self._courses.following(connection, instance, starting.number, reason, fate)
+        return self._sequences.next_step(connection, instance, starting.number, reason, fate)
 
     def _current(
         self, operation: Operation, starting: Starting, connection: Connection, *, lock: bool = False
-    ) -> tuple[CellInstance, Course, AttemptRecord]:
+    ) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
         read = self._records.lock if lock else self._records.read
-        instance, course = self._courses.of(connection, read(connection, operation.subject))
+        instance, sequence = self._sequences.of(connection, read(connection, operation.subject))
         if instance.attempt_number != starting.number:
             raise Superseded
-        return instance, course, self._records.numbered(connection, instance.uuid, starting.number)
+        return instance, sequence, self._records.numbered(connection, instance.uuid, starting.number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:

@@ -7,10 +7,10 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.payloads import GivingBack, Starting
+from conductor.cell.payloads import ReturningToSource, Starting
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.records.migrations import MigrationRecord, MigrationRecords
+from conductor.cell.records.migrations import CellMigration, MigrationRecords
 from conductor.engine.operations import Operations
 from conductor.engine.steps import MOVE, Again, CommitStep, Next, Operation, Outcome, Step, Superseded
 from moorage import errors
@@ -88,9 +88,9 @@ class CellStops:
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._records.numbered(connection, operation.subject, number)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True)
-        return Next("give_back", GivingBack(failed=number, fate="gone", reason=reason, stopped=stopped))
+        return Next("give_back", ReturningToSource(failed=number, fate="gone", reason=reason, stopped=stopped))
 
-    def _under_way(self, connection: Connection, instance: CellInstance | None) -> MigrationRecord:
+    def _under_way(self, connection: Connection, instance: CellInstance | None) -> CellMigration:
         if instance is None or instance.state != "moving":
             raise Superseded
         return self._migrations.of(connection, instance)
