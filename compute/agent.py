@@ -7,13 +7,12 @@ the attempt's, so that each step may be repeated by anyone. What is done to gues
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from compute import cell_messages
 from compute.attempts import AgentAttempt, Attempts, Ended, Report
 from compute.cell_client import CellClient, Interrupted
 from compute.driver import Driver, GuestSpec
-from compute.lives import Lives
 from compute.workers import Workers
 from moorage import context, errors, failpoints
 from moorage.bus.bus import serves
@@ -36,6 +35,29 @@ Order = StopOnHost | StartOnHost | RebuildOnHost
 # How long a destroy waits for a spawn under way before its caller is told to come again: it holds one of the server's
 # few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
 _SPAWN_PATIENCE = 5.0
+
+
+class Lives:
+    """Lives by host, for several threads. A cell of the former release names none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lives: dict[str, int] = {}
+
+    def note(self, lives: Mapping[str, int]) -> None:
+        """Record the present lives of hosts."""
+        with self._lock:
+            self._lives.update(lives)
+
+    def of_host(self, host: str) -> int | None:
+        """Return the life of a host, if it is known."""
+        with self._lock:
+            return self._lives.get(host)
+
+    def of_hosts(self, hosts: Collection[str]) -> dict[str, int]:
+        """Return the lives that are known of these hosts."""
+        with self._lock:
+            return {host: self._lives[host] for host in hosts if host in self._lives}
 
 
 class ComputeAgent:

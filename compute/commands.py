@@ -1,11 +1,15 @@
 """The sub-command that runs a compute agent."""
 
 import argparse
+from collections.abc import Sequence
 
-from compute import reshape_file
+import yaml
+
 from compute.service import ComputeService
+from compute.tree_changes import TreeChange
 from moorage import logs
 from moorage.cli.command import Configured
+from moorage.messages.wire import encode
 from moorage.service import process
 
 
@@ -40,7 +44,7 @@ class Compute(Configured):
             self.conf.set_override("hosts", parsed_args.fake_hosts, group="fake_driver")
         compute = ComputeService(self.conf, parsed_args.cell)
         if parsed_args.wanted_reshapes:
-            self.app.stdout.write(reshape_file.text_of(compute.wanted_reshapes()))
+            self.app.stdout.write(_reshape_file(compute.wanted_reshapes()))
             return 0
         logs.setup(self.conf, f"compute.{self.conf.compute.agent}")
         process.run(compute)
@@ -51,3 +55,19 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of hosts")
     return int(text)
+
+
+def _reshape_file(changes: Sequence[TreeChange]) -> str:
+    """Return the file with one entry for each host; a comment above each of them names the host."""
+    if not changes:
+        return "# The driver wants nothing reshaped.\n"
+    lines = ["reshape:\n"]
+    for change in changes:
+        entry = {
+            "instructions": encode(change.instructions),
+            "providers": encode(change.children()),
+            "allocations": encode(change.dealt),
+        }
+        said = {name: value for name, value in entry.items() if value}
+        lines += [f"# {change.host.service_host}\n", yaml.safe_dump([said], sort_keys=False)]
+    return "".join(lines)

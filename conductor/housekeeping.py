@@ -9,8 +9,7 @@ from conductor.super.deleted_instances import CellDeletedInstances, SuperDeleted
 from moorage import context
 from moorage.db.database import Database
 from moorage.service.process import Periodic
-from moorage.service.retention import Retention
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import Retention, StoredRequests
 
 #: Seconds between two rounds of forgetting: what is kept for hours may be kept ten minutes more. Arbitrary.
 _PRUNE_SECONDS = 600.0

@@ -48,8 +48,7 @@ from moorage.messages import REPORTS_TOPIC, LocateCell, reports_topic
 from moorage.model import Cell
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import until_available
-from moorage.service.retention import Retention
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import Retention, StoredRequests
 
 #: Threads for the reports of agents. Arbitrary: they wait for nothing but the database.
 _REPORT_THREADS = 4

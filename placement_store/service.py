@@ -8,7 +8,7 @@ from moorage.bus.bus import Bus
 from moorage.db.database import Database
 from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import Periodic
-from moorage.service.retention import Retention
+from moorage.service.stored_requests import Retention
 from placement_store.db.names import ResourceClassNames, sync
 from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.endpoints.candidates import CandidateEndpoint

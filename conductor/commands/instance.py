@@ -26,7 +26,7 @@ from moorage.messages import (
     ShowInstance,
 )
 from moorage.model import Instance, ServerGroup
-from moorage.model.amounts import amounts_of, in_words
+from moorage.model.allocations import amounts_of, in_words
 
 
 class InstanceBuild(Ordering):

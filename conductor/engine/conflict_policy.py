@@ -17,7 +17,7 @@ from moorage import errors
 from moorage.messages import GetAllocations
 from moorage.messages.wire import Mutation, R
 from moorage.model import Allocations, Value
-from moorage.model.amounts import amounts_of, in_words
+from moorage.model.allocations import amounts_of, in_words
 
 FAIL = "fail"
 COMBINE = "combine"

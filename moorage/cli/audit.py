@@ -4,12 +4,12 @@ Nothing stands still while it is looked at, and the parts are asked one after th
 what is found again some seconds later is (:func:`settled`).
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moorage.cli import recorded_holds
 from moorage.model import HostState, Instance, InstanceHolds, RecordedHold
-from moorage.model.amounts import amounts_of, in_words
+from moorage.model.allocations import Amounts, amounts_of, in_words
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
@@ -229,9 +229,32 @@ def _differing(
     elif differences := [each for each in _differences(hold, holder) if each is not None]:
         yield finding("claim", "; ".join(differences), mark)
     else:
-        for uuid, name, expected, found in recorded_holds.shortages(hold, holder.held, roots):
+        for uuid, name, expected, found in _shortages(hold, holder.held, roots):
             detail = f"holds {found} {name} of provider {uuid}, and should hold {expected}"
             yield finding("short", detail, f"{mark} {uuid} {name} {expected} {found}")
+
+
+def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield provider, resource class, and the amounts recorded and found, where less is held than is on record.
+
+    What is held of the host's tree counts together, and is named by the host's own provider. More than is on record is
+    no matter: others have put it there.
+
+    :param held: what the consumer holds, by provider and resource class.
+    :param roots: the roots of providers that are none themselves.
+    """
+    root = hold.root_provider_uuid
+    recorded: Counter[tuple[str, str]] = Counter()
+    found: Counter[tuple[str, str]] = Counter()
+    for uuid, part in hold.allocations.items():
+        place = uuid if uuid in hold.pools else root
+        recorded.update({(place, name): amount for name, amount in part.resources.items()})
+    for uuid, resources in held.items():
+        place = root if roots.get(uuid, uuid) == root else uuid
+        found.update({(place, name): amount for name, amount in resources.items()})
+    for (uuid, name), amount in sorted(recorded.items()):
+        if found[uuid, name] < amount:
+            yield uuid, name, amount, found[uuid, name]
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:

@@ -21,7 +21,6 @@ from sqlalchemy.engine import URL, make_url
 from moorage import context, errors, failpoints
 from moorage.config.options import main_database
 from moorage.db import engine, faults
-from moorage.db.bounded_lock import BoundedLock
 from moorage.db.engine import ConnectionLimits
 from moorage.messages import wire
 
@@ -32,6 +31,37 @@ T = TypeVar("T")
 #: Row locks that one write waits for in vain, each for `lock_wait` seconds. Those whom it waits for are then no passing
 #: collision, and a thread that waits on is one that answers nobody else. Arbitrary.
 _LOCK_WAITS = 5
+
+#: Seconds after which a thread gives up, as long as for a connection of a pool. A thread that asks a silent database
+#: holds its lock for longer than that. Arbitrary.
+LOCK_PATIENCE = 10.0
+
+
+class BoundedLock:
+    """A lock that is held across a question to a database, and waited for a limited time: at most the caller's.
+
+    :param fault: called with the seconds that were waited in vain; returns the error to raise.
+    """
+
+    def __init__(self, fault: Callable[[float], errors.MoorageError], patience: float = LOCK_PATIENCE) -> None:
+        self._lock = threading.Lock()
+        self._fault = fault
+        self._patience = patience
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock.
+
+        :raises MoorageError: the error of ``fault``; it did not come free in time.
+        """
+        left = context.seconds_left()
+        seconds = self._patience if left is None else max(0.0, min(self._patience, left))
+        if not self._lock.acquire(timeout=seconds):
+            raise self._fault(seconds)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
 
 #: By file of SQLite the lock by which one writer of this process at a time reaches it: SQLite itself would have them

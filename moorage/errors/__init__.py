@@ -58,11 +58,6 @@ from moorage.errors.installation import (
     ServiceNameTaken,
     UnknownPlugin,
 )
-from moorage.errors.later import (
-    ClaimContention,
-    RequestInProgress,
-    TryAgain,
-)
 from moorage.errors.refused import (
     BuildFailed,
     BuildImpossible,
@@ -81,11 +76,14 @@ from moorage.errors.refused import (
     SearchBoundReached,
 )
 from moorage.errors.stale import (
+    ClaimContention,
     ClaimReleased,
     ConsumerGenerationConflict,
     ProviderGenerationConflict,
+    RequestInProgress,
     StaleOrder,
     StaleView,
+    TryAgain,
 )
 
 __all__ = [

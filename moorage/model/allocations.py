@@ -1,5 +1,6 @@
 """What there is, and who holds how much of it."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -164,3 +165,24 @@ class AllocationCandidates(Value, frozen=True, kw_only=True):
 
     allocation_requests: tuple[AllocationRequest, ...] = ()
     provider_summaries: dict[Uuid, ProviderSummary] = {}
+
+
+#: How much of each resource class, by provider uuid.
+Amounts = Mapping[str, Mapping[str, int]]
+
+
+def in_words(amounts: Amounts) -> str:
+    """Return in words how much of what there is.
+
+    :param amounts: by provider uuid and resource class.
+    """
+    return ", ".join(
+        f"{amount} {name} of provider {uuid}"
+        for uuid, resources in sorted(amounts.items())
+        for name, amount in sorted(resources.items())
+    )
+
+
+def amounts_of(allocations: Allocations) -> Amounts:
+    """Return the amounts of allocations, by provider uuid and resource class."""
+    return {uuid: part.resources for uuid, part in allocations.items()}

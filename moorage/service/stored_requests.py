@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
+from oslo_config import cfg
 from sqlalchemy import Column, ColumnElement, Connection, Double, Index, MetaData, Table, and_, exc, select
 
 from moorage import errors, ids
@@ -42,6 +43,28 @@ def request_table(name: str, metadata: MetaData) -> Table:
         # Where most are acknowledged, pruning looks for those.
         Index(f"ix_{name}_acknowledged_at", "acknowledged_at"),
     )
+
+
+class Retention(NamedTuple):
+    """Seconds, each at least as many as the one before."""
+
+    #: Of an answer, since it was acknowledged.
+    acknowledged: float
+    #: Of an answer that nobody has acknowledged, since it was stored.
+    unacknowledged: float
+    #: Of the word that a consumer was deleted for good.
+    tombstones: float
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> "Retention":
+        """Return what a configuration comes to."""
+        settings = conf.placement
+        # A message is repeated so many times, may lie in the queue for one call's time more, and comes once again from
+        # whoever takes the operation over when the lease has run out.
+        repeats = conf.rpc.call_timeout * (conf.conductor.max_unanswered_retries + 2)
+        acknowledged = max(settings.request_retention, repeats + conf.conductor.lease_seconds)
+        unacknowledged = max(settings.unacknowledged_retention, acknowledged)
+        return cls(acknowledged, unacknowledged, max(settings.tombstone_retention, unacknowledged))
 
 
 class StoredAnswer(NamedTuple, Generic[R]):

@@ -13,8 +13,7 @@ from oslo_config import cfg
 
 from moorage import errors, logs
 from moorage.config import options
-from moorage.db.bounded_lock import BoundedLock
-from moorage.db.database import Database
+from moorage.db.database import BoundedLock, Database
 from placement_store.db import names
 from placement_store.http.application import application as application_of
 from placement_store.schema import MAIN

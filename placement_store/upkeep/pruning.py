@@ -6,8 +6,7 @@ from sqlalchemy import Connection, select
 
 from moorage.db.columns import now
 from moorage.db.database import Database
-from moorage.service.retention import Retention
-from moorage.service.stored_requests import StoredRequests
+from moorage.service.stored_requests import Retention, StoredRequests
 from placement_store.schema import consumers, requests, tombstones
 from placement_store.upkeep import reconciler_log, services
 

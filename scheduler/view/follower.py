@@ -10,8 +10,7 @@ from collections.abc import Callable, Collection
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.db.bounded_lock import PATIENCE, BoundedLock
-from moorage.db.database import Database
+from moorage.db.database import LOCK_PATIENCE, BoundedLock, Database
 from moorage.plugin import HostInventory
 from placement_store.allocations import placed
 from placement_store.db import change_feed, seqs
@@ -42,7 +41,7 @@ class Follower:
         names: ResourceClassNames,
         host_cache: HostCache,
         clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        patience: float = LOCK_PATIENCE,
     ) -> None:
         self._database = database
         self._names = names

@@ -6,8 +6,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from moorage import errors
-from moorage.db.bounded_lock import PATIENCE, BoundedLock
-from moorage.db.database import Database
+from moorage.db.database import LOCK_PATIENCE, BoundedLock, Database
 from moorage.plugin import Aggregate
 from placement_store.schema import aggregates, host_aggregates
 
@@ -30,7 +29,7 @@ class AggregateReader:
     :param patience: seconds that a thread waits for the reading of another one.
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float], patience: float = PATIENCE) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float], patience: float = LOCK_PATIENCE) -> None:
         self._database = database
         self._clock = clock
         self._lock = BoundedLock(_not_read, patience)

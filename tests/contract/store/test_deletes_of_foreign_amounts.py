@@ -12,7 +12,7 @@ from support.placement_store.reshape_builders import Reshaping, child
 from moorage import errors, ids
 from moorage.messages import Released
 from moorage.model import Allocations
-from moorage.service.retention import Retention
+from moorage.service.stored_requests import Retention
 from placement_store.claims import put as puts
 from placement_store.claims.put import Put
 from placement_store.schema import consumers, tombstones

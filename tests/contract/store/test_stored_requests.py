@@ -7,7 +7,7 @@ from support.placement_store.builders import Store
 from moorage import errors, ids
 from moorage.config import options
 from moorage.messages import AcknowledgeRequests, PutAllocations
-from moorage.service.retention import Retention
+from moorage.service.stored_requests import Retention
 from placement_store.schema import requests, services, tombstones
 from placement_store.upkeep.pruning import Pruning
 

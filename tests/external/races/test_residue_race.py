@@ -13,7 +13,7 @@ from support.placement_store.builders import Store
 
 from moorage import errors, ids
 from moorage.db.database import Database
-from moorage.service.retention import Retention
+from moorage.service.stored_requests import Retention
 from placement_store.schema import MAIN
 from placement_store.upkeep.pruning import Pruning
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from moorage import errors
-from moorage.db.bounded_lock import BoundedLock
-from moorage.db.database import Database
+from moorage.db.database import BoundedLock, Database
 from placement_store.db.names import ResourceClassNames
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.view.follower import Follower
