@@ -27,7 +27,7 @@ from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
-from scheduler.plugins.watch import PluginWatch
+from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _FINGERPRINT_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class SchedulingPolicy:
     """Filters, weighers and request filters with their options, and what is done with their answers."""
 
     planner: Planner
@@ -54,7 +54,9 @@ class Policy:
     described: PolicyState
 
     @classmethod
-    def load(cls, conf: cfg.ConfigOpts, failure_counts: FailureCounts, watch: PluginWatch | None = None) -> "Policy":
+    def load(
+        cls, conf: cfg.ConfigOpts, failure_counts: FailureCounts, watch: PluginWatchdog | None = None
+    ) -> "SchedulingPolicy":
         """Return the policy of a configuration.
 
         :param ledger: where it is counted how often a plug-in breaks.
@@ -93,7 +95,7 @@ class Policy:
         return cls(planner, request_filters, plugin_failures, described)
 
 
-class Policies:
+class ActivePolicy:
     """The policy in force, and what came of the last reload.
 
     :param conf: what the scheduler was started with; a later one may differ in more than the policy.
@@ -104,11 +106,11 @@ class Policies:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: SchedulingPolicy,
         conf: cfg.ConfigOpts,
         failure_counts: FailureCounts,
-        watch: PluginWatch,
-        take: Callable[[Policy], None],
+        watch: PluginWatchdog,
+        take: Callable[[SchedulingPolicy], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._started_with = _values(conf)
@@ -133,7 +135,7 @@ class Policies:
             before = self._policy.described.fingerprint
             try:
                 conf = reread()
-                policy = Policy.load(conf, self._failure_counts, self._watch)
+                policy = SchedulingPolicy.load(conf, self._failure_counts, self._watch)
                 needs_restart = _differing(self._started_with, _values(conf))
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))

@@ -38,10 +38,10 @@ from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.endpoints.catch_up import ViewCatchUp
 from scheduler.endpoints.compare import ViewComparison
-from scheduler.endpoints.explain import Explaining
+from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.plugins.loading import numeric_metadata
-from scheduler.plugins.watch import PluginWatch
-from scheduler.policy import Policies, Policy
+from scheduler.plugins.watch import PluginWatchdog
+from scheduler.policy import ActivePolicy, SchedulingPolicy
 from scheduler.registry import deletion, hosts, reports
 from scheduler.registry.aggregates.endpoint import AggregateEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
@@ -60,7 +60,7 @@ _PRUNE_INTERVAL = 60.0
 _REPORT_THREADS = 2
 
 
-class HostReports:
+class HostReportEndpoint:
     """Serve the reports of cells on a topic of its own; cells of former releases report on the scheduler's."""
 
     def __init__(self, requests: StoredRequests) -> None:
@@ -86,7 +86,7 @@ class HostReports:
         return retry_on_stale_read(lambda: self._requests.once(message, work).result)
 
 
-class SchedulerEndpoint(HostReports):
+class SchedulerEndpoint(HostReportEndpoint):
     """The methods of topic ``scheduler``."""
 
     def __init__(
@@ -167,8 +167,8 @@ class SchedulerService:
         self._conf = conf
         self._name = name
         self._reread = reread or partial(options.new, files=[Path(file) for file in conf.config_file or ()])
-        self._policies: Policies | None = None
-        self._watch: PluginWatch | None = None
+        self._policies: ActivePolicy | None = None
+        self._watch: PluginWatchdog | None = None
         self._database: Database | None = None
         self._report_database: Database | None = None
         self._bus: Bus | None = None
@@ -188,8 +188,8 @@ class SchedulerService:
         conf = self._conf
         # First what is wrong for good: an unknown plug-in should not have to wait for a database.
         failure_counts = FailureCounts()
-        watch = self._watch = PluginWatch(conf.scheduler.plugin_timeout, failure_counts.count)
-        policy = Policy.load(conf, failure_counts, watch)
+        watch = self._watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
+        policy = SchedulingPolicy.load(conf, failure_counts, watch)
         database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
@@ -211,16 +211,16 @@ class SchedulerService:
             narrowing=RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures),
         )
 
-        def take(policy: Policy) -> None:
+        def take(policy: SchedulingPolicy) -> None:
             narrowing = RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures)
             destinations.deciding.rules = Rules(policy.planner, narrowing)
 
-        policies = self._policies = Policies(policy, conf, failure_counts, watch, take)
+        policies = self._policies = ActivePolicy(policy, conf, failure_counts, watch, take)
         endpoint = SchedulerEndpoint(database, destinations, requests, names, failure_counts)
         endpoints = [
             endpoint,
             policies,
-            Explaining(destinations.deciding),
+            ExplainEndpoint(destinations.deciding),
             ViewComparison(database, follower, host_cache),
             ViewCatchUp(follower, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
@@ -258,7 +258,7 @@ class SchedulerService:
         bus = self._bus = Bus(conf)
         # With connections of its own: whatever the placement role and decisions wait for, hosts stay up.
         own = self._report_database = Database.configured(conf, pool_size=_REPORT_THREADS)
-        reports = HostReports(StoredRequests(own, schema.requests))
+        reports = HostReportEndpoint(StoredRequests(own, schema.requests))
         self._servers = [
             bus.server("scheduler", self._name, endpoints, threads=conf.rpc.threads),
             bus.server(REPORTS_TOPIC, self._name, [reports], threads=_REPORT_THREADS),

@@ -129,7 +129,7 @@ class Destinations:
         ]
         # One that stays on its host is counted there already.
         placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != known.source)
-        readings = self._host_cache.readings({uuid for uuid, _ in claims_made} | placed.keys())
+        versions = self._host_cache.versions({uuid for uuid, _ in claims_made} | placed.keys())
         try:
             answer = self._requests.once(message, partial(self._claim, message, plan))
         except errors.CapacityExceeded as refusal:
@@ -143,7 +143,7 @@ class Destinations:
             return set()
         if answer.replayed:
             return self._replayed(message, answer.result)
-        self._host_cache.claimed(claims_made, readings, placed)
+        self._host_cache.apply_claims(claims_made, versions, placed)
         hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
         instances = len(plan.chosen)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))

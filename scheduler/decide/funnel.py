@@ -194,7 +194,7 @@ class Funnel:
         Nothing, where it is 0 for all of these hosts: that takes the weigher out, so it need not be asked.
         """
         key = multiplier_key(weigher.name)
-        if key not in view.facts.metadata_keys:
+        if key not in view.host_attributes.metadata_keys:
             return weigher.multiplier or None
         multipliers = view.metadata_number(key, weigher.multiplier)[rows]
         return multipliers if multipliers.any() else None

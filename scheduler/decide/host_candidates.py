@@ -11,7 +11,7 @@ from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest, Resources
 from placement_store import candidates
 from placement_store.candidates.search_budget import SECONDS, SearchBudget
-from scheduler.view.provider_trees import Tree
+from scheduler.view.provider_trees import CachedTree
 from scheduler.view.snapshot import Snapshot
 
 #: How many ways a host may refuse before the next host is tried. More would use up what other hosts are there for.
@@ -131,7 +131,7 @@ def only_resources(request: ResourceRequest) -> Resources | None:
     return group.resources if request == plain else None
 
 
-def _of_flat_host(view: Snapshot, tree: Tree, resources: Resources) -> Iterable[AllocationRequest]:
+def _of_flat_host(view: Snapshot, tree: CachedTree, resources: Resources) -> Iterable[AllocationRequest]:
     """Return the one way there is, if there is one, without a search: most hosts and most requests are so."""
     node = tree.own[0]
     for name, amount in resources.items():

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from moorage import errors
 from moorage.plugin import BadValue
-from scheduler.plugins.watch import PluginWatch
+from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class PluginFailures:
     """
 
     def __init__(
-        self, failure_counts: FailureCounts | None = None, *, skip: bool = False, watch: PluginWatch | None = None
+        self, failure_counts: FailureCounts | None = None, *, skip: bool = False, watch: PluginWatchdog | None = None
     ) -> None:
         self._failure_counts = failure_counts or FailureCounts()
         self._watch = watch
@@ -94,7 +94,7 @@ class PluginFailures:
         return work() if self._watch is None else self._watch.run(work, skip=self.skip)
 
     def asking(self, what: str, name: str) -> AbstractContextManager[None]:
-        """Ask a plug-in one question; see :meth:`scheduler.plugins.watch.PluginWatch.asking`."""
+        """Ask a plug-in one question; see :meth:`scheduler.plugins.watch.PluginWatchdog.asking`."""
         return _UNWATCHED if self._watch is None else self._watch.asking(f"{what} {name}")
 
     def pausing(self) -> AbstractContextManager[None]:

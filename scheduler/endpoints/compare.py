@@ -49,7 +49,7 @@ class ViewComparison:
         before = self._database.read(_in_store)
         self._follower.follow(self._follower.now())
         # What was claimed here and not read again yet is ahead of the store's `seq`, whatever that is.
-        ahead = dict.fromkeys(self._host_cache.unsure(), sys.maxsize)
+        ahead = dict.fromkeys(self._host_cache.provisional_ids(), sys.maxsize)
         in_view = _Seqs(self._host_cache.provider_seqs() | ahead, self._host_cache.host_seqs())
         names: set[str] = set()
         if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):

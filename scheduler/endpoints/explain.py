@@ -22,7 +22,7 @@ from scheduler.decide.planner import DestinationPlan
 from scheduler.decide.request_context import RequestContext
 
 
-class Explaining:
+class ExplainEndpoint:
     """Answers ``explain``: by the decision that ``select_destinations`` would make, up to the claim."""
 
     def __init__(self, deciding: Deciding) -> None:

@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.config import unknown
 from moorage.config.options import in_words
 from moorage.plugin import Filter, RequestFilter, Weigher
-from scheduler.plugins.watch import PluginWatch
+from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
@@ -229,7 +229,7 @@ def _bounded(seconds: float, what: str, name: str, source: str, work: Callable[[
     if source.split(".")[0] in OURS:
         return work()
     # Not the watch of decisions: what hangs here is not in force, and nothing is counted against it.
-    watch = PluginWatch(seconds)
+    watch = PluginWatchdog(seconds)
 
     def ask() -> T:
         with watch.asking(f"{what} {name}"):

@@ -90,7 +90,7 @@ _LOCAL = _Local()
 _LEFT_OUT: ContextVar[frozenset[str]] = ContextVar("plug-ins left out", default=frozenset())
 
 
-class PluginWatch:
+class PluginWatchdog:
     """Times the questions to plug-ins, and gives up decisions in which one does not come to an end.
 
     :param seconds: how long one question to one plug-in may take; 0 for as long as it likes.

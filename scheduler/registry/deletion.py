@@ -34,7 +34,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Deletion:
+class HostDeletion:
     """What goes with a host."""
 
     #: One a node.
@@ -46,7 +46,7 @@ class Deletion:
     residues: tuple[str, ...]
 
 
-def found(connection: Connection, message: DeleteHost) -> Deletion:
+def found(connection: Connection, message: DeleteHost) -> HostDeletion:
     """Return what would go with a host, or say why it may not be deleted; nothing is locked or changed.
 
     :raises HostNotFound: there is none of that name, or not in that cell.
@@ -66,7 +66,7 @@ def found(connection: Connection, message: DeleteHost) -> Deletion:
     # A node that is no root serves no host: it belongs to whatever tree it is in.
     roots = [key.id for key in providers.keys_found(connection, nodes).values() if key.id == key.root_id]
     tree = providers.tree_ids(connection, roots)
-    return Deletion(
+    return HostDeletion(
         host_ids=tuple(sorted(row.id for row in ids)),
         cell_uuid=states[0].cell_uuid,
         providers=providers.uuids_of(connection, tree),

@@ -16,7 +16,7 @@ from placement_store.db import bulk, change_feed
 from placement_store.providers import disabled_hosts
 from placement_store.schema import hosts
 from scheduler.registry import metadata as host_metadata
-from scheduler.registry.metadata import Said
+from scheduler.registry.metadata import AggregateMetadata
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
 CHUNK = 10_000
@@ -60,7 +60,7 @@ def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
     else:
         found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
     said = host_metadata.of_hosts(connection, ids) if found else {}
-    return [_host_row(row, said.get(row.id, host_metadata.NOTHING)) for row in found]
+    return [_host_row(row, said.get(row.id, host_metadata.NO_METADATA)) for row in found]
 
 
 def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]:
@@ -79,7 +79,7 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
     said = host_metadata.of_hosts(connection, [row.id for row in found])
     return [
-        _host_state(row, said.get(row.id, host_metadata.NOTHING), instances.get(row.compute_node_uuid, 0))
+        _host_state(row, said.get(row.id, host_metadata.NO_METADATA), instances.get(row.compute_node_uuid, 0))
         for row in found
     ]
 
@@ -200,7 +200,7 @@ def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
         yield everything[start : start + CHUNK]
 
 
-def _host_row(row: Row[Any], said: Said) -> HostRow:
+def _host_row(row: Row[Any], said: AggregateMetadata) -> HostRow:
     data = row._asdict()
     data["availability_zone"] = said.zone(row.availability_zone)
     data["attributes"] = msgspec.json.decode(data["attributes"])
@@ -208,7 +208,7 @@ def _host_row(row: Row[Any], said: Said) -> HostRow:
     return HostRow(**data, metadata=said.metadata)
 
 
-def _host_state(row: Row[Any], said: Said, instances: int) -> HostState:
+def _host_state(row: Row[Any], said: AggregateMetadata, instances: int) -> HostState:
     return HostState(
         service_host=row.service_host,
         nodename=row.nodename,

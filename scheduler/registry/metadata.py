@@ -13,7 +13,7 @@ from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AggregateMetadata:
     """Of each key of the metadata of some aggregates, the values."""
 
     metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Said:
 
 
 #: Of a host that is in no aggregate.
-NOTHING = Said()
+NO_METADATA = AggregateMetadata()
 
 # SELECT h.id, m.aggregate_id FROM hosts h
 #   JOIN host_aggregate_hosts m ON m.cell_uuid = h.cell_uuid AND m.service_host = h.service_host [WHERE h.id IN (...)]
@@ -43,7 +43,7 @@ _DOCUMENTS = bulk.Lookup(
 )
 
 
-def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, Said]:
+def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, AggregateMetadata]:
     """Return what the aggregates of these hosts say, or of all, by id; a host that is in none is left out.
 
     Two statements, however many hosts. Hosts that are in the same aggregates have one and the same answer.
@@ -57,7 +57,7 @@ def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, S
     if not numbers:
         return {}
     documents = _documents(connection, {number for of_host in numbers.values() for number in of_host})
-    together: dict[frozenset[int], Said] = {}
+    together: dict[frozenset[int], AggregateMetadata] = {}
     found = {}
     for host_id, of_host in numbers.items():
         key = frozenset(of_host)
@@ -74,9 +74,9 @@ def _documents(connection: Connection, numbers: Collection[int]) -> dict[int, di
     }
 
 
-def _together(documents: Collection[Mapping[str, str]]) -> Said:
+def _together(documents: Collection[Mapping[str, str]]) -> AggregateMetadata:
     values: dict[str, set[str]] = {}
     for document in documents:
         for key, value in document.items():
             values.setdefault(key, set()).add(value)
-    return Said({key: frozenset(of_key) for key, of_key in sorted(values.items())})
+    return AggregateMetadata({key: frozenset(of_key) for key, of_key in sorted(values.items())})

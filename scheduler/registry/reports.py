@@ -56,7 +56,7 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _RegisteredHost:
     """A host as the registry has it; without an id, as this very report is about to bring it."""
 
     id: int | None
@@ -82,7 +82,7 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     known = _known(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
-    new: list[_Known] = []
+    new: list[_RegisteredHost] = []
     changed: dict[int, tuple[HostReport, int]] = {}
     numbers: dict[int, int] = {}
     newer: list[NumberedDescription] = []
@@ -114,20 +114,20 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
     return newer
 
 
-def _known(connection: Connection, message: ReportHosts) -> list[_Known]:
+def _known(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
     """Return every host of the registry that has a name or a compute node of this report."""
-    columns = [hosts.c[name] for name in _Known.__dataclass_fields__]
-    found: dict[int, _Known] = {}
+    columns = [hosts.c[name] for name in _RegisteredHost.__dataclass_fields__]
+    found: dict[int, _RegisteredHost] = {}
     for chunk in chunks(message.hosts):
         named = hosts.c.service_host.in_({report.service_host for report in chunk})
         same_node = hosts.c.compute_node_uuid.in_([report.compute_node_uuid for report in chunk])
         # Two statements, each with an index of its own, where one with OR would read the whole table.
         for condition in (and_(hosts.c.cell_uuid == message.cell_uuid, named), same_node):
-            found |= {row.id: _Known(*row) for row in connection.execute(select(*columns).where(condition))}
+            found |= {row.id: _RegisteredHost(*row) for row in connection.execute(select(*columns).where(condition))}
     return list(found.values())
 
 
-def _refuse(report: HostReport, named: _Known | None, same_node: _Known | None) -> None:
+def _refuse(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
     if same_node is not None:
         LOG.error(
             "Host %s (node %s) reports compute node %s, which is that of host %s (node %s) in cell %s: left out",
@@ -177,7 +177,7 @@ def _renumber(connection: Connection, numbers: dict[int, int]) -> None:
         connection.execute(_RENUMBER, rows)
 
 
-def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -> None:
+def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collection[str]) -> None:
     if not new:
         return
     # In the order of a unique key, so that two reports of the same hosts at once wait for each other and no more.
@@ -204,8 +204,8 @@ def _insert(connection: Connection, new: list[_Known], alive: Collection[str]) -
         change_feed.record(connection, host_ids=list(ids))
 
 
-def _new(cell_uuid: str, report: HostReport, number: int) -> _Known:
-    return _Known(
+def _new(cell_uuid: str, report: HostReport, number: int) -> _RegisteredHost:
+    return _RegisteredHost(
         id=None,
         cell_uuid=cell_uuid,
         service_host=report.service_host,

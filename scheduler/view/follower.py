@@ -20,7 +20,7 @@ from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
 from scheduler.registry import hosts
-from scheduler.view.host_cache import HostCache, Provider
+from scheduler.view.host_cache import FetchedProvider, HostCache
 
 LOG = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Follower:
         if found.is_another_history:
             self._read_anew(connection)
             return
-        self._take_over(connection, found.provider_ids | self._host_cache.unsure(), found.host_ids)
+        self._take_over(connection, found.provider_ids | self._host_cache.provisional_ids(), found.host_ids)
         self._last_change = found.go_on_from
 
     def _read_anew(self, connection: Connection) -> None:
@@ -133,7 +133,7 @@ class Follower:
         self._take_over(
             connection,
             seqs.differing(connection, resource_providers, self._host_cache.provider_seqs())
-            | self._host_cache.unsure(),
+            | self._host_cache.provisional_ids(),
             seqs.differing(connection, hosts_table, self._host_cache.host_seqs()),
         )
         self._last_change = newest
@@ -152,12 +152,12 @@ class Follower:
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
 
-    def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[Provider]:
+    def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[FetchedProvider]:
         # First the rows: what they have may then be newer than `seq` says, and is read once more when that is seen.
         rows = providers.rows(connection, ids)
         traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
         return [
-            Provider(
+            FetchedProvider(
                 id=row.id,
                 uuid=row.uuid,
                 seq=row.seq,

@@ -21,7 +21,7 @@ _KEPT = 500
 _RECKONED = 4
 
 
-class Distinct:
+class DictionaryColumn:
     """One value for each host, kept once, under a code, for all hosts that have it. It does not change once it is made.
 
     Safe to use from several threads: at worst two of them work the same out.
@@ -37,7 +37,7 @@ class Distinct:
         self._reckoned: dict[Hashable, tuple[FloatArray, Collection[int]]] = {}
         self._codes: NDArray[np.intp] = np.array([self._enter(value) for value in values], dtype=np.intp)
 
-    def changed(self, values: Mapping[int, Any], length: int) -> "Distinct":
+    def changed(self, values: Mapping[int, Any], length: int) -> "DictionaryColumn":
         """Return what it is for ``length`` hosts, some of which have other values: by row, and all new rows among them.
 
         It costs what there are of those.
@@ -45,7 +45,7 @@ class Distinct:
         keys = {row: _key(value) for row, value in values.items()}
         if length == len(self._codes) and all(self._has(row, key) for row, key in keys.items()):
             return self
-        after = Distinct()
+        after = DictionaryColumn()
         after._values, after._hosts_with = self._values.copy(), self._hosts_with.copy()
         after._free, after._code_of = self._free.copy(), self._code_of.copy()
         after._codes = np.empty(length, dtype=np.intp)
@@ -121,10 +121,10 @@ class Distinct:
             self._free.append(code)
 
 
-class HostFacts:
+class HostAttributes:
     """What the drivers say of some hosts, and the metadata of their aggregates; worked out when first asked for.
 
-    Safe to use from several threads, as :class:`Distinct` is.
+    Safe to use from several threads, as :class:`DictionaryColumn` is.
     """
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
@@ -133,11 +133,11 @@ class HostFacts:
         self._number = 0
         self._since: IntArray = np.zeros(len(hosts), dtype=np.int64)
         #: With the number of the facts for which it was worked out.
-        self._kept: dict[tuple[str, str], tuple[int, Distinct]] = {}
+        self._kept: dict[tuple[str, str], tuple[int, DictionaryColumn]] = {}
 
-    def changed(self, hosts: Sequence[HostRow], rows: Collection[int]) -> "HostFacts":
+    def changed(self, hosts: Sequence[HostRow], rows: Collection[int]) -> "HostAttributes":
         """Return the facts of the hosts as they are now: of these rows something else is said, or they are new."""
-        after = HostFacts(hosts)
+        after = HostAttributes(hosts)
         after._number = self._number + 1
         same = min(len(hosts), len(self._since))
         after._since[:same] = self._since[:same]
@@ -150,11 +150,11 @@ class HostFacts:
         """Of how many hosts this is."""
         return len(self._hosts)
 
-    def attribute(self, path: str) -> Distinct:
+    def attribute(self, path: str) -> DictionaryColumn:
         """Return what the drivers say under a path."""
         return self._distinct("attribute", path, lambda host: attribute(host.attributes, path))
 
-    def metadata(self, key: str) -> Distinct:
+    def metadata(self, key: str) -> DictionaryColumn:
         """Return the values that the hosts' aggregates give a key."""
         if key not in self.metadata_keys:
             # Requests may name any number of these, and none of them needs a column of its own.
@@ -166,22 +166,22 @@ class HostFacts:
         """The keys that any host's aggregates give a value."""
         return frozenset().union(*self._distinct("metadata keys", "", lambda host: frozenset(host.metadata)).values)
 
-    def metadata_under(self, prefix: str) -> Distinct:
+    def metadata_under(self, prefix: str) -> DictionaryColumn:
         """Return the values that the hosts' aggregates give all keys with a prefix together."""
         return self._distinct("metadata under", prefix, lambda host: values_under(host.metadata, prefix))
 
-    def servers_with(self, image_property: str) -> Distinct:
+    def servers_with(self, image_property: str) -> DictionaryColumn:
         """Return how many servers of each host run from an image with a property: ``name=value``."""
         return self._distinct(
             "image property", image_property, lambda host: host.image_properties.get(image_property, 0)
         )
 
-    def _distinct(self, what: str, name: str, of: Callable[[HostRow], Any]) -> Distinct:
+    def _distinct(self, what: str, name: str, of: Callable[[HostRow], Any]) -> DictionaryColumn:
         number, found = self._kept.get((what, name), (-1, None))
         if found is None or number < self._number:
             rows = np.flatnonzero(self._since > number).tolist()
             if found is None or len(rows) > len(self._hosts) // 2:
-                found = Distinct(map(of, self._hosts))
+                found = DictionaryColumn(map(of, self._hosts))
             else:
                 found = found.changed({row: of(self._hosts[row]) for row in rows}, len(self._hosts))
             if len(self._kept) >= _KEPT:

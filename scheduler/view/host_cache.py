@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from moorage.model import Resources
 from moorage.plugin import HostInventory
 from scheduler.registry.hosts import HostRow
-from scheduler.view.host_attributes import HostFacts
+from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.host_columns import HostColumns
 from scheduler.view.indexes import NameIndex, ProviderIndex
-from scheduler.view.inventories import Inventories
-from scheduler.view.provider_trees import Forest, Member, Tree
+from scheduler.view.inventories import InventoryTable
+from scheduler.view.provider_trees import CachedProvider, CachedTree, ProviderTrees
 from scheduler.view.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class FetchedProvider:
     """A resource provider as it was read. A root is its own root."""
 
     id: int
@@ -34,7 +34,7 @@ class Provider:
 
 
 #: The number of the reading that is shown of each provider, by uuid.
-Readings = Mapping[str, int | None]
+Versions = Mapping[str, int | None]
 
 
 class HostCache:
@@ -46,24 +46,24 @@ class HostCache:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._hosts: list[HostRow] = []
-        self._trees: list[Tree | None] = []
+        self._trees: list[CachedTree | None] = []
         self._row_of_host: dict[int, int] = {}
         self._row_of_node: dict[str, int] = {}
         self._seqs: dict[int, int] = {}
         self._ids: dict[str, int] = {}
         self._reading_of_provider: dict[int, int] = {}
         self._reading_numbers = itertools.count()
-        self._unsure: set[int] = set()
-        self._forest = Forest()
+        self._provisional: set[int] = set()
+        self._provider_trees = ProviderTrees()
         self._names: NameIndex | None = None
-        self._facts = HostFacts([])
+        self._host_attributes = HostAttributes([])
         #: Of which hosts something else is said than the facts know.
         self._redescribed: set[int] = set()
         self._index: ProviderIndex | None = None
         self._columns = HostColumns()
         #: By root provider, how many instances are placed on it.
         self._instances: dict[int, int] = {}
-        self._inventories = Inventories()
+        self._inventories = InventoryTable()
         self._snapshot: Snapshot | None = None
         self._rows_are_shared = False
 
@@ -82,8 +82,8 @@ class HostCache:
         if self._index is None:
             self._index = ProviderIndex(self._trees)
         self._rows_are_shared = True
-        if self._redescribed or len(self._hosts) != self._facts.hosts:
-            self._facts = self._facts.changed(self._hosts, self._redescribed)
+        if self._redescribed or len(self._hosts) != self._host_attributes.hosts:
+            self._host_attributes = self._host_attributes.changed(self._hosts, self._redescribed)
             self._redescribed = set()
         return Snapshot(
             hosts=self._hosts,
@@ -92,7 +92,7 @@ class HostCache:
             index=self._index,
             **self._columns.frozen(),
             classes=self._inventories.frozen(),
-            facts=self._facts,
+            host_attributes=self._host_attributes,
             members=None,
             neighbours={},
         )
@@ -100,7 +100,7 @@ class HostCache:
     # --- What followers compare and change --------------------------------------------------------------------------
 
     def provider_seqs(self) -> dict[int, int]:
-        """Return the ``seq`` at which every provider was read, by id; some of them are :meth:`unsure` since."""
+        """Return the ``seq`` at which each provider was last read, by id, :meth:`provisional_ids` included."""
         with self._lock:
             return dict(self._seqs)
 
@@ -109,33 +109,33 @@ class HostCache:
         with self._lock:
             return {host.id: host.seq for host in self._hosts}
 
-    def unsure(self) -> set[int]:
+    def provisional_ids(self) -> set[int]:
         """Return the ids of the providers that have been claimed from here since they were last read."""
         with self._lock:
-            return set(self._unsure)
+            return set(self._provisional)
 
     def root_ids(self, uuids: Collection[str]) -> set[int]:
         """Return the ids of the roots of these providers' trees, as far as they are known."""
         with self._lock:
-            known = (self._forest.get(self._ids[uuid]) for uuid in uuids if uuid in self._ids)
+            known = (self._provider_trees.get(self._ids[uuid]) for uuid in uuids if uuid in self._ids)
             return {member.root_id for member in known if member}
 
     def tree_ids(self, root_ids: Collection[int]) -> set[int]:
         """Return the ids of all known providers of these trees."""
         with self._lock:
-            return self._forest.ids_under(root_ids)
+            return self._provider_trees.ids_under(root_ids)
 
-    def members(self, ids: Collection[int]) -> list[Member]:
+    def members(self, ids: Collection[int]) -> list[CachedProvider]:
         """Return those of these providers that are known."""
         with self._lock:
-            return [member for id_ in ids if (member := self._forest.get(id_))]
+            return [member for id_ in ids if (member := self._provider_trees.get(id_))]
 
     def update(
         self,
         *,
         hosts: Iterable[HostRow] = (),
         gone_hosts: Iterable[int] = (),
-        providers: Iterable[Provider] = (),
+        providers: Iterable[FetchedProvider] = (),
         gone_providers: Iterable[int] = (),
         instances: Mapping[int, int] | None = None,
     ) -> None:
@@ -153,23 +153,23 @@ class HostCache:
                 self._drop_provider(provider_id)
             for provider in providers:
                 self._put_provider(provider)
-            for root_id in self._forest.take_changed():
+            for root_id in self._provider_trees.take_changed():
                 self._replant(root_id)
             for root_id, count in (instances or {}).items():
                 self._count(root_id, count)
 
-    def readings(self, uuids: Collection[str]) -> Readings:
+    def versions(self, uuids: Collection[str]) -> Versions:
         """Return which reading of each provider is shown, to be kept while claiming."""
         with self._lock:
             return {uuid: self._reading_of(uuid) for uuid in uuids}
 
-    def claimed(
-        self, claims: Iterable[tuple[str, Resources]], readings: Readings, placed: Mapping[str, int] | None = None
+    def apply_claims(
+        self, claims: Iterable[tuple[str, Resources]], versions: Versions, placed: Mapping[str, int] | None = None
     ) -> None:
         """Show at once what was claimed here of some providers.
 
         :param placed: how many instances more are on root providers, by uuid.
-        :param readings: those shown before the claim's transaction began. A provider that was read anew since may show
+        :param versions: those shown before the claim's transaction began. A provider that was read anew since may show
             the claim already. Counting it twice would hide room that there is, so there it waits for the next reading.
         """
         with self._lock:
@@ -178,17 +178,17 @@ class HostCache:
                 reading = self._reading_of(uuid)
                 if reading is None:
                     continue
-                self._unsure.add(self._ids[uuid])
-                member = self._forest.get(self._ids[uuid])
-                if member and reading == readings.get(uuid):
+                self._provisional.add(self._ids[uuid])
+                member = self._provider_trees.get(self._ids[uuid])
+                if member and reading == versions.get(uuid):
                     self._inventories.use(member.slots, resources)
             for uuid, count in (placed or {}).items():
                 reading = self._reading_of(uuid)
                 if reading is None:
                     continue
                 root_id = self._ids[uuid]
-                self._unsure.add(root_id)
-                if reading == readings.get(uuid):
+                self._provisional.add(root_id)
+                if reading == versions.get(uuid):
                     self._show_instances(root_id, self._instances.get(root_id, 0) + count)
 
     def _reading_of(self, uuid: str) -> int | None:
@@ -226,7 +226,7 @@ class HostCache:
         self._row_of_node[host.compute_node_uuid] = row
         self._columns.describe(row, host)
         provider_id = self._ids.get(host.compute_node_uuid)
-        self._plant(row, None if provider_id is None else self._forest.tree(provider_id))
+        self._plant(row, None if provider_id is None else self._provider_trees.tree(provider_id))
 
     def _drop_host(self, host_id: int) -> None:
         row = self._row_of_host.pop(host_id, None)
@@ -260,15 +260,15 @@ class HostCache:
 
     # --- Providers --------------------------------------------------------------------------------------------------
 
-    def _put_provider(self, provider: Provider) -> None:
+    def _put_provider(self, provider: FetchedProvider) -> None:
         id_ = provider.id
-        self._unsure.discard(id_)
+        self._provisional.discard(id_)
         self._seqs[id_] = provider.seq
         self._reading_of_provider[id_] = next(self._reading_numbers)
         self._ids[provider.uuid] = id_
-        before = self._forest.get(id_)
-        self._forest.put(
-            Member(
+        before = self._provider_trees.get(id_)
+        self._provider_trees.put(
+            CachedProvider(
                 id=id_,
                 uuid=provider.uuid,
                 root_id=provider.root_id,
@@ -293,20 +293,20 @@ class HostCache:
 
     def _row_of_root(self, root_id: int) -> int | None:
         """Return the row of the host that a root is the compute node of, if it is one's."""
-        root = self._forest.get(root_id)
+        root = self._provider_trees.get(root_id)
         if root is None or self._ids.get(root.uuid) != root_id:
             return None
         return self._row_of_node.get(root.uuid)
 
     def _drop_provider(self, provider_id: int) -> None:
-        member = self._forest.get(provider_id)
+        member = self._provider_trees.get(provider_id)
         if member is None:
             return
-        self._forest.drop(provider_id)
+        self._provider_trees.drop(provider_id)
         self._inventories.give_back(member.slots)
         del self._seqs[provider_id], self._reading_of_provider[provider_id]
         self._instances.pop(provider_id, None)
-        self._unsure.discard(provider_id)
+        self._provisional.discard(provider_id)
         # Deleted and created anew, the same node has another id: only its own one is taken out.
         if self._ids.get(member.uuid) == provider_id:
             del self._ids[member.uuid]
@@ -317,9 +317,9 @@ class HostCache:
         """Give the host of a root, if it is one's, its tree as it is now."""
         row = self._row_of_root(root_id)
         if row is not None:
-            self._plant(row, self._forest.tree(root_id))
+            self._plant(row, self._provider_trees.tree(root_id))
 
-    def _plant(self, row: int, tree: Tree | None) -> None:
+    def _plant(self, row: int, tree: CachedTree | None) -> None:
         before = self._trees[row]
         if tree == before:
             return
@@ -337,5 +337,5 @@ def _names_of(host: HostRow) -> tuple[str, str, str]:
 
 
 def _said_of(host: HostRow) -> tuple[Mapping[str, object], ...]:
-    """Return what :class:`HostFacts` knows of a host."""
+    """Return what :class:`HostAttributes` knows of a host."""
     return host.attributes, host.metadata, host.image_properties

@@ -8,7 +8,7 @@ import numpy as np
 from scheduler.registry.hosts import HostRow
 from scheduler.view.bitsets import BitColumns
 from scheduler.view.column import Column
-from scheduler.view.provider_trees import Tree
+from scheduler.view.provider_trees import CachedTree
 
 
 class HostColumns:
@@ -43,7 +43,7 @@ class HostColumns:
         self._under_way[row] = host.io_ops
         self._failures[row] = host.failed_builds
 
-    def plant(self, row: int, tree: Tree | None) -> None:
+    def plant(self, row: int, tree: CachedTree | None) -> None:
         """Take over the tree that serves a host, or that none does."""
         self._single[row] = tree is not None and tree.is_flat
         self._traits.put(row, tree.traits() if tree else frozenset())

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from scheduler.registry.hosts import HostRow
-from scheduler.view.provider_trees import Tree
+from scheduler.view.provider_trees import CachedTree
 
 
 class NameIndex:
@@ -39,7 +39,7 @@ def _rows_by_name(names: Iterable[str]) -> Mapping[str, list[int]]:
 class ProviderIndex:
     """Which hosts a provider serves, or stands in the tree of one that does; built when a request first names one."""
 
-    def __init__(self, trees: Sequence[Tree | None]) -> None:
+    def __init__(self, trees: Sequence[CachedTree | None]) -> None:
         self._trees = trees
 
     @cached_property

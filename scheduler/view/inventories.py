@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 from moorage.model import Resources
 from moorage.plugin import HostInventory
-from scheduler.view.inventory_columns import AmountColumns, ClassAmounts
-from scheduler.view.provider_trees import Tree
+from scheduler.view.inventory_columns import ClassAmounts, InventoryColumns
+from scheduler.view.provider_trees import CachedTree
 
 
-class Inventories:
+class InventoryTable:
     """What providers have and use, by resource class; a class has columns as soon as anybody has some of it."""
 
     def __init__(self) -> None:
         self._length = 0
-        self._classes: dict[str, AmountColumns] = {}
+        self._classes: dict[str, InventoryColumns] = {}
 
     def frozen(self) -> dict[str, ClassAmounts]:
         """Return all amounts as they are now, for good."""
@@ -39,7 +39,7 @@ class Inventories:
             if name in slots:
                 self._classes[name].use(slots[name], amount)
 
-    def place(self, row: int, before: Tree | None, after: Tree | None) -> None:
+    def place(self, row: int, before: CachedTree | None, after: CachedTree | None) -> None:
         """Let a host be what ``after`` has, no longer what ``before`` had."""
         gone = before.slots() if before else {}
         come = after.slots() if after else {}
@@ -52,7 +52,7 @@ class Inventories:
         for columns in self._classes.values():
             columns.resize(length)
 
-    def _columns(self, name: str) -> AmountColumns:
+    def _columns(self, name: str) -> InventoryColumns:
         if name not in self._classes:
-            self._classes[name] = AmountColumns(self._length)
+            self._classes[name] = InventoryColumns(self._length)
         return self._classes[name]

@@ -136,7 +136,7 @@ class ClassAmounts:
         return values[NONE + 1 :] if self.in_order else values[self.first]
 
 
-class AmountColumns:
+class InventoryColumns:
     """The columns of one resource class."""
 
     def __init__(self, length: int) -> None:

@@ -6,7 +6,7 @@ from typing import Self
 
 from moorage.model import AllocationRequest, Resources
 from moorage.plugin import BoolArray, FloatArray, IntArray
-from scheduler.view.provider_trees import Member
+from scheduler.view.provider_trees import CachedProvider
 from scheduler.view.snapshot import Snapshot, frozen
 
 
@@ -67,7 +67,7 @@ class PlannedView(Snapshot):
                 capacity = self.classes[name].slots.capacity[slot]
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
 
-    def _serving(self, provider_uuid: str) -> Member | None:
+    def _serving(self, provider_uuid: str) -> CachedProvider | None:
         """Return a provider, if it serves any host."""
         for row in self.index.by_uuid.get(provider_uuid, []):
             tree = self.trees[row]

@@ -10,7 +10,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class CachedProvider:
     """A provider: where it stands, what it is, and in which slot its amounts of each resource class are."""
 
     id: int
@@ -28,22 +28,22 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class CachedTree:
     """The providers that can serve a host: those of its own tree, and the pools that share with it."""
 
     #: Parents before their children, so that the first is the root.
-    own: tuple[Member, ...]
-    sharing: tuple[Member, ...] = ()
+    own: tuple[CachedProvider, ...]
+    sharing: tuple[CachedProvider, ...] = ()
     #: The rest of the trees that the pools stand in. It serves nothing here, but a root's aggregates count for all.
-    beside_sharing: tuple[Member, ...] = ()
+    beside_sharing: tuple[CachedProvider, ...] = ()
 
     @property
-    def serving(self) -> tuple[Member, ...]:
+    def serving(self) -> tuple[CachedProvider, ...]:
         """Every provider that can serve the host."""
         return self.own + self.sharing
 
     @property
-    def known(self) -> tuple[Member, ...]:
+    def known(self) -> tuple[CachedProvider, ...]:
         """These, and the rest of the pools' trees."""
         return self.serving + self.beside_sharing
 
@@ -69,17 +69,17 @@ class Tree:
         return slots
 
 
-class Forest:
+class ProviderTrees:
     """All providers by tree. It notes which trees have changed, be it by what shares with them."""
 
     def __init__(self) -> None:
-        self._members: dict[int, Member] = {}
+        self._members: dict[int, CachedProvider] = {}
         self._of_root: dict[int, set[int]] = {}
         self._in_aggregate: dict[str, set[int]] = {}
         self._pools: dict[str, set[int]] = {}
         self._changed: set[int] = set()
 
-    def get(self, id_: int) -> Member | None:
+    def get(self, id_: int) -> CachedProvider | None:
         """Return the provider of an id, if it is known."""
         return self._members.get(id_)
 
@@ -87,7 +87,7 @@ class Forest:
         """Return the ids of all known providers of the trees of these roots."""
         return {id_ for root_id in root_ids for id_ in self._of_root.get(root_id, ())}
 
-    def put(self, member: Member) -> None:
+    def put(self, member: CachedProvider) -> None:
         """Take over a provider as it is now."""
         before = self._members.get(member.id)
         if before == member:
@@ -129,7 +129,7 @@ class Forest:
         changed, self._changed = self._changed, set()
         return changed
 
-    def tree(self, root_id: int) -> Tree | None:
+    def tree(self, root_id: int) -> CachedTree | None:
         """Return the tree of a root, or nothing where that is not known; what hangs on an unknown parent is left out.
 
         The feed may tell of a child before it tells of the parent.
@@ -139,16 +139,16 @@ class Forest:
             return None
         shared = {id_ for member in own for aggregate in member.aggregates for id_ in self._pools.get(aggregate, ())}
         sharing = tuple(member for id_ in sorted(shared) if (member := self._members[id_]).root_id != root_id)
-        return Tree(own, sharing, self._beside(sharing))
+        return CachedTree(own, sharing, self._beside(sharing))
 
-    def _under(self, root_id: int) -> tuple[Member, ...]:
+    def _under(self, root_id: int) -> tuple[CachedProvider, ...]:
         root = self._members.get(root_id)
         if root is None or root.root_id != root_id:
             return ()
         ids = self._of_root[root_id]
         if len(ids) == 1:
             return (root,)
-        children: dict[int | None, list[Member]] = {}
+        children: dict[int | None, list[CachedProvider]] = {}
         for id_ in sorted(ids):
             member = self._members[id_]
             children.setdefault(member.parent_id, []).append(member)
@@ -157,7 +157,7 @@ class Forest:
             ordered.extend(children.get(member.id, ()))
         return tuple(ordered)
 
-    def _beside(self, sharing: tuple[Member, ...]) -> tuple[Member, ...]:
+    def _beside(self, sharing: tuple[CachedProvider, ...]) -> tuple[CachedProvider, ...]:
         """Return the rest of the trees that pools stand in, parents first."""
         roots = dict.fromkeys(pool.root_id for pool in sharing)
         shown = {pool.id for pool in sharing}

@@ -20,10 +20,10 @@ from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.registry.hosts import HostRow
 from scheduler.view.bitsets import Bits
 from scheduler.view.group_members import GroupMembers
-from scheduler.view.host_attributes import HostFacts
+from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.indexes import NameIndex, ProviderIndex
 from scheduler.view.inventory_columns import ClassAmounts
-from scheduler.view.provider_trees import Member, Tree
+from scheduler.view.provider_trees import CachedProvider, CachedTree
 
 S = TypeVar("S", bound=np.generic)
 
@@ -39,7 +39,7 @@ class Snapshot(HostView):
     """All hosts at one moment."""
 
     hosts: Sequence[HostRow]
-    trees: Sequence[Tree | None]
+    trees: Sequence[CachedTree | None]
     names: NameIndex
     index: ProviderIndex
     alive: BoolArray
@@ -56,7 +56,7 @@ class Snapshot(HostView):
     aggregates: Bits
     root_aggregates: Bits
     classes: Mapping[str, ClassAmounts]
-    facts: HostFacts
+    host_attributes: HostAttributes
     placed: IntArray
     under_way: IntArray
     failures: FloatArray
@@ -168,33 +168,33 @@ class Snapshot(HostView):
 
     def where_attribute(self, path: str, holds: Callable[[Any], bool]) -> BoolArray:
         """Which hosts' drivers say under ``path`` what is such as it shall be; each value is asked about once."""
-        return self.facts.attribute(path).where(holds)
+        return self.host_attributes.attribute(path).where(holds)
 
     def where_metadata(self, key: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
         """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
-        return self.facts.metadata(key).where(holds)
+        return self.host_attributes.metadata(key).where(holds)
 
     def where_metadata_under(self, prefix: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
         """Tell the same of the values of all keys that begin with ``prefix``, taken together."""
-        return self.facts.metadata_under(prefix).where(holds)
+        return self.host_attributes.metadata_under(prefix).where(holds)
 
     def number(self, path: str, absent: float = 0.0) -> FloatArray:
         """Return what the hosts' drivers say under ``path``, as numbers.
 
         :raises BadValue: one of them is none.
         """
-        return self.facts.attribute(path).numbers(lambda value: number(path, value, absent), absent)
+        return self.host_attributes.attribute(path).numbers(lambda value: number(path, value, absent), absent)
 
     def number_from(self, path: str, reckon: Callable[[Any], float]) -> FloatArray:
         """Return the numbers that stand for what the drivers say under ``path``; each value is asked about once."""
-        return self.facts.attribute(path).numbers(reckon, reckon)
+        return self.host_attributes.attribute(path).numbers(reckon, reckon)
 
     def metadata_number(self, key: str, default: float) -> FloatArray:
         """Return the smallest of the values that each host's aggregates give a key.
 
         :raises BadValue: one of them is no number.
         """
-        return self.facts.metadata(key).numbers(lambda values: smallest(key, values, default), default)
+        return self.host_attributes.metadata(key).numbers(lambda values: smallest(key, values, default), default)
 
     def has_neighbour(self, instance_uuids: Collection[str]) -> BoolArray:
         """Which hosts have one of these servers, which the request's hints name, placed on them."""
@@ -203,7 +203,7 @@ class Snapshot(HostView):
 
     def servers_with(self, name: str, value: str) -> IntArray:
         """How many servers of each host run from an image with this property."""
-        return self.facts.servers_with(f"{name}={value}").numbers(float, float).astype(np.int64)
+        return self.host_attributes.servers_with(f"{name}={value}").numbers(float, float).astype(np.int64)
 
     @property
     def resource_classes(self) -> Collection[str]:
@@ -291,10 +291,10 @@ class Snapshot(HostView):
         rows = {row_of_node[node]: frozenset(uuids) for node, uuids in instances.items() if node in row_of_node}
         return replace(self, neighbours=rows)
 
-    def _inventories(self, tree: Tree) -> dict[str, list[HostInventory]]:
+    def _inventories(self, tree: CachedTree) -> dict[str, list[HostInventory]]:
         return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
 
-    def _candidate(self, member: Member, uuids: Mapping[int, str]) -> CandidateProvider:
+    def _candidate(self, member: CachedProvider, uuids: Mapping[int, str]) -> CandidateProvider:
         return CandidateProvider(
             uuid=member.uuid,
             root_uuid=uuids.get(member.root_id, member.uuid),

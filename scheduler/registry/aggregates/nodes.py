@@ -27,7 +27,7 @@ class Node(NamedTuple):
     provider_id: int | None
 
 
-class Claimed(NamedTuple):
+class AssignedZone(NamedTuple):
     """A zone that another aggregate gives a host."""
 
     zone: str
@@ -53,7 +53,7 @@ def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_p
 
 
 def refuse_two_zones(
-    others: Mapping[AggregateHost, Claimed], members: Collection[AggregateHost], zone: str | None
+    others: Mapping[AggregateHost, AssignedZone], members: Collection[AggregateHost], zone: str | None
 ) -> None:
     """Refuse that an aggregate gives one of its hosts another zone than another aggregate does.
 
@@ -68,7 +68,7 @@ def refuse_two_zones(
 def refuse_moved_servers(
     connection: Connection,
     nodes: Collection[Node],
-    others: Mapping[AggregateHost, Claimed],
+    others: Mapping[AggregateHost, AssignedZone],
     before: HostAggregate,
     after: HostAggregate,
 ) -> None:
@@ -97,7 +97,7 @@ def refuse_moved_servers(
 
 def other_zones(
     connection: Connection, concerned: Iterable[AggregateHost], number: int
-) -> dict[AggregateHost, Claimed]:
+) -> dict[AggregateHost, AssignedZone]:
     """Return the zones that hosts have by other aggregates than the one of this number."""
     table, member = host_aggregates.c, host_aggregate_hosts.c
     query = (
@@ -107,18 +107,18 @@ def other_zones(
         .order_by(table.name)
     )
     zones: dict[str, str | None] = {}
-    found: dict[AggregateHost, Claimed] = {}
+    found: dict[AggregateHost, AssignedZone] = {}
     for cell_uuid, names in by_cell(concerned).items():
         of_cell = query.where(member.cell_uuid == cell_uuid)
         for _cell, host, aggregate, document in bulk.select_in(connection, of_cell, member.service_host, names):
             if aggregate not in zones:
                 zones[aggregate] = msgspec.json.decode(document, type=dict[str, str]).get(ZONE_KEY)
             if (zone := zones[aggregate]) is not None:
-                found[AggregateHost(service_host=host, cell_uuid=cell_uuid)] = Claimed(zone, aggregate)
+                found[AggregateHost(service_host=host, cell_uuid=cell_uuid)] = AssignedZone(zone, aggregate)
     return found
 
 
-def _zone(node: Node, others: Mapping[AggregateHost, Claimed], own: str | None) -> str:
+def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | None) -> str:
     """Return the zone of a node to which the aggregate gives this one, or none."""
     if own is not None:
         return own

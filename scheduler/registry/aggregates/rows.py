@@ -15,7 +15,7 @@ from placement_store.db.retries import StaleRead
 from placement_store.schema import aggregates, host_aggregate_hosts, host_aggregates
 
 
-class Numbered(NamedTuple):
+class NumberedAggregate(NamedTuple):
     """A host aggregate, with the number of the aggregate of providers that it is."""
 
     number: int
@@ -28,7 +28,7 @@ _ROWS = select(_TABLE.aggregate_id, aggregates.c.uuid, _TABLE.name, _TABLE.metad
 )
 
 
-def find(connection: Connection, reference: str) -> Numbered:
+def find(connection: Connection, reference: str) -> NumberedAggregate:
     """Return a host aggregate by its uuid or, where none has that uuid, by its name.
 
     :raises HostAggregateNotFound: there is none.
@@ -50,7 +50,7 @@ def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggr
     return [found.aggregate for found in _numbered(connection, query)]
 
 
-def lock(connection: Connection, reference: str) -> Numbered:
+def lock(connection: Connection, reference: str) -> NumberedAggregate:
     """Return a host aggregate that nobody else can change before this transaction ends.
 
     It is locked before anything else is: then providers by id, then hosts by id.
@@ -81,10 +81,10 @@ def by_cell_and_name(hosts: Iterable[AggregateHost]) -> list[AggregateHost]:
     return sorted(hosts, key=lambda host: (host.cell_uuid, host.service_host))
 
 
-def _numbered(connection: Connection, query: Select[Any]) -> list[Numbered]:
+def _numbered(connection: Connection, query: Select[Any]) -> list[NumberedAggregate]:
     rows = connection.execute(query).all()
     members = _members(connection, [row.aggregate_id for row in rows])
-    return [Numbered(row.aggregate_id, _described(row, members.get(row.aggregate_id, []))) for row in rows]
+    return [NumberedAggregate(row.aggregate_id, _described(row, members.get(row.aggregate_id, []))) for row in rows]
 
 
 def _members(connection: Connection, numbers: Collection[int]) -> dict[int, list[AggregateHost]]:

@@ -32,7 +32,7 @@ from placement_store import candidates
 from placement_store.candidates import load
 from placement_store.db.names import sync
 from placement_store.schema import METADATA, cells, resource_classes, resource_providers, traits
-from scheduler.view.host_cache import Provider
+from scheduler.view.host_cache import FetchedProvider
 
 HOSTS = 3
 
@@ -57,7 +57,7 @@ def empty(rig: Rig) -> None:
                 connection.execute(delete(table))
 
 
-def describe(rig: Rig, providers: list[Provider]) -> None:
+def describe(rig: Rig, providers: list[FetchedProvider]) -> None:
     """Let the store have these providers; what they use is somebody's."""
     uuids = {one.id: one.uuid for one in providers}
     reports = tuple(
@@ -119,7 +119,7 @@ def feasible(rig: Rig, request: RequestSpec) -> set[str]:
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(providers=providers_of_hosts(HOSTS), request=granular_requests(), stale=st.booleans())
 def test_hosts_are_found_exactly_where_the_store_has_a_candidate(
-    rig: Rig, providers: list[Provider], request: RequestSpec, stale: bool
+    rig: Rig, providers: list[FetchedProvider], request: RequestSpec, stale: bool
 ) -> None:
     assume(is_valid(request))
     empty(rig)

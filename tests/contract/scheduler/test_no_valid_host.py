@@ -123,7 +123,7 @@ def test_a_claim_made_by_another_scheduler_shows_with_the_next_decision(rig: Rig
     assert other.used(1) == 4
     one.follower.follow(one.follower.now())
     assert one.used(1) == 4
-    assert not one.host_cache.unsure()
+    assert not one.host_cache.provisional_ids()
 
 
 def test_a_cell_that_does_not_exist_is_not_a_lack_of_room(rig: Rig) -> None:

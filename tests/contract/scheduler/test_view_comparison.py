@@ -63,10 +63,10 @@ def test_what_is_gone_from_the_store_and_not_from_the_view_is_drift(rig: Rig) ->
 
 def test_a_claim_made_here_and_not_read_again_yet_is_no_drift(rig: Rig) -> None:
     scheduler = rig.scheduler()
-    readings = scheduler.host_cache.readings([node_uuid(0)])
+    versions = scheduler.host_cache.versions([node_uuid(0)])
     rig.take(0, vcpus=2)
     silence(rig)
-    scheduler.host_cache.claimed([(node_uuid(0), {"VCPU": 2})], readings)
+    scheduler.host_cache.apply_claims([(node_uuid(0), {"VCPU": 2})], versions)
 
     assert drifted(scheduler) == ()
 

@@ -18,7 +18,7 @@ from moorage.plugin import HostInventory
 from scheduler.decide.funnel import Funnel
 from scheduler.plugins.loading import Named, Weighted
 from scheduler.registry.hosts import HostRow
-from scheduler.view.host_cache import HostCache, Provider
+from scheduler.view.host_cache import FetchedProvider, HostCache
 from weighers.cpu import CpuWeigher
 from weighers.disk import DiskWeigher
 from weighers.ram import RamWeigher
@@ -60,13 +60,15 @@ def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
     return HostInventory(**values | changes)
 
 
-def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> Provider:
+def provider(host: HostRow, seq: int = 0, **inventories: HostInventory) -> FetchedProvider:
     """The provider of a host, with 16 VCPU, 32 GiB and 500 GB where nothing else is said."""
     held = inventories or {"VCPU": inventory(16), "MEMORY_MB": inventory(32768), "DISK_GB": inventory(500)}
-    return Provider(id=host.id, uuid=host.compute_node_uuid, seq=seq, root_id=host.id, parent_id=None, inventories=held)
+    return FetchedProvider(
+        id=host.id, uuid=host.compute_node_uuid, seq=seq, root_id=host.id, parent_id=None, inventories=held
+    )
 
 
-def host_cache(hosts: Iterable[HostRow], providers: Iterable[Provider] | None = None) -> HostCache:
+def host_cache(hosts: Iterable[HostRow], providers: Iterable[FetchedProvider] | None = None) -> HostCache:
     hosts = list(hosts)
     shown = HostCache()
     shown.update(hosts=hosts, providers=[provider(host) for host in hosts] if providers is None else providers)

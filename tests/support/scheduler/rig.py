@@ -29,7 +29,7 @@ from scheduler.decide.funnel import Funnel
 from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.decide.request_filters import RequestFilterChain
-from scheduler.endpoints.explain import Explaining
+from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
 from scheduler.view.follower import Follower
@@ -78,7 +78,7 @@ class OneScheduler:
         )
         self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names, FailureCounts())
         self.select = self.endpoint.select_destinations
-        self.explain = Explaining(destinations.deciding).explain
+        self.explain = ExplainEndpoint(destinations.deciding).explain
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:

@@ -14,7 +14,7 @@ from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import HostInventory
 from placement_store import candidates
 from placement_store.candidates.tree import SHARES
-from scheduler.view.host_cache import HostCache, Provider
+from scheduler.view.host_cache import FetchedProvider, HostCache
 from support.scheduler.builders import host_cache, host_row, inventory, spec
 
 TRAITS = ["CUSTOM_FAST", "CUSTOM_RED", "CUSTOM_OLD"]
@@ -34,18 +34,18 @@ def provider_uuid(id_: int) -> str:
     return derived("tests", "provider", id_)
 
 
-def node(host: int, seq: int = 0, **described: Any) -> Provider:
+def node(host: int, seq: int = 0, **described: Any) -> FetchedProvider:
     """The compute node of a host."""
     return _provider(host * _IDS_OF_A_HOST, host * _IDS_OF_A_HOST, None, seq, **described)
 
 
-def child(host: int, number: int, parent: int = 0, seq: int = 0, **described: Any) -> Provider:
+def child(host: int, number: int, parent: int = 0, seq: int = 0, **described: Any) -> FetchedProvider:
     """A provider under a host's compute node, or under another child of it."""
     root_id = host * _IDS_OF_A_HOST
     return _provider(root_id + number, root_id, root_id + parent, seq, **described)
 
 
-def pool(number: int, aggregates: Sequence[str], seq: int = 0, **described: Any) -> Provider:
+def pool(number: int, aggregates: Sequence[str], seq: int = 0, **described: Any) -> FetchedProvider:
     """A provider that shares what it has with every tree that has a provider in one of its aggregates."""
     traits = [SHARES, *described.pop("traits", ())]
     return _provider(
@@ -63,9 +63,9 @@ def _provider(
     aggregates: Sequence[str] = (),
     held: Mapping[str, HostInventory] | None = None,
     **totals: int | HostInventory,
-) -> Provider:
+) -> FetchedProvider:
     inventories = {name: inventory(each) if isinstance(each, int) else each for name, each in totals.items()}
-    return Provider(
+    return FetchedProvider(
         id=id_,
         uuid=provider_uuid(id_),
         seq=seq,
@@ -77,7 +77,7 @@ def _provider(
     )
 
 
-def host_cache_of(*providers: Provider, hosts: int = 1) -> HostCache:
+def host_cache_of(*providers: FetchedProvider, hosts: int = 1) -> HostCache:
     """Return the host cache of hosts 0, 1, ... and of these providers."""
     return host_cache([host_row(number) for number in range(hosts)], providers)
 
@@ -116,7 +116,7 @@ _described = st.fixed_dictionaries(
 
 
 @st.composite
-def providers_of_hosts(draw: st.DrawFn, hosts: int) -> list[Provider]:
+def providers_of_hosts(draw: st.DrawFn, hosts: int) -> list[FetchedProvider]:
     """Trees of up to four providers for each host, and up to two pools; a host may also be without any."""
     found = []
     for number in range(hosts):

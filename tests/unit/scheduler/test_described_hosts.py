@@ -13,7 +13,7 @@ from support.scheduler.builders import host_cache, host_row
 
 from moorage.plugin import BadValue, measured
 from scheduler.registry.hosts import HostRow
-from scheduler.view.host_attributes import Distinct, HostFacts
+from scheduler.view.host_attributes import DictionaryColumn, HostAttributes
 from scheduler.view.host_cache import HostCache
 from scheduler.view.snapshot import Snapshot
 
@@ -74,7 +74,7 @@ def test_hosts_that_change_come_and_go_are_described_as_if_all_had_been_read_at_
             continue
         shown, anew = followed.snapshot(), host_cache(known.values(), []).snapshot()
         assert told(shown) == told(anew)
-        assert shown.facts.metadata_keys == anew.facts.metadata_keys
+        assert shown.host_attributes.metadata_keys == anew.host_attributes.metadata_keys
 
 
 def test_what_a_snapshot_says_stays_when_hosts_change_after_it() -> None:
@@ -104,20 +104,20 @@ def test_only_what_is_new_is_reckoned_however_many_hosts_there_are() -> None:
         reckoned.append(value)
         return float(value)
 
-    facts = HostFacts([host_row(number, attributes={"load": number}) for number in range(100)])
-    facts.attribute("load").numbers(reckon, reckon)
+    host_attributes = HostAttributes([host_row(number, attributes={"load": number}) for number in range(100)])
+    host_attributes.attribute("load").numbers(reckon, reckon)
     assert len(reckoned) == 100
     hosts = [host_row(number, attributes={"load": number + 1000 * (number < 2)}) for number in range(100)]
-    facts = facts.changed(hosts, {0, 1, 2})
+    host_attributes = host_attributes.changed(hosts, {0, 1, 2})
     # Nobody asks about these.
-    facts = facts.changed(hosts, {3})
-    numbers = facts.attribute("load").numbers(reckon, reckon)
+    host_attributes = host_attributes.changed(hosts, {3})
+    numbers = host_attributes.attribute("load").numbers(reckon, reckon)
     assert sorted(reckoned[100:]) == [1000, 1001]
     assert numbers.tolist() == [1000.0, 1001.0, *map(float, range(2, 100))]
 
 
 def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
-    loads = Distinct(range(10))
+    loads = DictionaryColumn(range(10))
     for step in range(1000):
         loads = loads.changed({step % 10: 10 + step}, 10)
     assert sorted(loads.values) == list(range(1000, 1010))
@@ -125,7 +125,7 @@ def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
 
 
 def test_a_column_in_which_nothing_differs_is_the_same_one() -> None:
-    loads = Distinct([1, 2, 2])
+    loads = DictionaryColumn([1, 2, 2])
     assert loads.changed({0: 1, 2: 2}, 3) is loads
     assert loads.changed({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"
     assert loads.changed({}, 2).where(lambda value: value == 2).tolist() == [False, True]

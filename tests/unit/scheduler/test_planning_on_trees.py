@@ -14,7 +14,7 @@ from moorage.model import ResourceGroup
 from placement_store import candidates
 from scheduler.decide.host_candidates import MAX_REFUSALS_OF_A_HOST, MAX_UNDECIDED_HOSTS, HostCandidates, RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
-from scheduler.view.host_cache import HostCache, Provider
+from scheduler.view.host_cache import FetchedProvider, HostCache
 
 BASE = {"VCPU": 16, "MEMORY_MB": 32768, "DISK_GB": 500}
 GPU = groups(g={"VGPU": 1})
@@ -31,7 +31,7 @@ def hosts_of(planned: DestinationPlan | NoHost) -> list[str]:
     return [planned.view.hosts[choice.row].service_host for choice in planned.chosen]
 
 
-def with_gpus(host: int, **gpu: Any) -> list[Provider]:
+def with_gpus(host: int, **gpu: Any) -> list[FetchedProvider]:
     """A host with two GPUs, of which only the first is as described."""
     return [node(host, **BASE), child(host, 1, VGPU=2, **gpu), child(host, 2, VGPU=2)]
 
@@ -119,7 +119,7 @@ def ten_thousand() -> HostCache:
     shown = host_cache(hosts, [])
     shown.update(
         providers=[
-            Provider(
+            FetchedProvider(
                 id=one.id,
                 uuid=one.uuid,
                 seq=0,

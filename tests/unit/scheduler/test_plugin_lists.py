@@ -9,7 +9,7 @@ from moorage import errors
 from moorage.config import options
 from scheduler.decide.plugin_failures import FailureCounts
 from scheduler.plugins.lists import enabled
-from scheduler.policy import Policy
+from scheduler.policy import SchedulingPolicy
 
 RACKS = Path(__file__).parents[3] / "docs/examples/racks/README.md"
 LISTS = ("enabled_filters", "enabled_weighers", "enabled_request_filters")
@@ -59,13 +59,13 @@ def test_a_name_that_no_plugin_has_is_refused_with_its_sign_too(tmp_path: Path) 
     file = tmp_path / "moorage.conf"
     file.write_text("[scheduler]\nenabled_filters = +phase_of_the_moon\n")
     with pytest.raises(errors.UnknownPlugin, match="no filter named phase_of_the_moon"):
-        Policy.load(options.new(files=[file]), FailureCounts())
+        SchedulingPolicy.load(options.new(files=[file]), FailureCounts())
 
 
 def test_a_policy_shows_what_came_of_the_list(tmp_path: Path) -> None:
     file = tmp_path / "moorage.conf"
     file.write_text("[scheduler]\nenabled_weighers = -ram, +io_ops\n")
-    shown = [use.name for use in Policy.load(options.new(files=[file]), FailureCounts()).described.weighers]
+    shown = [use.name for use in SchedulingPolicy.load(options.new(files=[file]), FailureCounts()).described.weighers]
     assert shown == [*(name for name in DEFAULT["enabled_weighers"] if name != "ram"), "io_ops"]
 
 
@@ -73,7 +73,7 @@ def test_an_option_of_plugins_that_none_has_is_refused_by_the_scheduler(tmp_path
     file = tmp_path / "moorage.conf"
     file.write_text("[weighers]\nram_weight_multiplyer = 2\n")
     with pytest.raises(errors.ConfigurationError, match="is ram_weight_multiplier meant"):
-        Policy.load(options.new(files=[file]), FailureCounts())
+        SchedulingPolicy.load(options.new(files=[file]), FailureCounts())
 
 
 def test_what_the_sample_package_says_to_paste_keeps_every_default(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from support.scheduler.trees import (
 
 from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 from placement_store import candidates
-from scheduler.view.host_cache import HostCache, Provider
+from scheduler.view.host_cache import FetchedProvider, HostCache
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
@@ -64,9 +64,9 @@ def test_what_is_claimed_of_a_pool_shows_on_every_host_that_it_shares_with() -> 
     nodes = [node(number, VCPU=8, aggregates=AGGREGATES[: number % 2]) for number in range(4)]
     shown = host_cache_of(*nodes, pool(0, AGGREGATES[:1], DISK_GB=100), hosts=4)
     shared = provider_uuid(10_000)
-    shown.claimed([(shared, {"DISK_GB": 70})], shown.readings([shared]))
+    shown.apply_claims([(shared, {"DISK_GB": 70})], shown.versions([shared]))
     assert shown.snapshot().free("DISK_GB").tolist() == [0.0, 30.0, 0.0, 30.0]
-    assert shown.unsure() == {10_000}
+    assert shown.provisional_ids() == {10_000}
 
 
 def test_a_pool_that_leaves_an_aggregate_shares_no_more() -> None:
@@ -89,7 +89,9 @@ def test_a_child_that_was_read_before_its_parent_serves_once_the_parent_is_known
 
 def test_a_compute_node_that_is_moved_under_another_provider_serves_nothing() -> None:
     shown = host_cache_of(node(0, VCPU=8), node(1, VCPU=8), hosts=2)
-    under = Provider(id=100, uuid=provider_uuid(100), seq=1, root_id=0, parent_id=0, inventories={"VCPU": inventory(8)})
+    under = FetchedProvider(
+        id=100, uuid=provider_uuid(100), seq=1, root_id=0, parent_id=0, inventories={"VCPU": inventory(8)}
+    )
     shown.update(providers=[under])
     assert shown.snapshot().fits("VCPU", 1).tolist() == [True, False]
     assert shown.snapshot().capacity("VCPU").tolist() == [16.0, 0.0]
@@ -98,9 +100,11 @@ def test_a_compute_node_that_is_moved_under_another_provider_serves_nothing() ->
 
 
 def test_what_stands_beside_a_pool_in_its_tree_leads_to_the_hosts_that_it_serves() -> None:
-    root = Provider(id=10_001, uuid=provider_uuid(10_001), seq=0, root_id=10_001, parent_id=None, inventories={})
+    root = FetchedProvider(id=10_001, uuid=provider_uuid(10_001), seq=0, root_id=10_001, parent_id=None, inventories={})
     shares = pool(0, AGGREGATES[:1], DISK_GB=9)
-    under = Provider(shares.id, shares.uuid, 0, 10_001, 10_001, shares.inventories, shares.traits, shares.aggregates)
+    under = FetchedProvider(
+        shares.id, shares.uuid, 0, 10_001, 10_001, shares.inventories, shares.traits, shares.aggregates
+    )
     shown = host_cache_of(node(0, aggregates=AGGREGATES[:1]), node(1), root, under, hosts=2).snapshot()
     assert shown.has_provider(root.uuid).tolist() == [True, False]
     assert shown.fits("DISK_GB", 9).tolist() == [True, False]
@@ -150,7 +154,7 @@ def _by_host(shown: HostCache) -> dict[int, object]:
 
 @settings(max_examples=300, deadline=None)
 @given(providers_of_hosts(2), granular_requests())
-def test_what_the_filters_refuse_has_no_candidate(providers: list[Provider], request: RequestSpec) -> None:
+def test_what_the_filters_refuse_has_no_candidate(providers: list[FetchedProvider], request: RequestSpec) -> None:
     assume(is_valid(request))
     snapshot = host_cache_of(*providers, hosts=2).snapshot()
     left = funnel().filter(snapshot, request, np.ones(2, dtype=np.bool_)).left
@@ -162,7 +166,7 @@ def test_what_the_filters_refuse_has_no_candidate(providers: list[Provider], req
 @settings(max_examples=150, deadline=None)
 @given(providers_of_hosts(2), granular_requests())
 def test_where_one_provider_and_one_group_are_all_there_is_what_the_filters_leave_has_a_candidate(
-    providers: list[Provider], request: RequestSpec
+    providers: list[FetchedProvider], request: RequestSpec
 ) -> None:
     alone = {suffix: group for suffix, group in request.groups.items() if suffix == UNSUFFIXED}
     request = structs.replace(request, groups=alone, same_subtree=(), apart=())

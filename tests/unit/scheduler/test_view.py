@@ -59,7 +59,7 @@ def test_a_snapshot_stays_as_it_is_while_the_host_cache_goes_on() -> None:
     shown = host_cache(hosts)
     before = shown.snapshot()
     assert shown.snapshot() is before
-    shown.claimed([(hosts[0].compute_node_uuid, RESOURCES)], shown.readings([hosts[0].compute_node_uuid]))
+    shown.apply_claims([(hosts[0].compute_node_uuid, RESOURCES)], shown.versions([hosts[0].compute_node_uuid]))
     shown.update(hosts=[host_row(1, up=False), host_row(9)], gone_hosts=[2])
     assert len(before) == 3
     assert used(before) == [0.0, 0.0, 0.0]
@@ -87,30 +87,30 @@ def test_a_host_that_is_gone_leaves_the_others_as_they_were() -> None:
 def test_a_claim_made_here_shows_at_once_and_its_provider_is_unsure_until_it_is_read() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
+    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))
     assert used(shown.snapshot()) == [2.0]
     assert used(shown.snapshot(), "MEMORY_MB") == [2048.0]
-    assert shown.unsure() == {1}
+    assert shown.provisional_ids() == {1}
     shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
     assert used(shown.snapshot()) == [2.0]
-    assert shown.unsure() == set()
+    assert shown.provisional_ids() == set()
     assert shown.provider_seqs() == {1: 1}
 
 
 def test_a_claim_that_was_read_before_it_was_shown_is_not_counted_twice() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    readings = shown.readings([host.compute_node_uuid])
+    versions = shown.versions([host.compute_node_uuid])
     shown.update(providers=[provider(host, seq=1, VCPU=inventory(16, used=2))])
-    shown.claimed([(host.compute_node_uuid, RESOURCES)], readings)
+    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], versions)
     assert used(shown.snapshot()) == [2.0]
-    assert shown.unsure() == {1}
+    assert shown.provisional_ids() == {1}
 
 
 def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
     host = host_row(1)
     shown = host_cache([host])
-    shown.claimed([(host.compute_node_uuid, RESOURCES)], shown.readings([host.compute_node_uuid]))
+    shown.apply_claims([(host.compute_node_uuid, RESOURCES)], shown.versions([host.compute_node_uuid]))
     shown.update(hosts=[host_row(1, seq=1, disabled=True)])
     assert used(shown.snapshot()) == [2.0]
     assert shown.snapshot().enabled.tolist() == [False]
@@ -118,9 +118,9 @@ def test_a_change_of_a_host_keeps_what_was_claimed_on_it() -> None:
 
 def test_a_claim_on_a_host_that_is_not_known_changes_nothing() -> None:
     shown = host_cache([host_row(1)], [])
-    shown.claimed([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})
+    shown.apply_claims([("somewhere", RESOURCES), (host_row(1).compute_node_uuid, RESOURCES)], {})
     assert used(shown.snapshot()) == [0.0]
-    assert shown.unsure() == set()
+    assert shown.provisional_ids() == set()
 
 
 def test_a_node_whose_provider_was_created_anew_shows_the_new_one() -> None:
@@ -204,11 +204,11 @@ def test_instances_that_are_claimed_here_show_at_once_and_not_twice_if_they_were
     hosts = [host_row(1), host_row(2)]
     nodes = [host.compute_node_uuid for host in hosts]
     shown = host_cache(hosts)
-    readings = shown.readings(nodes)
+    versions = shown.versions(nodes)
     shown.update(instances={2: 1})
-    shown.claimed([], readings, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})
+    shown.apply_claims([], versions, {nodes[0]: 2, nodes[1]: 1, "somewhere": 1})
     assert instances(shown.snapshot()) == [2, 1]
-    assert shown.unsure() == {1, 2}
+    assert shown.provisional_ids() == {1, 2}
 
 
 def test_counts_of_a_provider_that_is_not_known_are_not_kept_for_whoever_has_its_number_later() -> None:
@@ -232,10 +232,10 @@ def test_what_a_plan_places_counts_for_that_plan_as_an_instance_and_as_something
 def test_a_change_of_what_goes_on_on_a_host_leaves_what_it_is_described_with() -> None:
     shown = host_cache([host_row(number, attributes={"rack": 1}) for number in (1, 2, 3)])
     before = shown.snapshot()
-    rack = before.facts.attribute("rack")
+    rack = before.host_attributes.attribute("rack")
     shown.update(hosts=[host_row(1, attributes={"rack": 1}, io_ops=2, failed_builds=1.5, image_properties={"a=b": 3})])
     after = shown.snapshot()
-    assert after.facts.attribute("rack") is rack
+    assert after.host_attributes.attribute("rack") is rack
     assert (after.io_ops.tolist(), after.failed_builds.tolist()) == ([2, 0, 0], [1.5, 0.0, 0.0])
     assert after.servers_with("a", "b").tolist() == [3, 0, 0]
     assert before.io_ops.tolist() == [0, 0, 0]
