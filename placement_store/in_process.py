@@ -1,4 +1,4 @@
-"""The placement role in this process: messages are handed to its endpoints without any bus in between."""
+"""Serve topic `placement` within this process: messages are passed to the endpoints without a bus."""
 
 import logging
 from typing import Any, Protocol
@@ -17,27 +17,27 @@ from placement_store.service import endpoints
 LOG = logging.getLogger(__name__)
 
 
-class Placement(Protocol):
-    """Whoever answers topic `placement`: a client of the bus, or :class:`Direct`."""
+class PlacementClient(Protocol):
+    """Call topic `placement`: a client of the bus, or :class:`InProcessPlacement`."""
 
     def call(self, message: Message[R]) -> R:
-        """Return what ``message`` is answered with.
+        """Call the topic with ``message`` and return the reply.
 
-        :raises MoorageError: what the server has raised.
+        :raises MoorageError: the error that the server has raised.
         """
 
 
-class Direct:
-    """Answers topic `placement` from one database, by the same endpoints and the same checks as a service does.
+class InProcessPlacement:
+    """Serve topic `placement` from one database, by the same endpoints and with the same checks as a service.
 
-    It may work beside running services: the store itself decides between them.
+    It may run beside services: the transactions of the store decide between them.
 
     :raises SchemaMismatch: the tables are older or newer than this version.
     :raises StoreUnavailable: the database cannot be reached.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, url: str) -> None:
-        # Claims and reports of running services may hold what is asked for: it is waited for as they would wait.
+        # Transactions of running services may hold locks: they are waited for as a service waits.
         self._database = Database.configured(conf, url, pool_size=2)
         try:
             MAIN.check(self._database)
@@ -45,26 +45,25 @@ class Direct:
         except errors.MoorageError:
             self._database.close()
             raise
-        services = endpoints(self._database, ResourceClassNames(self._database))
-        self._handlers = dict(handlers(services))
+        self._handlers = dict(handlers(endpoints(self._database, ResourceClassNames(self._database))))
 
     def close(self) -> None:
         """Close all connections."""
         self._database.close()
 
     def call(self, message: Message[R]) -> R:
-        """Return what ``message`` is answered with; it is checked as one that has come over the bus.
+        """Serve ``message`` and return the reply; it is decoded and checked like one from the bus.
 
-        :raises MoorageError: what the endpoint has raised.
+        :raises MoorageError: the error that the endpoint has raised.
         """
         kind = type(message)
         if kind not in self._handlers:
             raise errors.InvalidRequest(path="$", reason=f"{message.method} is not served on {message.topic}")
-        asked = wire.decode_strictly(kind, wire.encode(message))
-        reply: R = wire.decode(kind.reply_type(), wire.encode(self._answer(asked)))
+        received = wire.decode_strictly(kind, wire.encode(message))
+        reply: R = wire.decode(kind.reply_type(), wire.encode(self._serve(received)))
         return reply
 
-    def _answer(self, message: Message[Any]) -> Any:
+    def _serve(self, message: Message[Any]) -> Any:
         try:
             with failpoints.within("serve", message.topic, message.method):
                 return self._handlers[type(message)](message)

@@ -51,7 +51,7 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
 _LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
 
 
-def bury_around(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
+def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
     """Write a consumer's tombstone, and leave its row to those whose allocations stay; it goes with the last of them.
 
     Only HTTP, which sees no tombstones, can give it anything any more.

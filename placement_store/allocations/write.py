@@ -1,8 +1,8 @@
-"""The one way allocations are written: whoever puts, claims, swaps or deletes says what shall be held; this does it.
+"""Write allocations: the one transaction that all puts, claims, swaps, moves, heals and deletes share.
 
-Rows are touched in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
-allocations, the feed, groups by id. A provider's row is the lock on all that it has; what a consumer holds is read
-without a lock and made sure of by comparing and swapping its generation.
+Rows are locked in one order everywhere: providers by id, consumers by id, inventories, new consumers by uuid,
+allocations, the change feed, groups by id. A provider's row is the lock on all that it has. A consumer's allocations
+are read without a lock; the compare-and-swap of its generation fails if they have changed since.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 from placement_store.schema import allocations, resource_providers
 from placement_store.server_groups import rules
-from placement_store.server_groups.rules import Standing
+from placement_store.server_groups.rules import Membership
 
 
 def numbered(
@@ -32,7 +32,7 @@ def numbered(
     names: ResourceClassNames,
     connection: Connection,
 ) -> dict[Pair, int]:
-    """Return amounts by the numbers of provider and resource class, given by provider uuid and class name.
+    """Return the amounts by ids of provider and resource class that are given by provider uuid and class name.
 
     :raises ResourceClassNotFound: a class that is named does not exist.
     """
@@ -46,7 +46,7 @@ def numbered(
 def generations_named(
     requests: Iterable[Mapping[str, ProviderAmounts]], keys: Mapping[str, ProviderKey]
 ) -> dict[int, set[int]]:
-    """Return the generations of providers that these requests name, by provider id."""
+    """Return the provider generations that these requests name, by provider id."""
     named: dict[int, set[int]] = {}
     for request in requests:
         for uuid, part in request.items():
@@ -56,13 +56,14 @@ def generations_named(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What one write makes of one consumer.
+class ConsumerChange:
+    """Describe the change of one consumer's row and allocations in one write.
 
-    ``before`` is the consumer as it was read, nothing if it is to be created. ``columns`` of its row are set, together
-    with the time of the claim if the write brings one (``claimed``). ``unaccepted`` makes the write fail once a host
-    has accepted the claim that stood; ``for_good`` buries the consumer, around what it shall hold all the same. What
-    is ``inherited`` has been another consumer's, who loses it in the same write: no unit rule is asked of it any more.
+    ``before`` is the consumer as it was read, null if it is to be created, and ``after`` all its allocations
+    afterwards. ``columns`` of its row are set, together with the time of the claim if they contain a new one
+    (``claimed``). ``unaccepted`` makes the write fail if a host has accepted the present claim. ``for_good`` writes the
+    consumer's tombstone, even if it keeps foreign allocations. ``inherited`` amounts pass from another consumer in the
+    same write: unit rules (``min_unit``, ``max_unit``, ``step_size``) do not apply to them.
     """
 
     uuid: str
@@ -78,71 +79,72 @@ class Change:
 
     @property
     def held(self) -> dict[Pair, int]:
-        """What the consumer held before."""
+        """Return the consumer's allocations before the write."""
         return {} if self.before is None else self.before.amounts
 
     @property
     def is_plain(self) -> bool:
-        """Whether of the consumer's own row nothing changes but its generation."""
+        """Return whether nothing of the consumer's own row changes but its generation."""
         return not (self.columns or self.claimed or self.unaccepted or self.for_good or self.forgets)
 
     @property
     def forgets(self) -> bool:
-        """Whether the consumer's row goes with its last allocation: as long as only HTTP knows it."""
+        """Return whether the consumer's row is deleted with its last allocation: if only HTTP has ever written it."""
         if self.before is None or self.after:
             return False
         return not self.columns.get("known_over_rpc", self.before.known_over_rpc)
 
     @property
-    def stood(self) -> Standing | None:
-        """Where the consumer, or the instance that it moves, was a member of its group."""
+    def membership_before(self) -> Membership | None:
+        """Return the server group membership of the consumer, or of the instance that it moves, before the write."""
         if self.before is None:
             return None
-        return _standing(self.uuid, {name: getattr(self.before, name) for name in _OF_STANDING})
+        return _membership(self.uuid, {name: getattr(self.before, name) for name in _OF_MEMBERSHIP})
 
     @property
-    def stands(self) -> Standing | None:
-        """Where it will be one."""
+    def membership_after(self) -> Membership | None:
+        """Return the membership after the write."""
         if self.for_good or self.forgets:
             return None
-        return _standing(
-            self.uuid, {name: self.columns.get(name, getattr(self.before, name, None)) for name in _OF_STANDING}
+        return _membership(
+            self.uuid, {name: self.columns.get(name, getattr(self.before, name, None)) for name in _OF_MEMBERSHIP}
         )
 
     @property
     def differing(self) -> set[Pair]:
-        """The pairs of which the consumer will hold another amount, more, less, or nothing."""
+        """Return the pairs whose amount changes, to zero included."""
         return {pair for pair, _ in self.held.items() ^ self.after.items()}
 
 
-#: The columns of a consumer that say where it is a member of a group.
-_OF_STANDING = ("consumer_group_id", "root_provider_id", "migration_of")
+#: The columns of a consumer that its membership consists of.
+_OF_MEMBERSHIP = ("consumer_group_id", "root_provider_id", "migration_of")
 
 
-def _standing(uuid: str, columns: Mapping[str, Any]) -> Standing | None:
+def _membership(uuid: str, columns: Mapping[str, Any]) -> Membership | None:
     if columns["consumer_group_id"] is None:
         return None
-    return Standing(columns["consumer_group_id"], columns["root_provider_id"], columns["migration_of"] or uuid)
+    return Membership(columns["consumer_group_id"], columns["root_provider_id"], columns["migration_of"] or uuid)
 
 
 def write(
     connection: Connection,
-    changes: Sequence[Change],
+    changes: Sequence[ConsumerChange],
     names: ResourceClassNames,
     *,
     relied_on: Mapping[int, Collection[int]] | None = None,
     roots: Mapping[int, int] | None = None,
     bumps_generations: bool = True,
 ) -> None:
-    """Write the changes of all these consumers, each of whom is named once, or raise and leave it to be rolled back.
+    """Write the changes of all these consumers, at most one for each; after an error the transaction is rolled back.
 
-    :param relied_on: the generations of providers that the caller has named.
-    :param roots: the roots that providers were found to have; in another tree by now, they count as changed.
+    :param relied_on: the generations that providers must be at, by provider id.
+    :param roots: the ids of the roots that providers were read with, by provider id; a provider with another root by
+        now counts as changed.
     :param bumps_generations: whether the generations of the providers are bumped; their ``seq`` always is.
-    :raises ProviderGenerationConflict: a provider is at another generation than the caller relies on.
-    :raises CapacityExceeded: it does not fit.
+    :raises ProviderGenerationConflict: a provider is at another generation than ``relied_on`` names.
+    :raises CapacityExceeded: an amount does not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
-    :raises GroupRuleRefused: a consumer would come to where the rule of its group does not let it be.
+    :raises GroupRuleRefused: a consumer would be placed where the rule of its server group forbids it.
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     # Those that the caller relies on are locked and bumped as well, even if nothing of them changes.
@@ -150,28 +152,28 @@ def write(
     providers.bump_generations(connection, touched, by=int(bumps_generations), roots=roots)
     if relied_on:
         _compare_generations(connection, relied_on, bumped_by=int(bumps_generations))
-    # Consumers that are there come before the inventories: whether these amounts are still what is to be given back is
-    # known only now that the providers are locked and the consumer is found as it was read. New ones come after, so
-    # that a claim which does not fit costs little.
+    # Existing consumers come before the inventories: only a successful compare-and-swap, with the providers locked,
+    # proves that the amounts to be released are still allocated. New ones come after, so that a claim which does not
+    # fit costs little.
     ids = _update_consumers(connection, changes)
     capacity.take(connection, _demands(changes), names)
     ids |= _create_consumers(connection, changes)
     _write_rows(connection, changes, ids)
     change_feed.record(connection, provider_ids=touched)
-    # Last: whoever holds a group's row waits for nothing more, and so never for one who waits for that row.
+    # Last: a transaction that holds a group's row locks nothing more, so it waits for none that waits for that row.
     _verify_groups(connection, changes)
 
 
-def _verify_groups(connection: Connection, changes: Sequence[Change]) -> None:
-    # A consumer of whose row nothing changes stays where it is.
-    described = [change for change in changes if not change.is_plain]
-    before = [standing for change in described if (standing := change.stood) is not None]
-    after = [standing for change in described if (standing := change.stands) is not None]
-    rules.verify(connection, before, after, {change.uuid for change in described})
+def _verify_groups(connection: Connection, changes: Sequence[ConsumerChange]) -> None:
+    # A consumer of whose row nothing changes keeps its membership.
+    others = [change for change in changes if not change.is_plain]
+    before = [membership for change in others if (membership := change.membership_before) is not None]
+    after = [membership for change in others if (membership := change.membership_after) is not None]
+    rules.verify(connection, before, after, {change.uuid for change in others})
 
 
-def providers_touched(changes: Sequence[Change]) -> set[int]:
-    """Return the ids of the providers that a write of these changes locks, and tells the feed of."""
+def providers_touched(changes: Sequence[ConsumerChange]) -> set[int]:
+    """Return the ids of the providers that a write of these changes locks and records in the change feed."""
     touched = {provider_id for change in changes for provider_id in change.named}
     return touched | {provider_id for change in changes for provider_id, _ in change.differing}
 
@@ -188,8 +190,8 @@ def _compare_generations(connection: Connection, relied_on: Mapping[int, Collect
                 )
 
 
-def _demands(changes: Sequence[Change]) -> list[Demand]:
-    """Net what all consumers give and take, by inventory, in the order of providers and classes."""
+def _demands(changes: Sequence[ConsumerChange]) -> list[Demand]:
+    """Return the net growth of each inventory over all consumers, in the order of providers and classes."""
     growth: Counter[Pair] = Counter()
     amounts: dict[Pair, list[int]] = {}
     for change in changes:
@@ -202,17 +204,17 @@ def _demands(changes: Sequence[Change]) -> list[Demand]:
     return [Demand(pair, growth[pair], tuple(amounts.get(pair, ()))) for pair in sorted(growth)]
 
 
-def _update_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
+def _update_consumers(connection: Connection, changes: Sequence[ConsumerChange]) -> dict[str, int]:
     """Update, bury or delete the existing consumers in the order of their ids; return the ids by uuid."""
     present = [(change.before.id, change, change.before) for change in changes if change.before is not None]
     ids = {change.uuid: id_ for id_, change, _ in present}
     if all(change.is_plain for _, change, _ in present):
-        # A reshape changes very many in this way, and all who claim there wait for it.
+        # In few statements: a reshape bumps very many consumers, and all claims of the tree wait for it.
         consumers.bump_generations(connection, [before for _, _, before in present])
         return ids
     for _, change, before in sorted(present, key=lambda one: one[0]):
         if change.for_good and change.after:
-            tombstones.bury_around(connection, before, unaccepted=change.unaccepted)
+            tombstones.bury_keeping_row(connection, before, unaccepted=change.unaccepted)
         elif change.for_good:
             tombstones.bury(connection, change.uuid, before, unaccepted=change.unaccepted)
         elif change.forgets:
@@ -224,8 +226,8 @@ def _update_consumers(connection: Connection, changes: Sequence[Change]) -> dict
     return ids
 
 
-def _create_consumers(connection: Connection, changes: Sequence[Change]) -> dict[str, int]:
-    """Create the consumers that are not there, or bury them unseen; return the ids of the new ones by uuid."""
+def _create_consumers(connection: Connection, changes: Sequence[ConsumerChange]) -> dict[str, int]:
+    """Create the missing consumers, or only write their tombstones; return the ids of the created ones by uuid."""
     new: dict[str, NewConsumer] = {}
     for change in sorted((change for change in changes if change.before is None), key=lambda change: change.uuid):
         if change.for_good:
@@ -235,8 +237,8 @@ def _create_consumers(connection: Connection, changes: Sequence[Change]) -> dict
     return consumers.create(connection, new) if new else {}
 
 
-def _write_rows(connection: Connection, changes: Sequence[Change], ids: Mapping[str, int]) -> None:
-    """Delete the rows that go, update those whose amount changes, insert those that come; touch no other."""
+def _write_rows(connection: Connection, changes: Sequence[ConsumerChange], ids: Mapping[str, int]) -> None:
+    """Delete, update and insert the allocations that differ; touch no other row."""
     gone: list[int] = []
     changed: list[dict[str, int]] = []
     new: list[dict[str, int]] = []

@@ -1,8 +1,8 @@
-"""Moves: an instance goes to a destination while a migration holds its source, until that is confirmed or reverted.
+"""Begin a move: claim the destination for the instance, and let the migration hold the source until the move ends.
 
-How one ends is in :mod:`placement_store.claims.end_move`. Each step is one write of both consumers, netted, so that
-nothing of it can be seen halfway and what changes hands needs no room. See :mod:`placement_store.claims.move_split` for
-whose is what.
+:mod:`placement_store.claims.end_move` confirms or reverts it. Each of them is one write of both consumers, netted: no
+reader sees half of it, and amounts that pass from one consumer to the other need no room. See
+:mod:`placement_store.claims.move_split` for the parts that each of the two holds.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,11 +16,11 @@ from moorage.model import Move
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
-from placement_store.claims import move_split, released, residues
+from placement_store.claims import move_split, released_amounts, residues
 from placement_store.claims.claim import NewClaim
-from placement_store.claims.move_split import Places
+from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.providers import rows as providers
@@ -32,57 +32,63 @@ MIGRATION = "MIGRATION"
 
 
 def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames) -> Claimed:
-    """Give an instance's source to the migration, with the claim that stands there, and claim the destination for it.
+    """Transfer the claim on the source from an instance to its migration, and claim the destination for the instance.
 
     Whatever is raised, the transaction must be rolled back.
 
     :raises ClaimReleased: the claim to be moved is not the instance's, or no longer.
-    :raises ConsumerGenerationConflict: the instance is not at the generation that was named.
+    :raises ConsumerGenerationConflict: the instance is at another generation than the one named.
     :raises InvalidState: no host has accepted the claim, or another move of the instance has not ended.
     :raises ConsumerDeleted: the instance or the migration has been deleted for good.
-    :raises AlreadyExists: the migration is there already.
-    :raises CannotCarryOver: others have put something on providers that are left.
+    :raises AlreadyExists: the migration exists already.
+    :raises CannotCarryOver: the instance has foreign allocations on providers that it leaves.
     :raises CapacityExceeded: the destination has not enough room; ``refusals`` names every provider that has refused.
     :raises GroupRuleRefused: the rule of the instance's server group forbids the destination.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises ProviderNotFound: a provider that is to be claimed of does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises ClaimContention: something else has changed at this very moment.
+    :raises ClaimContention: something else has been changed by a concurrent transaction.
     """
     claim_id = ids.fresh()
     try:
         return _begin(connection, new, move, names, claim_id)
     except StaleRead as fault:
-        raise _why(connection, new, move, claim_id) from fault
+        raise _explain_stale_read(connection, new, move, claim_id) from fault
 
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames, claim_id: str) -> Claimed:
+    # Before anything is locked: a group that does not exist yet is created here.
     group_ids = claims.bound(connection, [new])
     instance = movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     held = move_split.amounts_of(move.held)
+    # A provider of the source may have been deleted since it was claimed of, emptied by a reshape.
     keys |= providers.keys_found(connection, held)
     root_id = keys[new.root_provider_uuid].root_id
-    places = Places.of(keys, instance.root_provider_id, root_id, held, new.allocations)
-    parts = move_split.before_a_move(connection, instance, held, places, names)
-    leaving = move_split.within(parts.extras, left(places, released.on_host(connection, instance)))
+    places = MovePlaces.of(keys, instance.root_provider_id, root_id, held, new.allocations)
+    # Foreign allocations stay with the instance where it still uses the provider; elsewhere the migration keeps them,
+    # if the caller allows that at all.
+    parts = move_split.split_before_move(connection, instance, held, places, names)
+    leaving = move_split.within(
+        parts.foreign_on_instance, left(places, released_amounts.providers_on_host(connection, instance))
+    )
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
-    mine, others = move_split.divided(parts.kept_old, claimed, places.shared)
+    mine, migrations = move_split.divide(parts.kept_old, claimed, places.shared)
     changes = [
-        Change(
+        ConsumerChange(
             uuid=instance.uuid,
             before=instance,
-            after=mine + (parts.extras - leaving),
+            after=mine + (parts.foreign_on_instance - leaving),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
             columns=claims.placement(new, claim_id, root_id, group_ids),
             claimed=True,
         ),
-        Change(
+        ConsumerChange(
             uuid=move.migration_uuid,
             before=None,
-            after=others + leaving,
+            after=migrations + leaving,
             columns=_migration(instance, columns_of(connection, instance)),
             inherited=True,
         ),
@@ -93,14 +99,14 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
 
 
 def movable(connection: Connection, uuid: str, generation: int | None, move: Move) -> Holding:
-    """Return the instance that is to be moved, as it is placed by the claim that is named.
+    """Return the instance that is to be moved, if the claim that the move names places it.
 
-    :param generation: the one that it has to be at.
-    :raises ClaimReleased: that claim is not its own, or no longer.
-    :raises ConsumerGenerationConflict: it is at another generation.
-    :raises InvalidState: no host has accepted the claim, or another move of it has not ended.
-    :raises ConsumerDeleted: it has been deleted for good.
-    :raises AlreadyExists: the migration is there already.
+    :param generation: the one that the instance must be at.
+    :raises ClaimReleased: that claim is not the instance's, or no longer.
+    :raises ConsumerGenerationConflict: the instance is at another generation.
+    :raises InvalidState: no host has accepted the claim, or another move of the instance has not ended.
+    :raises ConsumerDeleted: the instance has been deleted for good.
+    :raises AlreadyExists: the migration exists already.
     """
     found = consumers.holdings(connection, [uuid, move.migration_uuid])
     instance = found.get(uuid)
@@ -120,14 +126,14 @@ def movable(connection: Connection, uuid: str, generation: int | None, move: Mov
     return instance
 
 
-def left(places: Places, source_tree: Collection[int]) -> set[int]:
-    """Return the ids of the providers that an instance leaves which goes from the source."""
+def left(places: MovePlaces, source_tree: Collection[int]) -> set[int]:
+    """Return the ids of the providers that an instance leaves when it goes from the source to these places."""
     tree = set() if places.on_source else set(source_tree)
     return (tree | places.pools) - places.used
 
 
 def _migration(instance: Holding, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a new migration: the claim on the source is its own from now on, as it stands."""
+    """Return the columns of a new migration, with the claim on the source unchanged."""
     return {
         **claim_among(row),
         "project_id": row["project_id"],
@@ -150,10 +156,10 @@ def _cannot_carry_over(
     return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)
 
 
-def _why(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> errors.MoorageError:
-    """Return what has become of what a move was to be made of since it was read.
+def _explain_stale_read(connection: Connection, new: NewClaim, move: Move, claim_id: str) -> errors.MoorageError:
+    """Re-read the instance, the migration and the providers; return the error that explains why the write was stale.
 
-    :param claim_id: the new claim; an instance that bears it has been written by this very transaction.
+    :param claim_id: the new claim; an instance that bears it has been written by this transaction itself.
     """
     found = consumers.holdings(connection, [new.consumer_uuid, move.migration_uuid])
     instance = found.get(new.consumer_uuid)
@@ -175,10 +181,10 @@ def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holdin
     """Return the migration of an instance whose move has not ended.
 
     :raises ConsumerNotFound: there is none of that uuid, or it is a residue by now.
-    :raises InvalidRequest: it is another's.
+    :raises InvalidRequest: it is a migration of another instance.
     """
     migration = consumers.holdings(connection, [uuid]).get(uuid)
-    if migration is None or residues.is_one(migration):
+    if migration is None or residues.is_residue(migration):
         raise consumers.not_found(uuid)
     if migration.migration_of != instance.uuid:
         raise errors.InvalidRequest(path="$.migration_uuid", reason=f"no migration of consumer {instance.uuid}")
@@ -186,9 +192,11 @@ def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holdin
 
 
 def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
-    """Return the columns of a consumer's claim, and whose it is: true at the generation read, or the write fails.
+    """Return the columns of a consumer's claim, its project and its user.
 
-    :raises StaleRead: there is no such consumer any more.
+    They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
+
+    :raises StaleRead: the consumer has been deleted.
     """
     table = consumer_table
     query = select(*(table.c[name] for name in UNCLAIMED), table.c.project_id, table.c.user_id)
@@ -199,5 +207,5 @@ def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
 
 
 def claim_among(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of them that are the claim's, which changes hands as it stands."""
+    """Return those of the columns that belong to the claim; they pass to another consumer unchanged."""
     return {name: columns[name] for name in UNCLAIMED}

@@ -1,4 +1,4 @@
-"""Claims: placing consumers on a host, and the host's word that it takes one."""
+"""Claim allocations that place consumers on a host, and record that the host has accepted them."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from moorage.model import ServerGroup
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
@@ -27,10 +27,10 @@ from placement_store.server_groups import rows as groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewClaim:
-    """A consumer to be placed: all that it shall hold, and the root provider that is its host's.
+    """Describe the claim of one consumer: its allocations, and the root provider of the host that it is placed on.
 
-    ``consumer_generation`` is the one that the caller relies on; null means that there is no such consumer yet.
-    ``owner`` can be asked whether a claim that nobody has accepted is still wanted.
+    ``consumer_generation`` is the one that the consumer must be at; null means that it must not exist. ``owner`` is the
+    topic that the reconciler asks whether a claim that no host has accepted is still wanted.
     """
 
     consumer_uuid: str
@@ -41,9 +41,9 @@ class NewClaim:
     owner: str | None
     consumer_type: str = "INSTANCE"
     consumer_generation: int | None = None
-    #: The server group whose rule decides where it may go; without one it stays in the one it is in, if any.
+    #: The server group whose rule the claim must keep; without one the consumer stays in its present one, if any.
     group: ServerGroup | None = None
-    #: The providers of its suffixed groups, where the request has them isolated from each other.
+    #: The providers of its suffixed groups, if the request isolates these from each other.
     isolated: isolated_groups.Groups = field(default_factory=dict)
 
 
@@ -52,25 +52,26 @@ def claim(
 ) -> list[Claimed]:
     """Place all these consumers, or none: whatever is raised, the transaction must be rolled back.
 
-    What a consumer that exists holds is replaced. A claim of it that a host has accepted stays its placement.
+    The allocations of a consumer that exists are replaced, unless a host has accepted its claim.
 
-    :param keep_held: what a consumer that exists holds stays, and the claim is added to it.
+    :param keep_held: keep the allocations of consumers that exist, and add those of the claim.
     :raises CapacityExceeded: it does not fit; ``refusals`` names every provider that has refused.
-    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named; or what it holds is to stay,
-        and it has a placement already: a claim, or something in the tree of a host that is not the chosen one.
+    :raises ConsumerGenerationConflict: a consumer is at another generation than the one named; or its allocations are
+        to be kept, and it is placed already: by a claim, or by allocations in the tree of another host.
     :raises ConsumerDeleted: a consumer has been deleted for good.
     :raises InvalidState: a host has accepted the claim of one of the consumers.
     :raises GroupRuleRefused: the rule of a consumer's server group does not let it go there.
     :raises InvalidRequest: a consumer is named twice, or the store knows its group with another rule.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises ClaimContention: something else has changed at this very moment.
+    :raises ClaimContention: something else has been changed by a concurrent transaction.
     """
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
+    # Before anything is locked: a group that does not exist yet is created here.
     group_ids = bound(connection, claims)
     keys = providers.keys_of(connection, _providers_named(claims))
-    # A consumer that nobody has named a generation of need not be looked for: its uuid is unique.
+    # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique.
     expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
     found = consumers.holdings(connection, expected) if expected else {}
     for new in claims:
@@ -80,7 +81,7 @@ def claim(
     staying = {uuid: Counter(holding.amounts) for uuid, holding in found.items()} if keep_held else {}
     claim_ids = [ids.fresh() for _ in claims]
     changes = [
-        Change(
+        ConsumerChange(
             uuid=new.consumer_uuid,
             before=found.get(new.consumer_uuid),
             after=staying.get(new.consumer_uuid, Counter())
@@ -95,7 +96,7 @@ def claim(
     try:
         allocations.write(connection, changes, names, roots=dict(keys.values()))
     except StaleRead as fault:
-        raise _why(connection, claims, claim_ids) from fault
+        raise _explain_stale_read(connection, claims, claim_ids) from fault
     return [
         Claimed(claim_id=claim_id, consumer_generation=(new.consumer_generation or 0) + 1)
         for new, claim_id in zip(claims, claim_ids, strict=True)
@@ -103,9 +104,9 @@ def claim(
 
 
 def accept(connection: Connection, message: AcceptClaim) -> None:
-    """Let an attempt's host take a claim that still stands; the same attempt may do so again.
+    """Record that an attempt's host has accepted a claim that still stands; the same attempt may repeat it.
 
-    :raises ClaimReleased: the claim no longer stands, or another attempt has taken it.
+    :raises ClaimReleased: the claim no longer stands, or was accepted for another attempt.
     """
     # UPDATE consumers SET accepted_by = :attempt, accepted_host = :host, accepted_at = COALESCE(accepted_at, :now)
     #  WHERE uuid = :consumer AND claim_id = :claim
@@ -117,19 +118,19 @@ def accept(connection: Connection, message: AcceptClaim) -> None:
         table.claim_id == message.claim_id,
         or_(table.accepted_by.is_(None), same),
     )
-    taken = connection.execute(
+    updated = connection.execute(
         statement.values(
             accepted_by=message.attempt_id,
             accepted_host=message.host,
             accepted_at=func.coalesce(table.accepted_at, now()),
         )
     )
-    if taken.rowcount != 1:
+    if updated.rowcount != 1:
         raise errors.ClaimReleased(consumer_uuid=message.consumer_uuid, claim_id=message.claim_id)
 
 
-def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[str, tuple[str | None, int]]:
-    """Return the claim, if any, and the generation of those of these consumers that exist."""
+def current_claims(connection: Connection, consumer_uuids: Collection[str]) -> dict[str, tuple[str | None, int]]:
+    """Return the claim id, if any, and the generation of each of these consumers that exists, by uuid."""
     table = consumer_table
     query = select(table.c.uuid, table.c.claim_id, table.c.generation)
     rows = bulk.select_in(connection, query, table.c.uuid, sorted(consumer_uuids))
@@ -137,7 +138,7 @@ def standing(connection: Connection, consumer_uuids: Collection[str]) -> dict[st
 
 
 def placed_by(connection: Connection, consumer_uuid: str, claim_id: str) -> Holding:
-    """Return the consumer that a claim places, as long as it does.
+    """Return the consumer that a claim places.
 
     :raises ClaimReleased: it has been released, or replaced by another one.
     """
@@ -147,27 +148,27 @@ def placed_by(connection: Connection, consumer_uuid: str, claim_id: str) -> Hold
     return holding
 
 
-def require_given_up(holding: Holding, message: SwapClaim | EndMove) -> None:
-    """Refuse to take a claim from a host that has accepted it, unless its guest is gone or may leave a residue.
+def require_releasable(holding: Holding, message: SwapClaim | EndMove) -> None:
+    """Refuse to release a claim that a host has accepted, unless its guest is gone or may leave a residue.
 
     :raises InvalidState: the guest is not known to be gone, and no residue may be left.
     """
     if holding.accepted_by is not None and not (message.guest_gone or message.leave_residue):
-        raise accepted(holding.uuid)
+        raise already_accepted(holding.uuid)
 
 
 def bound(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
-    """Return the numbers of the groups that claims name, by uuid; to be done before anything is locked.
+    """Return the ids of the server groups that claims name, by uuid, and create missing ones; before any row is locked.
 
-    :raises InvalidRequest: the store knows one of them with another rule.
+    :raises InvalidRequest: the store has one of them with another rule.
     """
     named = {new.group.uuid: new.group for new in claims if new.group is not None}
-    # In one order: what is not there yet is created here, and others wait for its row.
+    # In one order everywhere: a concurrent transaction may wait for the row of a group that is created here.
     return {uuid: groups.bind(connection, named[uuid]) for uuid in sorted(named)}
 
 
 def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return the columns of a consumer that a new claim places; where no group is named, it stays in its own."""
+    """Return the columns of a consumer that a new claim places; without a named group it stays in its present one."""
     group = {} if new.group is None else {"consumer_group_id": group_ids[new.group.uuid]}
     return {
         **UNCLAIMED,
@@ -183,8 +184,8 @@ def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str
     }
 
 
-def accepted(consumer_uuid: str) -> errors.InvalidState:
-    """Return the error that says that a host has accepted a consumer's claim."""
+def already_accepted(consumer_uuid: str) -> errors.InvalidState:
+    """Return the error that a host has accepted the claim of a consumer."""
     return errors.InvalidState(reason=f"a host has accepted the claim of consumer {consumer_uuid}")
 
 
@@ -197,7 +198,7 @@ def _providers_named(claims: Sequence[NewClaim]) -> set[str]:
 
 def _require_claimable(connection: Connection, new: NewClaim, holding: Holding | None) -> None:
     found = None if holding is None else holding.generation
-    # A new consumer is looked for among the deleted ones when it is created.
+    # The tombstone of a new consumer is looked for when it is created.
     if holding is not None or new.consumer_generation is not None:
         tombstones.require_unburied(connection, new.consumer_uuid, holding)
     if found != new.consumer_generation:
@@ -205,11 +206,11 @@ def _require_claimable(connection: Connection, new: NewClaim, holding: Holding |
             consumer_uuid=new.consumer_uuid, named=new.consumer_generation, found=found
         )
     if holding is not None and holding.accepted_by is not None:
-        raise accepted(new.consumer_uuid)
+        raise already_accepted(new.consumer_uuid)
 
 
 def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, root_id: int) -> None:
-    """Refuse to add a claim to what is placed already: by a claim, or by what it holds of a host that is another."""
+    """Refuse to add a claim to a consumer that is placed already, by a claim or by allocations of another host."""
     # SELECT root.id FROM resource_providers p JOIN resource_providers root ON root.id = p.root_provider_id
     #   JOIN hosts h ON h.compute_node_uuid = root.uuid
     #  WHERE p.id IN (...) AND root.id <> :chosen
@@ -226,10 +227,12 @@ def _require_unplaced(connection: Connection, new: NewClaim, holding: Holding, r
         )
 
 
-def _why(connection: Connection, claims: Sequence[NewClaim], claim_ids: Collection[str]) -> errors.MoorageError:
-    """Return what has become of the consumers and providers of a claim since they were read.
+def _explain_stale_read(
+    connection: Connection, claims: Sequence[NewClaim], claim_ids: Collection[str]
+) -> errors.MoorageError:
+    """Re-read the consumers and providers of a claim and return the error that explains why its write was stale.
 
-    :param claim_ids: the new claims; the consumers that bear one have been written by this very transaction.
+    :param claim_ids: the ids of the new claims; consumers that bear one have been written by this transaction itself.
     """
     uuids = {new.consumer_uuid for new in claims}
     gone = tombstones.buried(connection, uuids)

@@ -1,4 +1,4 @@
-"""Deleting: all that a consumer holds is released; for good, its migrations and what others have put there with it."""
+"""Delete the allocations of a consumer; for good, also the consumer, its migrations and foreign allocations."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from moorage import errors
 from moorage.messages import DeleteAllocations, Released
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import claim as claims
 from placement_store.claims import foreign, move_split, residues
 from placement_store.db.names import ResourceClassNames
@@ -17,21 +17,21 @@ from placement_store.schema import consumers as consumer_table
 
 
 def delete(connection: Connection, message: DeleteAllocations, names: ResourceClassNames) -> Released:
-    """Release all that a consumer holds; with ``for_good``, also bury it, whether or not it existed.
+    """Release all allocations of a consumer; with ``for_good``, also write its tombstone, whether or not it existed.
 
-    With it go its migrations, residues apart that are not named, and whatever else holds something for it, if it is an
-    attempt. What others have put on any of them stays on the consumer if that is asked for. As in Placement the
-    generations of the providers are not bumped; their ``seq`` is.
+    Its migrations are deleted with it, except for residues that the message does not name, and, if it is the id of an
+    attempt, all residues of that attempt. With ``keep_extras``, the foreign allocations of all of these stay on the
+    consumer. As in Placement the generations of the providers are not bumped; their ``seq`` is.
 
-    :raises InvalidRequest: it is to be released unaccepted, and no claim is named; or migrations are named that are not
-        this consumer's; or something is asked for that is done only for good.
-    :raises ConsumerGenerationConflict: the consumer, or its migration, is not at the generation that was named.
+    :raises InvalidRequest: ``unaccepted`` is set, and no claim is named; or a migration is named that is none of this
+        consumer; or a field is set that has a meaning only with ``for_good``.
+    :raises ConsumerGenerationConflict: the consumer or its migration is at another generation than the one named.
     :raises ClaimReleased: a claim is named, and it no longer stands.
-    :raises InvalidState: it is to be released unaccepted, and a host has accepted it.
-    :raises ConsumerNotFound: there is no such consumer, and it is not to be buried.
+    :raises InvalidState: ``unaccepted`` is set, and a host has accepted the claim.
+    :raises ConsumerNotFound: there is no such consumer, and ``for_good`` is not set.
     :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """
-    _require_sense(message)
+    _require_consistent(message)
     uuid = message.consumer_uuid
     holding = consumers.holdings(connection, [uuid]).get(uuid)
     _require_generation(uuid, message.consumer_generation, holding)
@@ -43,13 +43,13 @@ def delete(connection: Connection, message: DeleteAllocations, names: ResourceCl
     if holding is None and not message.for_good:
         raise consumers.not_found(uuid)
     if message.unaccepted and holding is not None and holding.accepted_by is not None:
-        raise claims.accepted(uuid)
+        raise claims.already_accepted(uuid)
     if holding is not None and not holding.rows and holding.claim_id is None and not message.for_good:
         return Released()
     return _release(connection, message, holding, names)
 
 
-def _require_sense(message: DeleteAllocations) -> None:
+def _require_consistent(message: DeleteAllocations) -> None:
     if message.unaccepted and message.claim_id is None:
         raise errors.InvalidRequest(path="$.claim_id", reason="needed where `unaccepted` is said")
     for name in ("migration_uuids", "keep_extras"):
@@ -64,7 +64,7 @@ def _require_generation(uuid: str, named: int | None, holding: Holding | None) -
 
 
 def _is_buried(connection: Connection, uuid: str, holding: Holding | None) -> bool:
-    """Tell whether a consumer was deleted for good before, be it that others' allocations are still on it."""
+    """Return whether a consumer has been deleted for good, even if foreign allocations are still on it."""
     return (holding is None or not holding.known_over_rpc) and bool(tombstones.buried(connection, [uuid]))
 
 
@@ -73,39 +73,43 @@ def _release(
 ) -> Released:
     uuid = message.consumer_uuid
     going: dict[str, Holding | None] = {uuid: holding}
-    # It may be the id of an attempt: then this is its host's word that nothing is left there.
-    is_attempt = message.for_good and (holding is None or residues.is_one(holding))
+    # It may be the id of an attempt: then its host has reported that no guest of it is left, and its residues go.
+    is_attempt = message.for_good and (holding is None or residues.is_residue(holding))
     if is_attempt:
         going |= residues.of_attempt(connection, uuid)
+    # Of the migrations, those stay that are residues of guests which may still run.
     migrations = _migrations_of(connection, message)
     staying = [one.uuid for one in migrations.values() if one is not None and _stays(connection, message, one)]
     leaving = {uuid: one for uuid, one in migrations.items() if uuid not in staying}
     going |= leaving
-    extras: dict[str, Counter[Pair]] = {}
+    # Foreign allocations are named in the answer, and kept on the consumer if the caller wants that.
+    foreign_amounts: dict[str, Counter[Pair]] = {}
     if message.for_good or message.claimed_with:
         movers = [one for one in leaving.values() if one is not None]
-        extras = foreign.among(connection, holding, movers, message.claimed_with, names)
-    kept = extras if message.keep_extras else {}
+        foreign_amounts = foreign.among(connection, holding, movers, message.claimed_with, names)
+    kept = foreign_amounts if message.keep_extras else {}
+    # Each consumer that goes may leave a residue of all that is not kept.
     left = {uuid: _left(connection, message, one, kept.get(uuid, {})) for uuid, one in going.items() if one is not None}
     after = kept if holding is None else {uuid: _all_of(kept)}
     changes = [_change(message, uuid, one, after.get(uuid, {})) for uuid, one in going.items()]
     new = [residue for residue in left.values() if residue is not None]
     residues.write_all(connection, [*changes, *new], names, bumps_generations=False)
     if is_attempt:
+        # Only now, after its tombstone was written: see `residues.require_unreported`.
         residues.require_none_of(connection, uuid)
     mine = left.get(uuid)
     return Released(
         residue_uuid=None if mine is None else mine.uuid,
         residue_uuids=tuple(sorted([*(residue.uuid for residue in new), *staying])),
-        extras=move_split.described(connection, _all_of(extras), names),
+        extras=move_split.described(connection, _all_of(foreign_amounts), names),
     )
 
 
 def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[str, Holding | None]:
-    """Return the migrations that go: those named, and of others all but residues, which wait for their hosts.
+    """Return the migrations to be deleted, by uuid: those named, and all others of the consumer that are no residues.
 
-    Nothing is returned of one that is named and not there, so that it never comes. Nobody else can be given one
-    meanwhile: that bumps the consumer's generation.
+    A residue waits for its host. A named migration that does not exist is returned as null: its tombstone keeps it from
+    being created. No other migration can be begun meanwhile, since that bumps the consumer's generation.
     """
     if not message.for_good:
         return {}
@@ -117,42 +121,42 @@ def _migrations_of(connection: Connection, message: DeleteAllocations) -> dict[s
         if uuid in found and found[uuid].migration_of != message.consumer_uuid:
             raise errors.InvalidRequest(path="$.migration_uuids", reason=f"{uuid} is no migration of this consumer")
         _require_generation(uuid, message.migration_generation, found.get(uuid))
-    unnamed = {uuid: one for uuid, one in found.items() if uuid not in named and not residues.is_one(one)}
+    unnamed = {uuid: one for uuid, one in found.items() if uuid not in named and not residues.is_residue(one)}
     return {uuid: found.get(uuid) for uuid in named} | unnamed
 
 
 def _stays(connection: Connection, message: DeleteAllocations, migration: Holding) -> bool:
-    """Tell whether a migration is a residue already, of a guest that is not known to be gone."""
-    if not message.leave_residue or not residues.is_one(migration) or migration.accepted_by in message.guests_gone:
+    """Return whether a migration is a residue already, of a guest that is not known to be gone."""
+    if not message.leave_residue or not residues.is_residue(migration) or migration.accepted_by in message.guests_gone:
         return False
     return not tombstones.buried(connection, [str(migration.accepted_by)])
 
 
 def _left(
     connection: Connection, message: DeleteAllocations, going: Holding, kept: Mapping[Pair, int]
-) -> Change | None:
-    """Return the residue that a consumer leaves, of all that does not stay where it is."""
+) -> ConsumerChange | None:
+    """Return the residue that a deleted consumer leaves, of all its allocations but those ``kept``."""
     if not message.leave_residue or going.accepted_by in message.guests_gone:
         return None
-    return residues.left(connection, going, kept)
+    return residues.residue_of(connection, going, kept)
 
 
 def _all_of(parts: Mapping[str, Counter[Pair]]) -> Counter[Pair]:
     return sum(parts.values(), Counter())
 
 
-def _change(message: DeleteAllocations, uuid: str, going: Holding | None, after: Mapping[Pair, int]) -> Change:
+def _change(message: DeleteAllocations, uuid: str, going: Holding | None, after: Mapping[Pair, int]) -> ConsumerChange:
     root_id = None if going is None else going.root_provider_id
-    return Change(
+    return ConsumerChange(
         uuid=uuid,
         before=going,
         after=after,
-        # Of its host it may hold what it held: that it is not placed there any more is to be seen by its `seq` alone.
+        # If its allocations of the host stay, only the `seq` of the root shows that it is no longer placed there.
         named=frozenset() if root_id is None or not after else frozenset({root_id}),
         columns=UNCLAIMED,
-        # Accepted meanwhile, it would have to be refused, or to leave a residue.
+        # If a host accepted the claim meanwhile, the delete would have to be refused or to leave a residue.
         unaccepted=going is not None and going.accepted_by is None and (message.unaccepted or message.leave_residue),
         for_good=message.for_good,
-        # What stays of a migration's is the instance's from now on.
+        # Foreign allocations of a migration pass to the instance.
         inherited=True,
     )

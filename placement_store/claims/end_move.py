@@ -1,4 +1,4 @@
-"""How a move ends: the instance keeps the destination, or takes back all that the migration holds."""
+"""End a move: confirm it, so that the instance keeps the destination, or revert it, so that it gets the source back."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,36 +10,39 @@ from moorage import errors
 from moorage.messages import EndMove, MoveEnded
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.write import Change
-from placement_store.claims import begin_move, move_split, released, residues
+from placement_store.allocations.write import ConsumerChange
+from placement_store.claims import begin_move, move_split, released_amounts, residues
 from placement_store.claims import claim as claims
-from placement_store.claims.move_split import Places
+from placement_store.claims.move_split import MovePlaces
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
-    """What an outcome makes of the two consumers."""
+class _MoveEnd:
+    """Hold the changes of both consumers that confirm or revert a move."""
 
-    instance: Change
-    migration: Change
-    residue: Change | None
+    instance: ConsumerChange
+    migration: ConsumerChange
+    #: The residue that the instance leaves on the destination.
+    residue: ConsumerChange | None
+    #: The claim that places the instance from now on.
     claim_id: str
-    extras: Mapping[Pair, int]
+    #: The foreign allocations of the host that is released, as the answer names them.
+    foreign: Mapping[Pair, int]
 
 
 def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> MoveEnded:
-    """End a move: the instance keeps the destination, or takes back what the migration holds.
+    """Confirm or revert a move.
 
     Nothing grows: of every inventory the instance holds afterwards at most what the two held together.
 
     :raises ClaimReleased: the claim on the destination is not the instance's, or no longer.
-    :raises ConsumerGenerationConflict: the instance, or the migration, is not at the generation that was named.
+    :raises ConsumerGenerationConflict: the instance or the migration is at another generation than the one named.
     :raises ConsumerNotFound: the move has ended.
     :raises InvalidRequest: the migration is none of this instance.
-    :raises InvalidState: a host has accepted what is given up, its guest is not known to be gone, and no residue may be
-        left; or there is nothing to go back to, because somebody else has released what the migration held.
+    :raises InvalidState: a host has accepted the claim that is to be released, its guest is not known to be gone, and
+        no residue may be left; or there is no source to go back to, because another client has released it.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """
@@ -49,31 +52,36 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=uuid, named=message.consumer_generation, found=instance.generation
         )
+    # A migration that has ended is gone, or a residue: then this raises.
     migration = begin_move.migration_of(connection, instance, message.migration_uuid)
     if message.migration_generation not in (None, migration.generation):
         raise errors.ConsumerGenerationConflict(
             consumer_uuid=migration.uuid, named=message.migration_generation, found=migration.generation
         )
-    claims.require_given_up(migration if message.outcome == "confirm" else instance, message)
+    # Confirming releases the source, which the migration holds; reverting releases the destination.
+    claims.require_releasable(migration if message.outcome == "confirm" else instance, message)
     held, claimed = move_split.amounts_of(message.held), move_split.amounts_of(message.claimed)
     keys = providers.keys_found(connection, {*held, *claimed})
-    places = Places.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
-    parts = move_split.of_a_move(connection, instance, migration, held, claimed, places, names)
+    places = MovePlaces.of(keys, migration.root_provider_id, instance.root_provider_id, held, claimed)
+    # Which part of the allocations is of the source, which of the destination, and which is foreign.
+    parts = move_split.split_move(connection, instance, migration, held, claimed, places, names)
     outcome = _confirmed if message.outcome == "confirm" else _reverted
     ending = outcome(connection, message, instance, migration, places, parts)
+    # Both consumers and the residue in one write, netted.
     changes = [ending.instance, ending.migration]
     relied_on = allocations.generations_named([message.held.allocations, message.claimed.allocations], keys)
     residue_uuid = residues.write(
         connection, changes, ending.residue, names, relied_on=relied_on, roots=dict(keys.values())
     )
     if not ending.migration.for_good:
+        # The migration stays as the residue on the source. Only now, after the write: see `require_unreported`.
         residues.require_unreported(connection, migration)
         residue_uuid = migration.uuid
     return MoveEnded(
         claim_id=ending.claim_id,
         consumer_generation=instance.generation + 1,
         residue_uuid=residue_uuid,
-        extras=move_split.described(connection, ending.extras, names),
+        extras=move_split.described(connection, ending.foreign, names),
     )
 
 
@@ -82,18 +90,18 @@ def _confirmed(
     message: EndMove,
     instance: Holding,
     migration: Holding,
-    _places: Places,
-    parts: move_split.Parts,
-) -> _Ending:
-    """Let the instance keep what is new, and what others have put beside it; leave of the source at most a residue.
+    _places: MovePlaces,
+    parts: move_split.MoveParts,
+) -> _MoveEnd:
+    """Let the instance keep new and its foreign allocations; release the source, except for a residue.
 
-    What others have put on the source goes, or else becomes the instance's.
+    The foreign allocations of the migration are deleted, or pass to the instance if ``keep_extras`` is set.
     """
     may_be_used = message.leave_residue and not message.guest_gone
-    staying = parts.left_extras if message.keep_extras else Counter()
-    kept = residues.becoming(connection, migration, staying) if may_be_used else None
-    return _Ending(
-        instance=Change(
+    staying = parts.foreign_on_migration if message.keep_extras else Counter()
+    kept = residues.residue_of_migration(connection, migration, staying) if may_be_used else None
+    return _MoveEnd(
+        instance=ConsumerChange(
             uuid=instance.uuid,
             before=instance,
             after=Counter(instance.amounts) - parts.beyond_new + staying,
@@ -102,7 +110,7 @@ def _confirmed(
         migration=kept or _buried(migration),
         residue=None,
         claim_id=message.claim_id,
-        extras=parts.left_extras,
+        foreign=parts.foreign_on_migration,
     )
 
 
@@ -111,32 +119,33 @@ def _reverted(
     message: EndMove,
     instance: Holding,
     migration: Holding,
-    places: Places,
-    parts: move_split.Parts,
-) -> _Ending:
-    """Give the instance all that the migration holds, and its claim; the destination's tree is given up."""
+    places: MovePlaces,
+    parts: move_split.MoveParts,
+) -> _MoveEnd:
+    """Give all allocations and the claim of the migration back to the instance; release the destination's tree."""
     if migration.claim_id is None:
         raise errors.InvalidState(reason=f"what migration {migration.uuid} held has been released by somebody else")
-    tree = set() if places.on_source else released.on_host(connection, instance)
-    left = move_split.within(parts.extras, tree - places.pools)
-    kept = parts.kept_old + (parts.extras if message.keep_extras else parts.extras - left)
+    tree = set() if places.on_source else released_amounts.providers_on_host(connection, instance)
+    left = move_split.within(parts.foreign_on_instance, tree - places.pools)
+    kept = parts.kept_old + (parts.foreign_on_instance if message.keep_extras else parts.foreign_on_instance - left)
     may_be_used = message.leave_residue and not message.guest_gone
-    return _Ending(
-        instance=Change(
+    return _MoveEnd(
+        instance=ConsumerChange(
             uuid=instance.uuid,
             before=instance,
             after=kept + Counter(migration.amounts),
             columns=begin_move.claim_among(begin_move.columns_of(connection, migration)),
-            # What was read as unaccepted must still be; what was accepted cannot be otherwise at this generation.
+            # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read
+            # as accepted stays so at this generation.
             unaccepted=instance.accepted_by is None and not message.guest_gone,
             inherited=True,
         ),
         migration=_buried(migration),
-        residue=residues.left(connection, instance, kept) if may_be_used else None,
+        residue=residues.residue_of(connection, instance, kept) if may_be_used else None,
         claim_id=migration.claim_id,
-        extras=left,
+        foreign=left,
     )
 
 
-def _buried(migration: Holding) -> Change:
-    return Change(uuid=migration.uuid, before=migration, after={}, columns=UNCLAIMED, for_good=True)
+def _buried(migration: Holding) -> ConsumerChange:
+    return ConsumerChange(uuid=migration.uuid, before=migration, after={}, columns=UNCLAIMED, for_good=True)

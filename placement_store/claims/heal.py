@@ -1,8 +1,7 @@
-"""Heals: consumers are set to what their owner has on record, after the store has lost or changed what they held.
+"""Heal consumers: set their claims and allocations to their owner's records, after the store has lost or changed them.
 
-A heal is a write like any other: it goes through the same locks and the same predicate, so it never over-commits. What
-differs is where the claim comes from. It is not made here: it is the one on record, under its own id, accepted by the
-attempt that had accepted it.
+A heal is a write like any other: it takes the same locks and the same guarded update of inventories, so it never
+over-commits. It makes no new claim: it writes the recorded one under its own id, accepted by the recorded attempt.
 """
 
 from collections import Counter
@@ -19,9 +18,8 @@ from moorage.model import RecordedHold, SeenConsumer
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.write import Change
-from placement_store.claims import isolated_groups, move_split, residues
-from placement_store.claims import released as given_up
+from placement_store.allocations.write import ConsumerChange
+from placement_store.claims import isolated_groups, move_split, released_amounts, residues
 from placement_store.db import bulk
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
@@ -31,18 +29,18 @@ from placement_store.server_groups import rows as groups
 
 
 def heal(connection: Connection, message: HealConsumers, names: ResourceClassNames) -> Healed:
-    """Set what these consumers hold to what is on record of them: all of them, or none.
+    """Set the allocations of these consumers to the recorded ones: of all of them, or of none.
 
-    :raises ConsumerGenerationConflict: a consumer is not as it was seen; its generation or its claim is another.
-    :raises ConsumerDeleted: one that is to hold something has been deleted for good, or its guest is known to be gone.
-    :raises InvalidRequest: one that is to hold something was not seen, or is to be deleted as well.
+    :raises ConsumerGenerationConflict: a consumer has another generation or another claim than it was seen with.
+    :raises ConsumerDeleted: a recorded consumer has been deleted for good, or its guest is known to be gone.
+    :raises InvalidRequest: a recorded consumer was not seen, or is to be deleted as well.
     :raises ProviderNotFound: a host's own provider or a pool does not exist.
-    :raises CapacityExceeded: what is missing does not fit.
-    :raises GroupRuleRefused: the rule of a server group does not let its member be on its host.
+    :raises CapacityExceeded: the missing amounts do not fit.
+    :raises GroupRuleRefused: the rule of a server group forbids a member on its host.
     :raises StaleRead: something has changed since it was read; a new transaction may succeed.
     """
     holds = {hold.consumer_uuid: hold for hold in message.holds}
-    _require_sense(message, holds)
+    _require_consistent(message, holds)
     # Before anything is locked, and in one order: see `claims.bound`.
     known = {hold.group.uuid: hold.group for hold in message.holds if hold.group is not None}
     group_ids = {uuid: groups.bind(connection, known[uuid]) for uuid in sorted(known)}
@@ -63,7 +61,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     )
 
 
-def _require_sense(message: HealConsumers, holds: Mapping[str, RecordedHold]) -> None:
+def _require_consistent(message: HealConsumers, holds: Mapping[str, RecordedHold]) -> None:
     for number, hold in enumerate(message.holds):
         if hold.consumer_uuid not in message.seen:
             raise errors.InvalidRequest(path=f"$.holds[{number}]", reason="it is not said how the consumer was seen")
@@ -78,12 +76,12 @@ def _require_sense(message: HealConsumers, holds: Mapping[str, RecordedHold]) ->
 
 def _require_as_seen(uuid: str, seen: SeenConsumer, holding: Holding | None) -> None:
     found = None if holding is None else holding.generation
-    # A store that was restored gives generations out once more: the claim tells two of them apart.
+    # A restored store issues generations for a second time: the claim id distinguishes the two.
     if found != seen.generation or (holding is not None and holding.claim_id != seen.claim_id):
         raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=seen.generation, found=found)
 
 
-# --- What is to be held -----------------------------------------------------------------------------------------------
+# --- Consumers on record --------------------------------------------------------------------------------------------
 
 
 def _held(
@@ -93,7 +91,7 @@ def _held(
     keys: Mapping[str, ProviderKey],
     group_ids: Mapping[str, int],
     names: ResourceClassNames,
-) -> Change:
+) -> ConsumerChange:
     tombstones.require_unburied(connection, hold.consumer_uuid, holding)
     if hold.claim_id is None and tombstones.buried(connection, [str(hold.accepted_by)]):
         # Its host has reported that guest gone.
@@ -101,20 +99,20 @@ def _held(
     root = keys.get(hold.root_provider_uuid)
     if root is None:
         raise providers.provider_not_found(hold.root_provider_uuid)
-    # What another claim holds cannot be told apart: it goes whole. Without a claim, and under the recorded one, what
-    # is beyond the record has been put there by others, and stays.
+    # The allocations of another claim cannot be told apart from foreign ones: all of them are replaced. Without a
+    # claim, and under the recorded one, allocations beyond the record are foreign, and stay.
     is_its_own = holding is not None and holding.claim_id in (None, hold.claim_id)
     own = replace(holding, root_provider_id=root.root_id) if holding is not None and is_its_own else None
     before = Counter({} if own is None else own.amounts)
     missing = _missing(connection, hold, own, root.root_id, keys, names)
-    return Change(
+    return ConsumerChange(
         uuid=hold.consumer_uuid,
         before=holding,
         after=before + missing,
         named=frozenset({root.id}),
         columns=_columns(hold, root.root_id, group_ids) | _isolated(hold, own),
         claimed=hold.claim_id is not None and (holding is None or holding.claim_id != hold.claim_id),
-        # The record says what it was claimed with; what one unit may be was decided then.
+        # The record has the amounts of the claim: unit rules were verified then.
         inherited=True,
     )
 
@@ -127,11 +125,13 @@ def _missing(
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
-    """Return what a consumer lacks of what is on record, each where it was claimed, or in the host's tree beside it."""
+    """Return the recorded amounts that a consumer lacks, on their provider or elsewhere in the host's tree."""
     wanted = {uuid: part.resources for uuid, part in hold.allocations.items()}
     there: Counter[Pair] = Counter()
     if own is not None:
-        there = +given_up.located(connection, own, wanted, keys, given_up.on_host(connection, own), names)
+        there = +released_amounts.locate(
+            connection, own, wanted, keys, released_amounts.providers_on_host(connection, own), names
+        )
     present = {uuid: resources for uuid, resources in wanted.items() if uuid in keys}
     of_tree = {key.id for key in keys.values() if key.root_id == root_id}
     claimed = Counter(allocations.numbered(present, keys, names, connection))
@@ -152,9 +152,10 @@ def _missing(
 def _spread(
     connection: Connection, lacking: Counter[int], claimed: Mapping[Pair, int], tree_ids: Sequence[int]
 ) -> Counter[Pair]:
-    """Return where in a tree amounts by class are to be held: where they were claimed, else where there is room.
+    """Distribute amounts by class over a tree: first to the providers they were claimed of, then by free capacity.
 
-    What fits nowhere is left with a provider that has the class, or was claimed of, for the predicate to refuse.
+    An amount that fits nowhere is assigned to a provider that has the class, or was claimed of: the guarded update of
+    its inventory then refuses it.
     """
     inventories = providers.inventories_of(connection, tree_ids)
     found: Counter[Pair] = Counter()
@@ -179,7 +180,7 @@ def _spread(
 
 
 def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
-    """Return the columns of a consumer as its owner has it; a group that is not recorded stays as it is."""
+    """Return the columns of a consumer as recorded; without a recorded group it stays in its present one."""
     group: dict[str, int | None] = {} if hold.group is None else {"consumer_group_id": group_ids[hold.group.uuid]}
     if hold.claim_id is None:
         group = {"consumer_group_id": None}
@@ -201,13 +202,13 @@ def _columns(hold: RecordedHold, root_id: int, group_ids: Mapping[str, int]) -> 
 
 
 def _isolated(hold: RecordedHold, own: Holding | None) -> dict[str, Any]:
-    """Return where its isolated groups are: as it is kept, for a reshape may have moved them since, or as recorded."""
+    """Return the column of isolated groups: the stored one, since a reshape may have moved them, or as recorded."""
     kept = None if own is None or own.claim_id != hold.claim_id else own.isolated_groups
     return {"isolated_groups": kept or isolated_groups.encoded(hold.isolated)}
 
 
 def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
-    """Set the time of acceptance where it is lost, so that an acceptance that is repeated later changes nothing."""
+    """Set the time of acceptance where it is missing, so that a later repetition of the acceptance changes nothing."""
     # UPDATE consumers SET accepted_at = :now WHERE uuid IN (...) AND accepted_by IS NOT NULL AND accepted_at IS NULL
     table = consumer_table.c
     for chunk in bulk.chunks(uuids):
@@ -215,18 +216,18 @@ def _stamp_accepted(connection: Connection, uuids: Sequence[str]) -> None:
         connection.execute(consumer_table.update().where(*lost).values(accepted_at=now()))
 
 
-# --- What is not ------------------------------------------------------------------------------------------------------
+# --- Others ---------------------------------------------------------------------------------------------------------
 
 
-def _released(uuid: str, holding: Holding | None, *, for_good: bool) -> list[Change]:
-    """Return what releases all that a consumer holds which is on no record."""
+def _released(uuid: str, holding: Holding | None, *, for_good: bool) -> list[ConsumerChange]:
+    """Return the change that releases all allocations of a consumer that no record names, or nothing if it has none."""
     if not for_good and (holding is None or not (holding.rows or holding.claim_id)):
         return []
-    return [Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=for_good)]
+    return [ConsumerChange(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=for_good)]
 
 
-def _net_release(changes: Sequence[Change]) -> Counter[Pair]:
-    """Return what these consumers held together beyond what they hold now."""
+def _net_release(changes: Sequence[ConsumerChange]) -> Counter[Pair]:
+    """Return the amounts that these consumers together have lost."""
     before: Counter[Pair] = Counter()
     after: Counter[Pair] = Counter()
     for change in changes:
@@ -235,5 +236,5 @@ def _net_release(changes: Sequence[Change]) -> Counter[Pair]:
     return before - after
 
 
-def _generation(change: Change) -> int:
+def _generation(change: ConsumerChange) -> int:
     return 1 if change.before is None else change.before.generation + 1

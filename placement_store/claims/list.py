@@ -1,4 +1,4 @@
-"""Claims as an operator looks at them: who holds what host since when, and which hosts still have residues."""
+"""List claims and residues for operators, with their hosts, owners and ages."""
 
 from collections.abc import Collection
 from typing import Any
@@ -29,7 +29,7 @@ _CLAIMS = select(
 
 
 def claims(connection: Connection, message: ListClaims) -> list[ClaimState]:
-    """Return the consumers that are asked for, or a part of them, the oldest claim first."""
+    """Return the requested consumers, or one page of them, the oldest claim first."""
     wanted: ColumnElement[bool] = consumers.c.claim_id.is_not(None)
     if message.unaccepted:
         wanted = and_(wanted, consumers.c.accepted_by.is_(None))

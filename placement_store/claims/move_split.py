@@ -1,9 +1,9 @@
-"""What an instance and its migration hold, taken apart and put together anew: which part is whose in a move.
+"""Split the allocations of an instance and its migration into the parts of a move, and put them together again.
 
-Three parts add up to it. *Old* is what the source holds for the instance's own request, *new* what a destination is
-claimed with, *extras* are all the rest: what others have put there. A provider that a destination uses outside the
-source's tree is *shared* with it: there the instance holds the larger of old and new, and the migration nothing.
-Everywhere else old is the migration's.
+The allocations of the two add up from three parts. *Old* are the amounts of the instance's request on the source, *new*
+those that the destination is claimed with, and *foreign allocations* are all the rest, which other clients have written
+to these consumers. A provider outside the source's tree that the destination uses is *shared*: there the instance holds
+the larger of old and new, and the migration nothing. Everywhere else old belongs to the migration.
 """
 
 from collections import Counter
@@ -15,29 +15,29 @@ from sqlalchemy import Connection
 from moorage.model import AllocationRequest, Allocations, ProviderAmounts
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
-from placement_store.claims import released
-from placement_store.claims.released import Amounts
+from placement_store.claims import released_amounts
+from placement_store.claims.released_amounts import Amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 
 
 def amounts_of(request: AllocationRequest) -> Amounts:
-    """Return what is asked for, by provider uuid and class name."""
+    """Return the amounts of a request, by provider uuid and class name."""
     return {uuid: part.resources for uuid, part in request.allocations.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where the parts of a move are: the tree of the source, and the providers that old and new name outside of it."""
+class MovePlaces:
+    """Locate the parts of a move: the roots of source and destination, and the providers that old and new name."""
 
     source_root_id: int | None
-    #: Where ``new`` is.
+    #: The root of the destination, where ``new`` is.
     root_id: int | None
     keys: Mapping[str, ProviderKey]
-    #: The ids of what old uses outside the source's tree.
+    #: The ids of the providers of old outside the source's tree.
     pools: frozenset[int]
-    #: The ids of the providers that new uses.
+    #: The ids of the providers of new.
     used: frozenset[int]
 
     @classmethod
@@ -48,66 +48,75 @@ class Places:
         root_id: int | None,
         held: Amounts,
         new: Amounts,
-    ) -> "Places":
-        """Return the places of a move; providers that are gone are in none of them."""
+    ) -> "MovePlaces":
+        """Return the places of a move; providers that have been deleted are in none of them."""
         outside = {keys[uuid].id for uuid in held if uuid in keys and keys[uuid].root_id != source_root_id}
         used = {keys[uuid].id for uuid in new if uuid in keys}
         return cls(source_root_id, root_id, keys, frozenset(outside), frozenset(used))
 
     @property
     def on_source(self) -> bool:
-        """Whether the destination is the source itself."""
+        """Return whether the destination is the source itself."""
         return self.root_id == self.source_root_id
 
     @property
     def shared(self) -> frozenset[int]:
-        """The ids of the providers of which old and new are counted once."""
+        """Return the ids of the providers where the larger of old and new counts, not their sum."""
         of_source = {key.id for key in self.keys.values() if key.root_id == self.source_root_id}
         return self.used - of_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What two consumers hold, by whose it is. ``kept_old`` is what the instance itself holds of old."""
+class MoveParts:
+    """Hold the parts of the allocations of an instance and its migration."""
 
+    #: On the instance; of old, only what it holds itself.
     new: Counter[Pair]
     kept_old: Counter[Pair]
-    extras: Counter[Pair]
-    #: The migration's.
+    foreign_on_instance: Counter[Pair]
+    #: On the migration.
     old: Counter[Pair]
-    left_extras: Counter[Pair]
+    foreign_on_migration: Counter[Pair]
 
     @property
     def beyond_new(self) -> Counter[Pair]:
-        """What the instance holds of old beyond what new has of the same."""
+        """Return the amounts of old on the instance that exceed those of new."""
         return self.kept_old - self.new
 
 
-def before_a_move(
-    connection: Connection, instance: Holding, held: Amounts, places: Places, names: ResourceClassNames
-) -> Parts:
-    """Take apart what an instance holds that is placed on the source."""
-    in_tree = released.on_host(connection, instance)
-    old = +released.located(connection, instance, held, places.keys, in_tree, names)
-    extras = Counter(instance.amounts) - old
-    return Parts(new=Counter(), kept_old=old, extras=extras, old=Counter(), left_extras=Counter())
+def split_before_move(
+    connection: Connection, instance: Holding, held: Amounts, places: MovePlaces, names: ResourceClassNames
+) -> MoveParts:
+    """Split the allocations of an instance that is placed on the source.
+
+    :param held: the amounts that the source was claimed with.
+    """
+    in_tree = released_amounts.providers_on_host(connection, instance)
+    old = +released_amounts.locate(connection, instance, held, places.keys, in_tree, names)
+    foreign = Counter(instance.amounts) - old
+    return MoveParts(
+        new=Counter(), kept_old=old, foreign_on_instance=foreign, old=Counter(), foreign_on_migration=Counter()
+    )
 
 
-def of_a_move(
+def split_move(
     connection: Connection,
     instance: Holding,
     migration: Holding,
     held: Amounts,
     claimed: Amounts,
-    places: Places,
+    places: MovePlaces,
     names: ResourceClassNames,
-) -> Parts:
-    """Take apart what an instance and its migration hold.
+) -> MoveParts:
+    """Split the allocations of an instance and its migration.
 
-    :param claimed: what the present destination, whose places these are, was claimed with.
+    :param held: the amounts that the source was claimed with.
+    :param claimed: the amounts that the present destination was claimed with; ``places`` are this destination's.
     """
     keys, mine = places.keys, instance.amounts
-    new = +released.located(connection, instance, claimed, keys, released.on_host(connection, instance), names)
+    in_tree = released_amounts.providers_on_host(connection, instance)
+    new = +released_amounts.locate(connection, instance, claimed, keys, in_tree, names)
+    # Of old, the instance holds what is on shared providers, as far as it is still there.
     present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
     kept_old = Counter(
         {
@@ -116,28 +125,30 @@ def of_a_move(
             if pair[0] in places.shared
         }
     )
-    tree = released.on_host(connection, migration)
-    old = +released.located(connection, migration, held, keys, tree, names)
+    # The rest of old is on the migration.
+    in_tree = released_amounts.providers_on_host(connection, migration)
+    old = +released_amounts.locate(connection, migration, held, keys, in_tree, names)
     old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.shared})
-    return Parts(
+    return MoveParts(
         new=new,
         kept_old=+kept_old,
-        extras=Counter(mine) - (new | kept_old),
+        # The larger of the two counts where old and new are on one provider.
+        foreign_on_instance=Counter(mine) - (new | kept_old),
         old=old,
-        left_extras=Counter(migration.amounts) - old,
+        foreign_on_migration=Counter(migration.amounts) - old,
     )
 
 
-def divided(
+def divide(
     old: Mapping[Pair, int], new: Mapping[Pair, int], shared: Collection[int]
 ) -> tuple[Counter[Pair], Counter[Pair]]:
-    """Return what instance and migration hold of old and new."""
+    """Return the amounts of old and new that the instance holds, and those that the migration holds."""
     instance = Counter(new) | within(old, shared)
     return instance, Counter(old) - within(old, shared)
 
 
 def within(amounts: Mapping[Pair, int], providers: Collection[int]) -> Counter[Pair]:
-    """Return what of these amounts is of these providers."""
+    """Return those of the amounts that are of these providers."""
     return Counter({pair: amount for pair, amount in amounts.items() if pair[0] in providers})
 
 

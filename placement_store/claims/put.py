@@ -1,4 +1,4 @@
-"""Raw allocation writes: all that one consumer, or several at once, shall hold from now on."""
+"""Replace all allocations of one or several consumers, as `put_allocations` and the HTTP API do, without a claim."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from moorage.model import ConsumerAllocations
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED, Holding, Pair
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
@@ -21,7 +21,7 @@ from placement_store.providers.rows import ProviderKey
 
 
 class AnyGeneration(Enum):
-    """Has one value, for whoever relies on no generation of a consumer: HTTP clients before 1.28."""
+    """Has one value, for writes that compare no consumer generation: those of HTTP clients before 1.28."""
 
     ANY = "any"
 
@@ -31,45 +31,45 @@ ANY_GENERATION: Final = AnyGeneration.ANY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """All that one consumer shall hold from now on, and how it is described, whichever way that has come."""
+    """Describe the allocations and the columns to be written for one consumer, over RPC or HTTP."""
 
-    #: By provider uuid and resource class.
+    #: By provider uuid and resource class; they replace all that the consumer holds.
     amounts: Mapping[str, Mapping[str, int]]
-    #: What the consumer must be at; null means that there is no such consumer yet.
+    #: The generation that the consumer must be at; null means that it must not exist.
     generation: int | AnyGeneration | None
-    #: The generations of providers that the caller relies on, by uuid.
+    #: The generations that providers must be at, by uuid.
     relied_on: Mapping[str, int] = field(default_factory=dict)
     #: Columns of the consumer's row, and further ones that only a new consumer gets.
     described: Mapping[str, Any]
     described_first: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether a consumer that holds nothing counts as none, and one that was deleted for good as a new one.
+    #: Whether a consumer without allocations counts as none, and one that was deleted for good as a new one.
     over_http: bool = False
-    #: Isolated groups that are attached, or detached: those without a provider.
+    #: Isolated groups to be attached, or detached: those without a provider.
     isolated: isolated_groups.Groups = field(default_factory=dict)
 
     @classmethod
-    def over_rpc(cls, asked: ConsumerAllocations) -> "Put":
-        """Return what a message asks for."""
-        named = {uuid: part.generation for uuid, part in asked.allocations.items()}
+    def over_rpc(cls, wanted: ConsumerAllocations) -> "Put":
+        """Return the put for the part of a message that concerns one consumer."""
+        named = {uuid: part.generation for uuid, part in wanted.allocations.items()}
         return cls(
-            amounts={uuid: part.resources for uuid, part in asked.allocations.items()},
-            generation=asked.consumer_generation,
+            amounts={uuid: part.resources for uuid, part in wanted.allocations.items()},
+            generation=wanted.consumer_generation,
             relied_on={uuid: generation for uuid, generation in named.items() if generation is not None},
             described={
-                "project_id": asked.project_id,
-                "user_id": asked.user_id,
-                "consumer_type": asked.consumer_type,
+                "project_id": wanted.project_id,
+                "user_id": wanted.user_id,
+                "consumer_type": wanted.consumer_type,
                 "known_over_rpc": True,
             },
-            isolated=asked.isolated,
+            isolated=wanted.isolated,
         )
 
 
-class Asked(NamedTuple):
-    """What puts come to."""
+class PutPlan(NamedTuple):
+    """Hold the changes that puts come to, and what the write of them must compare."""
 
-    changes: list[Change]
-    #: The generations of providers that they name, and the roots that these were found to have, by provider id.
+    changes: list[ConsumerChange]
+    #: The generations that the puts name of providers, and the root ids that these were read with, by provider id.
     relied_on: dict[int, set[int]]
     roots: dict[int, int]
 
@@ -77,65 +77,65 @@ class Asked(NamedTuple):
 def put(
     connection: Connection, wanted: Mapping[str, ConsumerAllocations], names: ResourceClassNames
 ) -> dict[str, ConsumerWritten]:
-    """Replace all that these consumers hold, or nothing of it; see :func:`write`, also for what is raised."""
-    write(connection, {uuid: Put.over_rpc(asked) for uuid, asked in wanted.items()}, names)
+    """Replace all allocations of these consumers, or none; see :func:`write`, also for its errors."""
+    write(connection, {uuid: Put.over_rpc(one) for uuid, one in wanted.items()}, names)
     return {uuid: ConsumerWritten(consumer_generation=(wanted[uuid].consumer_generation or 0) + 1) for uuid in wanted}
 
 
 def write(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> None:
-    """Replace all that these consumers hold, or nothing of it.
+    """Replace all allocations of these consumers, or none.
 
     A claim stays as it is, unless nothing is left in its host's tree; then it is cleared.
 
-    :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
+    :raises ConsumerGenerationConflict: a consumer is at another generation than the one named.
     :raises ConsumerDeleted: a consumer has been deleted for good.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
-    :raises CapacityExceeded: it does not fit.
-    :raises StaleRead: what was read has changed since; a new transaction finds out how.
+    :raises CapacityExceeded: an amount does not fit.
+    :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
-    asked = asked_for(connection, puts, names)
-    if not asked.changes:
+    planned = plan(connection, puts, names)
+    if not planned.changes:
         return
-    allocations.write(connection, asked.changes, names, relied_on=asked.relied_on, roots=asked.roots)
+    allocations.write(connection, planned.changes, names, relied_on=planned.relied_on, roots=planned.roots)
 
 
-def asked_for(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> Asked:
-    """Return what these puts come to, without writing anything.
+def plan(connection: Connection, puts: Mapping[str, Put], names: ResourceClassNames) -> PutPlan:
+    """Return the changes that these puts come to, without writing anything.
 
-    What is raised is the part of :func:`write`'s errors that can be told by reading.
+    It raises those errors of :func:`write` that reading alone can find.
     """
     found = consumers.holdings(connection, puts)
-    for uuid, asked in puts.items():
-        _compare_generation(connection, uuid, asked, found.get(uuid))
-    keys = providers.keys_of(connection, {uuid for asked in puts.values() for uuid in asked.amounts})
+    for uuid, one in puts.items():
+        _compare_generation(connection, uuid, one, found.get(uuid))
+    keys = providers.keys_of(connection, {uuid for one in puts.values() for uuid in one.amounts})
     changes = [
-        _change(connection, uuid, asked, found.get(uuid), keys, names)
-        for uuid, asked in puts.items()
-        # HTTP leaves no consumer behind that holds nothing.
-        if asked.amounts or uuid in found or not asked.over_http
+        _change(connection, uuid, one, found.get(uuid), keys, names)
+        for uuid, one in puts.items()
+        # HTTP creates no consumer without allocations.
+        if one.amounts or uuid in found or not one.over_http
     ]
-    return Asked(changes, _relied_on(puts, keys), dict(keys.values()))
+    return PutPlan(changes, _relied_on(puts, keys), dict(keys.values()))
 
 
-def _compare_generation(connection: Connection, uuid: str, asked: Put, holding: Holding | None) -> None:
-    # A new consumer of RPC is looked for among the deleted ones when it is created.
-    if not asked.over_http and (holding is not None or asked.generation is not None):
+def _compare_generation(connection: Connection, uuid: str, wanted: Put, holding: Holding | None) -> None:
+    # The tombstone of a new consumer of RPC is looked for when it is created.
+    if not wanted.over_http and (holding is not None or wanted.generation is not None):
         tombstones.require_unburied(connection, uuid, holding)
-    if isinstance(asked.generation, AnyGeneration):
+    if isinstance(wanted.generation, AnyGeneration):
         return
     found = None if holding is None else holding.generation
-    if asked.over_http and asked.generation is None and holding is not None and not holding.rows:
+    if wanted.over_http and wanted.generation is None and holding is not None and not holding.rows:
         return
-    if found != asked.generation:
-        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=asked.generation, found=found)
+    if found != wanted.generation:
+        raise errors.ConsumerGenerationConflict(consumer_uuid=uuid, named=wanted.generation, found=found)
 
 
 def _relied_on(puts: Mapping[str, Put], keys: Mapping[str, ProviderKey]) -> dict[int, set[int]]:
     named: dict[int, set[int]] = {}
-    for asked in puts.values():
-        for uuid, generation in asked.relied_on.items():
+    for one in puts.values():
+        for uuid, generation in one.relied_on.items():
             named.setdefault(keys[uuid].id, set()).add(generation)
     return named
 
@@ -143,24 +143,24 @@ def _relied_on(puts: Mapping[str, Put], keys: Mapping[str, ProviderKey]) -> dict
 def _change(
     connection: Connection,
     uuid: str,
-    asked: Put,
+    wanted: Put,
     holding: Holding | None,
     keys: Mapping[str, ProviderKey],
     names: ResourceClassNames,
-) -> Change:
-    after = allocations.numbered(asked.amounts, keys, names, connection)
-    first = asked.described_first if holding is None else {}
+) -> ConsumerChange:
+    after = allocations.numbered(wanted.amounts, keys, names, connection)
+    first = wanted.described_first if holding is None else {}
     isolated: dict[str, Any] = {}
-    if asked.isolated:
+    if wanted.isolated:
         present = None if holding is None else holding.isolated_groups
-        isolated = {"isolated_groups": isolated_groups.with_changes(present, asked.isolated)}
+        isolated = {"isolated_groups": isolated_groups.with_changes(present, wanted.isolated)}
     unclaimed = UNCLAIMED if _leaves_its_host(holding, after, keys) else {}
-    return Change(
+    return ConsumerChange(
         uuid=uuid,
         before=holding,
         after=after,
-        named=frozenset(keys[provider_uuid].id for provider_uuid in asked.amounts),
-        columns={**asked.described, **first, **isolated, **unclaimed},
+        named=frozenset(keys[provider_uuid].id for provider_uuid in wanted.amounts),
+        columns={**wanted.described, **first, **isolated, **unclaimed},
     )
 
 

@@ -1,8 +1,8 @@
-"""Residues: what a guest that may still run goes on holding on its host, after its instance has been taken elsewhere.
+"""Write residues: allocations on a host for a guest that may still run there after its instance has left the host.
 
-A residue is a consumer of its own, under the id of the attempt that has accepted the claim. It goes when it is deleted
-for good, which says that the host has nothing of that attempt any more. A migration that is left as a residue keeps its
-own uuid: it goes when that is deleted for good, or the attempt.
+A residue is a consumer of its own, under the id of the attempt for which the host has accepted the claim. It goes when
+that id is deleted for good, after the host has reported that it has no guest of that attempt any more. A migration that
+becomes a residue keeps its own uuid: it goes when that, or the attempt's id, is deleted for good.
 """
 
 from collections import Counter
@@ -15,8 +15,8 @@ from moorage import errors
 from placement_store.allocations import consumers, tombstones
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import Holding, Pair
-from placement_store.allocations.write import Change
-from placement_store.claims import released
+from placement_store.allocations.write import ConsumerChange
+from placement_store.claims import released_amounts
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import StaleRead
 from placement_store.schema import consumers as consumer_table
@@ -25,18 +25,18 @@ from placement_store.schema import tombstones as tombstone_table
 RESIDUE = "RESIDUE"
 
 
-def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> Change | None:
-    """Return what keeps, for the attempt that has accepted a claim, all that its consumer gives up in the host's tree.
+def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> ConsumerChange | None:
+    """Return the residue of an accepted claim: all that its consumer releases in the host's tree.
 
-    Written together with the consumer's own change it is netted against that, so it never needs room. Shared providers
-    hold nothing for a guest that nobody will use. Nothing is returned where no host has accepted the claim, or where
-    the guest is known to be gone.
+    Written together with the consumer's own change it is netted against that, so it never needs room. It holds nothing
+    of sharing providers, since nobody will use that guest. Null is returned where no host has accepted the claim, or
+    where the guest is known to be gone.
 
-    :param kept: what the consumer still holds of what it held.
+    :param kept: those of its allocations that the consumer keeps.
     """
     if holding.claim_id is None or holding.accepted_by is None or tombstones.buried(connection, [holding.accepted_by]):
         return None
-    tree = released.on_host(connection, holding)
+    tree = released_amounts.providers_on_host(connection, holding)
     leaving = {
         pair: amount - kept.get(pair, 0)
         for pair, amount in holding.amounts.items()
@@ -44,7 +44,7 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
     }
     if not leaving:
         return None
-    return Change(
+    return ConsumerChange(
         uuid=holding.accepted_by,
         before=None,
         after=leaving,
@@ -54,13 +54,17 @@ def left(connection: Connection, holding: Holding, kept: Mapping[Pair, int]) -> 
 
 
 def write(
-    connection: Connection, changes: Sequence[Change], residue: Change | None, names: ResourceClassNames, **how: Any
+    connection: Connection,
+    changes: Sequence[ConsumerChange],
+    residue: ConsumerChange | None,
+    names: ResourceClassNames,
+    **how: Any,
 ) -> str | None:
     """Write the changes of consumers together with the residue that one of them leaves, if any; return its uuid.
 
-    No other consumer may be created by it.
+    The changes may create no consumer.
 
-    :param how: see :func:`placement_store.allocations.write.write`, also for what is raised.
+    :param how: see :func:`placement_store.allocations.write.write`, also for the errors.
     """
     if residue is None:
         allocations.write(connection, changes, names, **how)
@@ -69,55 +73,57 @@ def write(
     return residue.uuid
 
 
-def write_all(connection: Connection, changes: Sequence[Change], names: ResourceClassNames, **how: Any) -> None:
-    """Write changes of which those that create a consumer leave a residue.
+def write_all(connection: Connection, changes: Sequence[ConsumerChange], names: ResourceClassNames, **how: Any) -> None:
+    """Write changes of which those that create a consumer are residues.
 
-    :param how: see :func:`placement_store.allocations.write.write`, also for what is raised.
+    :param how: see :func:`placement_store.allocations.write.write`, also for the errors.
     """
     try:
         allocations.write(connection, changes, names, **how)
     except errors.ConsumerDeleted as fault:
-        # At this moment the guest was reported gone: begin again without a residue.
+        # The guest has been reported gone concurrently: a new transaction writes no residue.
         raise StaleRead from fault
 
 
 # --- Migrations that stay as residues -------------------------------------------------------------------------------
 
 
-def is_one(holding: Holding) -> bool:
-    """Tell whether a consumer is a residue: no claim places it, and yet a host has accepted what it holds.
+def is_residue(holding: Holding) -> bool:
+    """Return whether a consumer is a residue: no claim places it, and yet a host has accepted its allocations.
 
-    The type does not tell: whoever puts allocations says which type it shall be.
+    The consumer type is no evidence: every put of allocations may change it.
     """
     return holding.claim_id is None and holding.accepted_by is not None
 
 
-def becoming(connection: Connection, migration: Holding, staying: Mapping[Pair, int]) -> Change | None:
-    """Return what makes a residue of a migration, of all that it holds in the host's tree; as in :func:`left`.
+def residue_of_migration(
+    connection: Connection, migration: Holding, staying: Mapping[Pair, int]
+) -> ConsumerChange | None:
+    """Return the change that turns a migration into a residue of all it holds in the host's tree, or null.
 
-    :param staying: what of it stays elsewhere.
+    The caller writes it and then calls :func:`require_unreported`. See :func:`residue_of`.
 
-    Whoever writes it calls :func:`require_unreported` afterwards.
+    :param staying: those of its allocations that pass to another consumer.
     """
     if migration.claim_id is None or migration.accepted_by is None:
         return None
-    tree = released.on_host(connection, migration)
+    tree = released_amounts.providers_on_host(connection, migration)
     guests = Counter(migration.amounts) - Counter(staying)
     kept = {pair: amount for pair, amount in guests.items() if pair[0] in tree}
     if not kept or tombstones.buried(connection, [migration.accepted_by]):
         return None
     columns = {"claim_id": None, "owner": None, "claimed_at": None, "consumer_group_id": None, "consumer_type": RESIDUE}
-    return Change(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
+    return ConsumerChange(uuid=migration.uuid, before=migration, after=kept, columns=columns, inherited=True)
 
 
 def require_unreported(connection: Connection, migration: Holding) -> None:
-    """Make sure, after a migration was made a residue, that its guest is not being reported gone at this moment.
+    """Verify, after a migration became a residue, that its guest is not being reported gone concurrently.
 
-    Whoever reports it writes the attempt's tombstone first and then looks for residues of it, with a lock
-    (:func:`require_none_of`). Each waits for what the other has written, so one of the two sees the other, or the
-    database ends one of them as a deadlock.
+    The report writes the attempt's tombstone first and then looks for residues of it with a lock
+    (:func:`require_none_of`). Each of the two transactions waits for the other's write, so one of them sees the other,
+    or the database ends one of them as a deadlock.
 
-    :raises StaleRead: it was; a new transaction leaves no residue.
+    :raises StaleRead: the guest is gone; a new transaction leaves no residue.
     """
     # SELECT ... FROM tombstones WHERE consumer_uuid = :attempt LOCK IN SHARE MODE
     query = select(tombstone_table.c.consumer_uuid).where(tombstone_table.c.consumer_uuid == migration.accepted_by)
@@ -126,14 +132,14 @@ def require_unreported(connection: Connection, migration: Holding) -> None:
 
 
 def of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
-    """Return the residues that hold something for an attempt under a uuid of their own, by that uuid."""
+    """Return the residues of an attempt that have a uuid of their own, by that uuid."""
     return consumers.holdings(connection, list(connection.scalars(_of_attempt(attempt_id))))
 
 
 def require_none_of(connection: Connection, attempt_id: str) -> None:
-    """Make sure, after an attempt was buried with its residues, that it is not being given another one.
+    """Verify, after an attempt was deleted for good with its residues, that no other one is being written concurrently.
 
-    :raises StaleRead: it was; a new transaction finds it.
+    :raises StaleRead: there is one; a new transaction finds it.
     """
     if connection.execute(_of_attempt(attempt_id).with_for_update(read=True)).first() is not None:
         raise StaleRead

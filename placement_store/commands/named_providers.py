@@ -12,7 +12,7 @@ from moorage.model import ResourceGroup, ResourceProvider
 from placement_store.commands.placement_command import PlacementCommand
 
 if TYPE_CHECKING:
-    from placement_store.in_process import Placement
+    from placement_store.in_process import PlacementClient
 
 
 def as_uuid(named: str) -> str | None:
@@ -23,7 +23,7 @@ def as_uuid(named: str) -> str | None:
         return None
 
 
-def find(placement: "Placement", named: str) -> ResourceProvider:
+def find(placement: "PlacementClient", named: str) -> ResourceProvider:
     """Return a provider by its uuid or its name.
 
     :raises ProviderNotFound: there is none of that uuid, or of that name.
@@ -36,7 +36,7 @@ def find(placement: "Placement", named: str) -> ResourceProvider:
     raise errors.ProviderNotFound(name=named)
 
 
-def find_if_there(placement: "Placement", named: str) -> ResourceProvider | None:
+def find_if_there(placement: "PlacementClient", named: str) -> ResourceProvider | None:
     """Return a provider by its uuid or its name, or nothing where there is none.
 
     :raises MoorageError: nobody could say.
@@ -47,7 +47,7 @@ def find_if_there(placement: "Placement", named: str) -> ResourceProvider | None
         return None
 
 
-def uuid_of(placement: "Placement", named: str) -> str:
+def uuid_of(placement: "PlacementClient", named: str) -> str:
     """Return the uuid of a provider; of one that was named by it, without asking.
 
     :raises ProviderNotFound: there is none of that name.
@@ -55,7 +55,7 @@ def uuid_of(placement: "Placement", named: str) -> str:
     return as_uuid(named) or find(placement, named).uuid
 
 
-def in_named_tree(placement: "Placement", group: ResourceGroup) -> ResourceGroup:
+def in_named_tree(placement: "PlacementClient", group: ResourceGroup) -> ResourceGroup:
     """Return a group whose tree was named by uuid or by name, with the uuid.
 
     :raises ProviderNotFound: there is no provider of that name.

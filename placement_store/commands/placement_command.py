@@ -13,7 +13,7 @@ from moorage.messages.wire import Mutation, R
 
 if TYPE_CHECKING:
     from moorage.cli.shell import Shell
-    from placement_store.in_process import Placement
+    from placement_store.in_process import PlacementClient
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class PlacementCommand(Configured):
         return super().run(parsed_args)
 
     @functools.cached_property
-    def placement(self) -> "Placement":
+    def placement(self) -> "PlacementClient":
         """Whoever answers: the service, or the store itself where a URL was given.
 
         :raises SchemaMismatch: its tables are older or newer than this version.
@@ -56,10 +56,10 @@ class PlacementCommand(Configured):
         if self._database_url is None:
             return self.client("placement")
         # The whole store, which is not needed to ask a service.
-        from placement_store.in_process import Direct
+        from placement_store.in_process import InProcessPlacement
 
         url = main_database(self.conf) if self._database_url == CONFIGURED else self._database_url
-        direct = Direct(self.conf, url)
+        direct = InProcessPlacement(self.conf, url)
         cast("Shell", self.app).closing.callback(direct.close)
         return direct
 

@@ -12,7 +12,7 @@ from placement_store.commands.named_providers import find_if_there
 from placement_store.commands.reshape_file import Entry, HostReshape
 
 if TYPE_CHECKING:
-    from placement_store.in_process import Placement
+    from placement_store.in_process import PlacementClient
 
 #: What may become of an entry.
 PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
@@ -44,7 +44,7 @@ class EntryOutcome:
 # --- Looking --------------------------------------------------------------------------------------------------------
 
 
-def look(placement: "Placement", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
+def look(placement: "PlacementClient", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
     """Return what would become of an entry now: planned, refused or moved before.
 
     :param again: plan it even where it looks as if it had been done before.

@@ -12,7 +12,7 @@ from moorage.messages import PlanReshape, ReshapeByInstructions
 from moorage.model import Dealt, Inventory, ReshapePlan
 from placement_store.allocations import consumers
 from placement_store.allocations.consumers import Holding, Pair
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import isolated_groups
 from placement_store.db.names import ResourceClassNames, TraitNames
 from placement_store.db.retries import StaleRead
@@ -112,7 +112,7 @@ def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) ->
 
 def _changes(
     connection: Connection, moves: InstructedChanges, pairs: Mapping[tuple[str, str], Pair], numbers: Mapping[str, int]
-) -> list[Change]:
+) -> list[ConsumerChange]:
     """Return what becomes of the consumers that hold something elsewhere afterwards."""
     found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in moves.dealt})
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
@@ -121,7 +121,9 @@ def _changes(
             raise StaleRead
         _move(after[dealt.consumer_uuid], dealt, pairs)
     return [
-        Change(uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moves, numbers))
+        ConsumerChange(
+            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moves, numbers)
+        )
         for uuid, held in after.items()
     ]
 

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from moorage.messages import Reshape
 from moorage.model import Inventory, ReshapedInventories
 from placement_store.allocations import write as allocations
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import put as puts
 from placement_store.claims.put import Put
 from placement_store.db import change_feed
@@ -47,7 +47,7 @@ def carry_out(
         ids[uuid]: inventories.numbered(connection, uuid, reshaped.inventories, names)
         for uuid, reshaped in described.items()
     }
-    asked = puts.asked_for(connection, puts_of, names)
+    asked = puts.plan(connection, puts_of, names)
     for uuid, reshaped in described.items():
         asked.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
     locked = providers.lock(connection, wanted.keys() | allocations.providers_touched(asked.changes))
@@ -60,7 +60,7 @@ def carry_out(
 
 
 def write(
-    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[Change], names: ResourceClassNames
+    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[ConsumerChange], names: ResourceClassNames
 ) -> None:
     """Write inventories, by provider id, together with allocations; all providers that either names must be locked.
 
@@ -82,7 +82,7 @@ def write(
 
 
 def _interim(
-    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[Change]
+    connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[ConsumerChange]
 ) -> dict[int, dict[int, Inventory]]:
     """Return what there is together with what is wanted.
 

@@ -1,8 +1,8 @@
-"""The rules of server groups, decided in the transaction of the write itself: who may come to which root provider.
+"""Verify the rules of server groups, in the transaction of the write itself, on each root provider that gains a member.
 
-A write that lets a member come to a root locks the group's row, as the last thing of all that it locks, and then
-counts the members as they are now. Nothing is counted in advance, so nothing can be miscounted. Whatever only takes
-members away, or lets one stay where it is, locks no group and is never refused.
+A write by which a root gains a member locks the group's row, after all other rows, and then counts the members as they
+are now. No counter is stored, so none can be wrong. A write that only removes members, or leaves them where they are,
+locks no group and is never refused.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,52 +18,52 @@ from placement_store.server_groups.rows import MEMBER, placed
 _HARD = ("affinity", "anti-affinity")
 
 
-class Standing(NamedTuple):
-    """That a member of a group is on a root provider, or, without one, on none."""
+class Membership(NamedTuple):
+    """Record that a member of a server group is on a root provider, or, with null, on none."""
 
     group_id: int
     root_id: int | None
-    #: The uuid of the instance, be it that a migration stands for it.
+    #: The uuid of the instance, also where its migration holds the allocations.
     member: str
 
 
 def verify(
-    connection: Connection, before: Collection[Standing], after: Collection[Standing], written: Collection[str]
+    connection: Connection, before: Collection[Membership], after: Collection[Membership], written: Collection[str]
 ) -> None:
-    """Refuse a write that has brought a member to where the rule of its group does not let it be.
+    """Refuse a write that has placed a member where the rule of its server group forbids it.
 
-    :param before: how those consumers stood that have been written and may stand otherwise now.
-    :param after: how they stand.
-    :param written: their uuids.
+    :param before: the memberships, before the write, of the consumers whose membership it may have changed.
+    :param after: their memberships now.
+    :param written: the uuids of these consumers.
     :raises GroupRuleRefused: the rule of a group does not allow it.
-    :raises ClaimContention: a group has been deleted at this very moment.
+    :raises ClaimContention: a group has been deleted concurrently.
     """
-    known = {(standing.group_id, standing.member) for standing in before}
-    come = {
-        standing
-        for standing in set(after).difference(before)
-        if standing.root_id is not None or (standing.group_id, standing.member) not in known
+    known = {(membership.group_id, membership.member) for membership in before}
+    gained = {
+        membership
+        for membership in set(after).difference(before)
+        if membership.root_id is not None or (membership.group_id, membership.member) not in known
     }
-    for group_id in sorted({standing.group_id for standing in come}):
-        gains = {(standing.root_id, standing.member) for standing in come if standing.group_id == group_id}
+    for group_id in sorted({membership.group_id for membership in gained}):
+        gains = {(membership.root_id, membership.member) for membership in gained if membership.group_id == group_id}
         group = _lock(connection, group_id)
         for root_id in sorted(root_id for root_id in {root for root, _ in gains} if root_id is not None):
             members = {member for root, member in gains if root == root_id}
-            _Gained(connection, group, root_id, members, written).verify()
+            _GainedRoot(connection, group, root_id, members, written).verify()
 
 
 def _lock(connection: Connection, group_id: int) -> Row[Any]:
-    """Lock a group against other writers who let a member gain a root, or, its rule being soft, against deletion.
+    """Lock a group against other writes by which a root gains a member; with a soft rule, only against deletion.
 
-    :raises ClaimContention: it has been deleted, before it had a member; whoever names it again creates it anew.
+    :raises ClaimContention: it has been deleted before it had a member; the next request that names it creates it anew.
     """
     query = select(consumer_groups).where(consumer_groups.c.id == group_id)
     group = connection.execute(query).one_or_none()
     if group is None:
         raise errors.ClaimContention(tries=1)
     if group.policy in _HARD:
-        # An update rather than a locking read: where several nodes of a Galera cluster are written to, they know of
-        # each other's updates, when they commit, and never of each other's locks.
+        # An update rather than a locking read: nodes of a Galera cluster certify each other's updates when they commit,
+        # and never see each other's locks.
         #
         # UPDATE consumer_groups SET seq = seq + 1 WHERE id = :id
         statement = consumer_groups.update().where(consumer_groups.c.id == group_id)
@@ -76,8 +76,8 @@ def _lock(connection: Connection, group_id: int) -> Row[Any]:
     return group
 
 
-class _Gained:
-    """The members of a group that a write has brought to one root provider; the group is locked."""
+class _GainedRoot:
+    """Verify the rule of a locked group on one root provider that has gained members of it."""
 
     def __init__(
         self, connection: Connection, group: Row[Any], root_id: int, members: Collection[str], written: Collection[str]
@@ -89,7 +89,7 @@ class _Gained:
         self._written = written
 
     def verify(self) -> None:
-        """Refuse what the group's rule does not allow.
+        """Refuse the write if the group's rule does not allow it.
 
         :raises GroupRuleRefused: it does not.
         """
@@ -109,10 +109,10 @@ class _Gained:
             raise self._refused(member, f"{there} of its members are there already, and at most {most} may be")
 
     def _verify_together(self) -> None:
-        """Let members come to a root only if all others are there and nowhere else, hosts forced down left out.
+        """Refuse the write unless all other members are on this root and no other, except on hosts forced down.
 
-        So the only member there is goes wherever it likes. As long as its migration holds the source, it is in two
-        places, and nobody else can be where it is.
+        So a group's only member may go anywhere. While its migration holds the source it is on two roots, and no other
+        member may join it on either.
         """
         elsewhere: dict[str, set[str]] = {}
         not_here = (consumers.c.root_provider_id != self._root_id, hosts.c.forced_down.is_not(true()))
@@ -136,7 +136,7 @@ class _Gained:
         return f"its members are on {roots}"
 
     def _newcomers(self) -> set[str]:
-        """Return those of the members that nothing has stood for here which this write has left alone."""
+        """Return those of the members that no consumer outside this write has on this root."""
         return set(self._members).difference(row.member for row in self._here() if row.uuid not in self._written)
 
     def _here(self) -> Sequence[Row[Any]]:

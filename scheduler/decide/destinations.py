@@ -202,7 +202,7 @@ class Destinations:
     def _replayed(self, message: SelectDestinations, stored: Selections) -> Selections:
         """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
         standing: Mapping[str, tuple[str | None, int]] = self._database.read(
-            lambda connection: claims.standing(connection, message.instance_uuids)
+            lambda connection: claims.current_claims(connection, message.instance_uuids)
         )
         answer = []
         for instance_uuid, (claimed, *alternates) in zip(message.instance_uuids, stored, strict=True):

@@ -14,7 +14,7 @@ from moorage.messages import DeleteHost
 from placement_store.allocations import consumers
 from placement_store.allocations import write as allocations
 from placement_store.allocations.consumers import UNCLAIMED
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.claims import residues
 from placement_store.db import bulk, change_feed
 from placement_store.db.names import ResourceClassNames
@@ -86,7 +86,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
         raise StaleRead
     held = consumers.holdings(connection, gone.residues)
     changes = [
-        Change(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=True)
+        ConsumerChange(uuid=uuid, before=holding, after={}, columns=UNCLAIMED, for_good=True)
         for uuid, holding in sorted(held.items())
     ]
     if changes:

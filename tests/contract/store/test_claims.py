@@ -9,7 +9,7 @@ from moorage.db.database import Database
 from moorage.messages import (
     PutAllocations,
 )
-from placement_store.claims.claim import standing
+from placement_store.claims.claim import current_claims
 
 SMALL = {"VCPU": 2, "MEMORY_MB": 2048}
 
@@ -31,7 +31,7 @@ def test_a_claim_places_a_new_consumer_on_its_host_unaccepted(store: Store, host
     assert (found.claim_id, found.root_provider_uuid, found.accepted_by) == (claimed.claim_id, host, None)
     assert (found.owner, found.consumer_type) == ("conductor", "INSTANCE")
     assert store.held(uuid) == {host: SMALL}
-    assert store.database.read(lambda c: standing(c, [uuid, ids.fresh()])) == {uuid: (claimed.claim_id, 1)}
+    assert store.database.read(lambda c: current_claims(c, [uuid, ids.fresh()])) == {uuid: (claimed.claim_id, 1)}
 
 
 def test_fifty_consumers_are_claimed_in_one_transaction_or_not_at_all(store: Store) -> None:

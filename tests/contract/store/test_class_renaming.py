@@ -6,7 +6,7 @@ from support.placement_store.builders import Store, at_once
 from moorage import errors, ids
 from placement_store.allocations import class_renaming, consumers
 from placement_store.allocations import write as allocations
-from placement_store.allocations.write import Change
+from placement_store.allocations.write import ConsumerChange
 from placement_store.db.retries import StaleRead, retry_on_stale_read
 
 OLD, NEW = "CUSTOM_OLD", "CUSTOM_NEW"
@@ -62,7 +62,7 @@ def test_what_was_read_of_a_consumer_before_is_not_written_after(store: Store) -
 
     rename(store)
 
-    release = Change(uuid=consumer, before=before, after={})
+    release = ConsumerChange(uuid=consumer, before=before, after={})
     with pytest.raises(StaleRead):
         store.database.write(lambda connection: allocations.write(connection, [release], store.names))
     assert store.used(provider) == {NEW: 3}

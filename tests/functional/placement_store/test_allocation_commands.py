@@ -9,7 +9,7 @@ from moorage.config import options
 from moorage.messages import DeleteAllocations, GetAllocations, GetResourceProvider, PutAllocations, SetInventories
 from moorage.messages.wire import Message, R
 from placement_store import in_process
-from placement_store.in_process import Direct
+from placement_store.in_process import InProcessPlacement
 
 __all__ = ["operator"]
 
@@ -71,7 +71,7 @@ def test_what_others_have_on_a_server_that_was_deleted_can_be_released_but_not_c
     command = "resource provider allocation"
     operator.types(f"{command} set {CONSUMER} --allocation rp=host1,VCPU=2,MEMORY_MB=1 --project-id p --user-id u")
     conf = options.new(files=[operator.config_file])
-    store = Direct(conf, operator.words[-1] if operator.words else conf.database.connection)
+    store = InProcessPlacement(conf, operator.words[-1] if operator.words else conf.database.connection)
     store.call(DeleteAllocations(request_id="deleted", consumer_uuid=CONSUMER, for_good=True, keep_extras=True))
     store.close()
 
@@ -121,7 +121,7 @@ def test_an_allocation_that_cannot_be_is_refused_in_one_sentence(operator: Opera
 directly = pytest.mark.parametrize("operator", ["directly"], indirect=True)
 
 
-class Racing(Direct):
+class Racing(InProcessPlacement):
     """A store in which somebody else is faster: before the first writes, what they rely on is changed."""
 
     races = 0
@@ -148,7 +148,7 @@ class Racing(Direct):
 
 @pytest.fixture
 def racing(monkeypatch: pytest.MonkeyPatch, operator: Operator, hosts: dict[str, str]) -> type[Racing]:
-    monkeypatch.setattr(in_process, "Direct", Racing)
+    monkeypatch.setattr(in_process, "InProcessPlacement", Racing)
     return Racing
 
 

@@ -6,7 +6,7 @@ from support.cli.operator import Operator, operator
 from moorage import errors, ids
 from moorage.messages.wire import Message, Mutation, R
 from placement_store import in_process
-from placement_store.in_process import Direct
+from placement_store.in_process import InProcessPlacement
 
 __all__ = ["operator"]
 
@@ -287,7 +287,7 @@ def test_who_holds_what_of_a_provider_is_shown_with_it(operator: Operator, gpu_h
 # --- No answer ------------------------------------------------------------------------------------------------------
 
 
-class Forgetful(Direct):
+class Forgetful(InProcessPlacement):
     """Does what it is asked, and loses the first answers to whoever changes something."""
 
     losses = 0
@@ -304,7 +304,7 @@ class Forgetful(Direct):
 def test_what_was_not_answered_is_asked_once_more_and_done_once(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process, "Direct", Forgetful)
+    monkeypatch.setattr(in_process, "InProcessPlacement", Forgetful)
     Forgetful.losses = 1
     host = operator.types("resource provider create host1")
     assert operator.types("resource provider list") == [host]

@@ -1,7 +1,7 @@
-"""What a consumer gives up with a claim, and what it keeps, wherever a reshape has moved what was claimed.
+"""Find the allocations that a consumer releases with a claim, also after a reshape has moved them.
 
-Whoever gives a claim up names what it was made with. On providers that share what they have with other trees, that is
-where it still is. In the tree of the host it may by now be elsewhere.
+A release names the amounts that the claim was made with. On sharing providers they are still where they were claimed.
+In the tree of the host a reshape may have moved them to another provider since.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from placement_store.schema import resource_providers
 Amounts = Mapping[str, Mapping[str, int]]
 
 
-def on_host(connection: Connection, holding: Holding) -> set[int]:
-    """Return the ids of those providers held that are in the tree of the claim's host."""
+def providers_on_host(connection: Connection, holding: Holding) -> set[int]:
+    """Return the ids of the providers in the tree of the claim's host that the consumer has allocations of."""
     query = select(resource_providers.c.id).where(
         resource_providers.c.root_provider_id == holding.root_provider_id,
         resource_providers.c.id.in_({provider_id for provider_id, _ in holding.rows}),
@@ -27,7 +27,7 @@ def on_host(connection: Connection, holding: Holding) -> set[int]:
     return set(connection.scalars(query))
 
 
-def located(
+def locate(
     connection: Connection,
     holding: Holding,
     released: Amounts,
@@ -35,13 +35,13 @@ def located(
     in_tree: Collection[int],
     names: ResourceClassNames,
 ) -> Counter[Pair]:
-    """Return where what is to be released is held now.
+    """Return the amounts to be released, by the provider that they are allocated of now.
 
-    What is no longer held of a provider of the host's tree is looked for in the rest of that tree: a reshape keeps how
-    much a consumer holds there of each class.
+    An amount that is no longer allocated of its provider in the host's tree is looked for in the rest of that tree: a
+    reshape keeps the sum that a consumer has there of each class.
 
-    :param keys: the providers that are named; one that is there no more was of the host's tree.
-    :param in_tree: what :func:`on_host` says.
+    :param keys: the existing ones of the providers that ``released`` names; one that is deleted was of the host's tree.
+    :param in_tree: the result of :func:`providers_on_host`.
     """
     held = holding.amounts
     found: Counter[Pair] = Counter()
@@ -62,10 +62,10 @@ def located(
     return found
 
 
-def kept(holding: Holding, given_up: Mapping[Pair, int], left: Collection[int]) -> dict[Pair, int]:
-    """Return what a consumer still holds of its own between giving up one host and taking the next.
+def kept(holding: Holding, released: Mapping[Pair, int], left: Collection[int]) -> dict[Pair, int]:
+    """Return the allocations that a consumer keeps when it leaves one host for the next.
 
-    Nothing of the providers that are ``left``; elsewhere, what is beyond ``given_up``, which others have put there.
+    It keeps nothing of the providers that are ``left``; elsewhere, what exceeds ``released``: foreign allocations.
     """
-    beyond = {pair: amount - given_up.get(pair, 0) for pair, amount in holding.amounts.items() if pair[0] not in left}
+    beyond = {pair: amount - released.get(pair, 0) for pair, amount in holding.amounts.items() if pair[0] not in left}
     return {pair: amount for pair, amount in beyond.items() if amount > 0}
