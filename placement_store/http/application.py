@@ -27,12 +27,11 @@ from oslo_middleware import cors, http_proxy_to_wsgi
 from moorage.db.database import Database
 from placement_store.http import identity, versions
 from placement_store.http.errors import ErrorDocuments
-from placement_store.http.operations import DEADLINE, Resource
+from placement_store.http.operations import DEADLINE, Resource, Settings
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import RequestRefused
-from placement_store.http.routes import RESOURCES
-from placement_store.http.settings import Settings
+from placement_store.http.resources import RESOURCES
 from placement_store.http.store import Store
 from placement_store.providers.rows import provider_not_found
 

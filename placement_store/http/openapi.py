@@ -12,7 +12,7 @@ from typing import Any
 
 from placement_store.http import versions
 from placement_store.http.operations import OperationDeclaration, Resource
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 from placement_store.http.schemas import Schema
 from placement_store.http.versions import MAX, Version
 

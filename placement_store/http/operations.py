@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import falcon
 import msgspec
+from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage import context
@@ -17,7 +18,6 @@ from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import Query
 from placement_store.http.refusals import RequestRefused
 from placement_store.http.schemas import Schemas
-from placement_store.http.settings import Settings
 from placement_store.http.store import Store
 from placement_store.http.versions import Version, v
 
@@ -28,6 +28,29 @@ N = TypeVar("N", bound="Resource")
 DEADLINE = "moorage.deadline"
 #: Answers say when what they show was last changed, and that no cache may keep it.
 _CACHE_HEADERS_SINCE = v("1.15")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options that operations go by; see group ``placement_api`` of the sample configuration."""
+
+    max_body_bytes: int
+    incomplete_project_id: str
+    incomplete_user_id: str
+    randomize_allocation_candidates: bool
+    max_allocation_candidates: int
+
+    @classmethod
+    def of(cls, conf: cfg.ConfigOpts) -> "Settings":
+        """Return what a configuration says."""
+        group = conf.placement_api
+        return cls(
+            max_body_bytes=group.max_body_bytes,
+            incomplete_project_id=group.incomplete_consumer_project_id,
+            incomplete_user_id=group.incomplete_consumer_user_id,
+            randomize_allocation_candidates=group.randomize_allocation_candidates,
+            max_allocation_candidates=group.max_allocation_candidates,
+        )
 
 
 @dataclass(frozen=True, slots=True)

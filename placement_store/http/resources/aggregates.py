@@ -10,12 +10,25 @@ from moorage.messages import SetAggregates
 from placement_store.db import change_feed
 from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.resources.of_provider import ProviderScopedResource
-from placement_store.http.schemas import aggregates as schemas
+from placement_store.http.resources.resource_providers import ProviderScopedResource
+from placement_store.http.schemas import GENERATION, UUID, Schema, Schemas, document
 from placement_store.http.versions import v
 from placement_store.providers import aggregates, outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
+
+_UUIDS: Schema = {"type": "array", "items": UUID, "uniqueItems": True, "maxItems": 1024}
+
+#: What ``PUT /resource_providers/{uuid}/aggregates`` takes.
+_REPLACE_SCHEMAS = Schemas(
+    {
+        "1.1": _UUIDS,
+        "1.19": document(
+            {"aggregates": _UUIDS, "resource_provider_generation": GENERATION},
+            required=("aggregates", "resource_provider_generation"),
+        ),
+    }
+)
 
 _GENERATIONS_SINCE = v("1.19")
 
@@ -30,7 +43,7 @@ class AggregatesResource(ProviderScopedResource):
         """Return them, from 1.19 with the provider's generation."""
         return _shown(call, *self.store.read(lambda connection: _held(connection, uuid)))
 
-    @operation("placement:resource_providers:aggregates:update", since="1.1", body=schemas.REPLACE)
+    @operation("placement:resource_providers:aggregates:update", since="1.1", body=_REPLACE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace them; before 1.19 whatever the generation, which then does not move."""
         by_generation = call.version >= _GENERATIONS_SINCE

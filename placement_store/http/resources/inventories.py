@@ -12,13 +12,52 @@ from moorage.model import Inventory
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, RequestRefused
-from placement_store.http.resources.of_provider import ProviderScopedResource
-from placement_store.http.resources.resource_providers import path_of
-from placement_store.http.schemas import inventories as schemas
+from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
+from placement_store.http.schemas import GENERATION, MAX_AMOUNT, RESOURCE_CLASS, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import inventories, outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline
+
+_AMOUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
+
+#: One inventory. Clients send back what they were shown, so it may have a generation that means nothing.
+INVENTORY = document(
+    {
+        "resource_provider_generation": GENERATION,
+        "total": _AMOUNT,
+        "reserved": {"type": "integer", "minimum": 0, "maximum": MAX_AMOUNT},
+        "min_unit": _AMOUNT,
+        "max_unit": _AMOUNT,
+        "step_size": _AMOUNT,
+        # The largest of MySQL's single-precision numbers, as in the published API.
+        "allocation_ratio": {"type": "number", "exclusiveMinimum": 0, "maximum": 3.40282e38},
+    },
+    required=("total",),
+)
+#: Inventories by resource class.
+INVENTORIES: Schema = {
+    "type": "object",
+    "patternProperties": {RESOURCE_CLASS["pattern"]: INVENTORY},
+    "additionalProperties": False,
+    "propertyNames": {"maxLength": 255},
+}
+
+#: What ``POST /resource_providers/{uuid}/inventories`` takes.
+_CREATE_SCHEMAS = Schemas(
+    {"1.0": with_more(INVENTORY, {"resource_class": RESOURCE_CLASS}, required=("resource_class",))}
+)
+#: What ``PUT /resource_providers/{uuid}/inventories`` takes.
+_REPLACE_SCHEMAS = Schemas(
+    {
+        "1.0": document(
+            {"resource_provider_generation": GENERATION, "inventories": INVENTORIES},
+            required=("resource_provider_generation", "inventories"),
+        )
+    }
+)
+#: What ``PUT /resource_providers/{uuid}/inventories/{resource_class}`` takes.
+_UPDATE_SCHEMAS = Schemas({"1.0": with_more(INVENTORY, {}, required=("resource_provider_generation",))})
 
 _ALL_RESERVED_SINCE = v("1.26")
 _BAD_CLASS: ErrorStatuses = {errors.ResourceClassNotFound: (400, UNDEFINED), errors.InventoryNotFound: (400, UNDEFINED)}
@@ -74,7 +113,7 @@ class InventoriesResource(_WithInventories):
 
     @operation(
         "placement:resource_providers:inventories:create",
-        body=schemas.CREATE,
+        body=_CREATE_SCHEMAS,
         error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
     )
     def on_post(self, call: Call, uuid: str) -> OperationResult:
@@ -89,7 +128,7 @@ class InventoriesResource(_WithInventories):
         )
         return _one(provider, held[name], status=201, location=f"{path_of(uuid)}/inventories/{name}")
 
-    @operation("placement:resource_providers:inventories:update", body=schemas.REPLACE, error_status=_BAD_CLASS)
+    @operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Replace them all."""
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
@@ -130,7 +169,7 @@ class InventoryOfClassResource(_WithInventories):
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
         return _one(provider, held[resource_class])
 
-    @operation("placement:resource_providers:inventories:update", body=schemas.UPDATE, error_status=_BAD_CLASS)
+    @operation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
         """Replace it; there must be one."""
         message = SetInventory(

@@ -8,10 +8,25 @@ from moorage import errors, ids
 from moorage.messages import SetTraits
 from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.refusals import UNDEFINED
-from placement_store.http.resources.of_provider import ProviderScopedResource
-from placement_store.http.schemas import traits as schemas
+from placement_store.http.resources.resource_providers import ProviderScopedResource
+from placement_store.http.schemas import GENERATION, Schema, Schemas, document
 from placement_store.providers import outlines, traits
 from placement_store.providers.outlines import Outline
+
+_TRAIT: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": r"^[A-Z0-9_]+\Z"}
+
+#: What ``PUT /resource_providers/{uuid}/traits`` takes.
+_REPLACE_SCHEMAS = Schemas(
+    {
+        "1.6": document(
+            {
+                "traits": {"type": "array", "items": _TRAIT, "uniqueItems": True, "maxItems": 1024},
+                "resource_provider_generation": GENERATION,
+            },
+            required=("traits", "resource_provider_generation"),
+        )
+    }
+)
 
 
 class ProviderTraitsResource(ProviderScopedResource):
@@ -27,7 +42,7 @@ class ProviderTraitsResource(ProviderScopedResource):
     @operation(
         "placement:resource_providers:traits:update",
         since="1.6",
-        body=schemas.REPLACE,
+        body=_REPLACE_SCHEMAS,
         error_status={errors.TraitNotFound: (400, UNDEFINED)},
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:

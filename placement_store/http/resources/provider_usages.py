@@ -3,7 +3,7 @@
 from sqlalchemy import Connection
 
 from placement_store.http.operations import Call, OperationResult, operation
-from placement_store.http.resources.of_provider import ProviderScopedResource
+from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.providers import outlines
 from placement_store.providers import rows as providers
 from placement_store.providers.outlines import Outline

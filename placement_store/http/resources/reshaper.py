@@ -6,10 +6,30 @@ from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import canonical_uuid
 from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, RequestRefused
-from placement_store.http.resources.allocations import puts_of
-from placement_store.http.resources.inventories import described
-from placement_store.http.schemas import reshaper as schemas
+from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
+from placement_store.http.resources.inventories import INVENTORIES, described
+from placement_store.http.schemas import GENERATION, UUID_PATTERN, Schema, Schemas, document
 from placement_store.reshapes import reshape
+
+_RESHAPED: Schema = {
+    "type": "object",
+    "minProperties": 1,
+    "patternProperties": {
+        UUID_PATTERN: document(
+            {"resource_provider_generation": GENERATION, "inventories": INVENTORIES},
+            required=("resource_provider_generation", "inventories"),
+        )
+    },
+    "additionalProperties": False,
+}
+
+#: What ``POST /reshaper`` takes.
+_RESHAPE_SCHEMAS = Schemas(
+    {
+        since: document({"inventories": _RESHAPED, "allocations": BY_CONSUMER[form]}, ("inventories", "allocations"))
+        for since, form in {"1.30": "1.28", "1.34": "1.34", "1.38": "1.38"}.items()
+    }
+)
 
 _BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
@@ -19,7 +39,7 @@ class ReshaperResource(Resource):
 
     path = "/reshaper"
 
-    @operation("placement:reshaper:reshape", since="1.30", body=schemas.RESHAPE, error_status=_BAD_NAME)
+    @operation("placement:reshaper:reshape", since="1.30", body=_RESHAPE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Give providers and consumers all that is named."""
         wanted = _inventories(call)

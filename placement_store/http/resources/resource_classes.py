@@ -9,8 +9,15 @@ from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, operation
 from placement_store.http.refusals import UNDEFINED
 from placement_store.http.resources.names import NamedResource, require_custom
-from placement_store.http.schemas import resource_classes as schemas
+from placement_store.http.schemas import CUSTOM_NAME, Schemas, document
 from placement_store.http.versions import v
+
+_NAMED = document({"name": CUSTOM_NAME}, required=("name",))
+
+#: What ``POST /resource_classes`` takes.
+_CREATE_SCHEMAS = Schemas({"1.2": _NAMED})
+#: What ``PUT /resource_classes/{name}`` takes: the new name, until a class was created by it.
+_UPDATE_SCHEMAS = Schemas({"1.2": _NAMED, "1.7": None})
 
 _CREATED_BY_PUT_SINCE = v("1.7")
 #: A name that is taken has a code of its own only where a provider's is meant.
@@ -38,7 +45,7 @@ class ResourceClassesResource(NamedResource):
             body={"resource_classes": [_represented(name, call) for name in found]}, modified=time.time()
         )
 
-    @operation("placement:resource_classes:create", since="1.2", body=schemas.CREATE, error_status=_TAKEN)
+    @operation("placement:resource_classes:create", since="1.2", body=_CREATE_SCHEMAS, error_status=_TAKEN)
     def on_post(self, call: Call) -> OperationResult:
         """Create one; there must be none of that name."""
         name = call.body["name"]
@@ -58,7 +65,7 @@ class ResourceClassResource(NamedResource):
         self._require(self.store.classes, name)
         return OperationResult(body=_represented(name, call), modified=time.time())
 
-    @operation("placement:resource_classes:update", since="1.2", body=schemas.UPDATE, error_status=_TAKEN)
+    @operation("placement:resource_classes:update", since="1.2", body=_UPDATE_SCHEMAS, error_status=_TAKEN)
     def on_put(self, call: Call, name: str) -> OperationResult:
         """Create one, unless it is there; before 1.7, give it another name."""
         return self._renamed(call, name) if call.version < _CREATED_BY_PUT_SINCE else self._ensured(name)

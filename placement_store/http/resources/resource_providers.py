@@ -15,14 +15,34 @@ from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import Query
 from placement_store.http.refusals import UNDEFINED
-from placement_store.http.resources.of_provider import ProviderScopedResource
-from placement_store.http.schemas import resource_providers as schemas
+from placement_store.http.schemas import TEXT, UUID, Schema, Schemas, document, with_more
 from placement_store.http.versions import Version, v
 from placement_store.providers import create as new_providers
 from placement_store.providers import outlines
 from placement_store.providers import tree as trees
 from placement_store.providers.create import NewProvider
 from placement_store.providers.outlines import Outline
+
+# A name that ends with a blank is taken by MySQL for the one without.
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S\Z"}
+_PARENT: Schema = {"anyOf": [UUID, {"type": "null"}]}
+_WITH_PARENT = {"parent_provider_uuid": _PARENT}
+
+_CREATE = document({"name": _NAME, "uuid": UUID}, required=("name",))
+_UPDATE = document({"name": _NAME}, required=("name",))
+
+#: What ``POST /resource_providers`` takes.
+_CREATE_SCHEMAS = Schemas({"1.0": _CREATE, "1.14": with_more(_CREATE, _WITH_PARENT)})
+#: What ``PUT /resource_providers/{uuid}`` takes.
+_UPDATE_SCHEMAS = Schemas({"1.0": _UPDATE, "1.14": with_more(_UPDATE, _WITH_PARENT)})
+
+_LIST_1_0 = document({"name": TEXT, "uuid": UUID})
+_LIST_1_3 = with_more(_LIST_1_0, {"member_of": TEXT})
+_LIST_1_4 = with_more(_LIST_1_3, {"resources": TEXT})
+_LIST_1_14 = with_more(_LIST_1_4, {"in_tree": UUID})
+_LIST_1_18 = with_more(_LIST_1_14, {"required": TEXT})
+#: The parameters of ``GET /resource_providers``; what they say is taken apart in :mod:`placement_store.http.query`.
+_LIST_SCHEMAS = Schemas({"1.0": _LIST_1_0, "1.3": _LIST_1_3, "1.4": _LIST_1_4, "1.14": _LIST_1_14, "1.18": _LIST_1_18})
 
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
 #: What a provider's document links to, by the version that brought it.
@@ -52,12 +72,23 @@ def represented(provider: Outline, call: Call) -> dict[str, Any]:
     return shown
 
 
+class ProviderScopedResource(Resource):
+    """A resource whose path names a provider by its ``uuid``."""
+
+    def look_up(self, **path: str) -> None:
+        """Check that the provider exists.
+
+        :raises ProviderNotFound: it does not.
+        """
+        self.store.read(lambda connection: outlines.get(connection, path["uuid"]))
+
+
 class ResourceProvidersResource(Resource):
     """All providers."""
 
     path = "/resource_providers"
 
-    @operation("placement:resource_providers:list", query=schemas.LIST, error_status=_BAD_NAME)
+    @operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_BAD_NAME)
     def on_get(self, call: Call) -> OperationResult:
         """Return the providers of which everything is true that the query says."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
@@ -72,7 +103,7 @@ class ResourceProvidersResource(Resource):
             body={"resource_providers": [represented(one, call) for one in found]}, modified=modified
         )
 
-    @operation("placement:resource_providers:create", body=schemas.CREATE, error_status=_BAD_NAME)
+    @operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
         """Create a provider; return it from 1.20."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
@@ -100,7 +131,7 @@ class ResourceProviderResource(ProviderScopedResource):
         provider = self.store.read(lambda connection: outlines.get(connection, uuid))
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
-    @operation("placement:resource_providers:update", body=schemas.UPDATE)
+    @operation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
         """Rename it and, from 1.14, give it a parent; from 1.37 also another one or none."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)

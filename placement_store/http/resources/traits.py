@@ -7,7 +7,10 @@ from placement_store.http.operations import Call, OperationResult, Resource, ope
 from placement_store.http.query import Query
 from placement_store.http.refusals import RequestRefused
 from placement_store.http.resources.names import NamedResource, require_custom
-from placement_store.http.schemas import traits as schemas
+from placement_store.http.schemas import TEXT, Schemas, document
+
+#: The parameters of ``GET /traits``.
+_LIST_SCHEMAS = Schemas({"1.6": document({"name": TEXT, "associated": TEXT})})
 
 
 class TraitsResource(Resource):
@@ -15,7 +18,7 @@ class TraitsResource(Resource):
 
     path = "/traits"
 
-    @operation("placement:traits:list", since="1.6", query=schemas.LIST)
+    @operation("placement:traits:list", since="1.6", query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
         """Return their names: all, or those of which everything is true that the query says."""
         wanted = _wanted(call.query)

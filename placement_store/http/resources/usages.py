@@ -6,11 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from placement_store.http.operations import Call, OperationResult, Resource, operation
-from placement_store.http.schemas import usages as schemas
-from placement_store.http.schemas.usages import ALL, UNKNOWN
+from placement_store.http.schemas import Schema, Schemas, document, with_more
 from placement_store.http.versions import v
 from placement_store.providers import usages
 from placement_store.providers.usages import Sums
+
+_NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+#: What stands for all types together, and for consumers from before types were known.
+ALL, UNKNOWN = "all", "unknown"
+_TYPE: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": rf"^([A-Z0-9_]+|{ALL}|{UNKNOWN})\Z"}
+
+_LIST_1_9 = document({"project_id": _NAME, "user_id": _NAME}, required=("project_id",))
+#: The parameters of ``GET /usages``.
+_LIST_SCHEMAS = Schemas({"1.9": _LIST_1_9, "1.38": with_more(_LIST_1_9, {"consumer_type": _TYPE})})
 
 _BY_TYPE_SINCE = v("1.38")
 
@@ -20,7 +28,7 @@ class UsagesResource(Resource):
 
     path = "/usages"
 
-    @operation("placement:usages", since="1.9", query=schemas.LIST, target=("project_id", "user_id"))
+    @operation("placement:usages", since="1.9", query=_LIST_SCHEMAS, target=("project_id", "user_id"))
     def on_get(self, call: Call) -> OperationResult:
         """Return sums by resource class and, from 1.38, by consumer type."""
         asked = call.query.last_values

@@ -15,7 +15,7 @@ from support.http.api import Api
 
 from moorage import ids
 from placement_store.http import openapi
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 from placement_store.http.schemas import GENERATION
 from placement_store.http.versions import Version, v
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from placement_store.http import openapi
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 from placement_store.http.versions import MAX, Version, v
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "placement-api.openapi.json"

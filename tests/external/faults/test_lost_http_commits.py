@@ -14,7 +14,7 @@ from moorage.config import options
 from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http.application import application
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 from placement_store.schema import MAIN, requests
 
 pytestmark = pytest.mark.servers

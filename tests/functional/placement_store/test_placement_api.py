@@ -25,7 +25,7 @@ from moorage.db.database import Database
 from placement_store.db import names
 from placement_store.http import policy, wsgi
 from placement_store.http.application import application
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 from placement_store.schema import MAIN
 
 NOAUTH = "[placement_api]\nauth_strategy = noauth2\n"

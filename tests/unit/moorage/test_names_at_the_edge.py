@@ -9,7 +9,7 @@ import pytest
 from moorage import errors, ids
 from moorage.messages import CreateHostAggregate, CreateResourceProvider, UpdateResourceProvider, wire
 from moorage.model import ChildProvider, HostReport, ProviderReport, ResourceProvider, Value
-from placement_store.http.routes import RESOURCES
+from placement_store.http.resources import RESOURCES
 
 UUID = ids.derived("a name at the edge")
 
