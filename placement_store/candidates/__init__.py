@@ -1,4 +1,4 @@
-"""Allocation candidates: which providers of a host's tree can serve the groups of a request."""
+"""Search for allocation candidates: sets of providers of a host's tree that serve the groups of a request."""
 
 from placement_store.candidates.search import search
 from placement_store.candidates.tree import CandidateProvider, HostTree, parents_first, sharing_with

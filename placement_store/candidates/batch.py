@@ -1,6 +1,6 @@
-"""Trees that are looked at together, by the numbers of their providers and of the pools that they reach.
+"""Read trees in batches: the ids of their providers, and of the pools that they reach.
 
-Each statement finds its rows by a key, so that what a batch costs follows its size and not the cloud's.
+Each statement finds its rows by a key, so that the cost of a batch follows its size and not the cloud's.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -31,18 +31,18 @@ _AGGREGATES_BY_PROVIDER = bulk.Lookup(
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """All providers of a cloud that share what they have: usually a few."""
+    """All sharing providers of a cloud: usually a few."""
 
     #: By the id of a pool, the id of its root.
     root_of: Mapping[int, int]
-    #: By the id of a pool, or of the root of one, its aggregates.
+    #: By the id of a pool or of a pool's root, its aggregates.
     aggregates_of: Mapping[int, frozenset[int]]
     #: By aggregate, the ids of its pools.
     members_of: Mapping[int, frozenset[int]]
 
     @classmethod
     def read(cls, connection: Connection) -> "Pools":
-        """Return the pools that there are."""
+        """Read all pools."""
         root_of = {row.id: row.root_provider_id for row in connection.execute(_POOLS)}
         aggregates_of = _aggregates_of(connection, {*root_of, *root_of.values()})
         members: dict[int, set[int]] = {}
@@ -52,27 +52,27 @@ class Pools:
         return cls(root_of, aggregates_of, {number: frozenset(ids) for number, ids in members.items()})
 
     def of(self, aggregates: Iterable[int], root_id: int) -> Iterator[int]:
-        """Yield the pools that are in some of these aggregates, but for those of one tree."""
+        """Yield the pools that are in any of these aggregates, except those of one tree."""
         for number in aggregates:
             yield from (id_ for id_ in self.members_of.get(number, ()) if self.root_of[id_] != root_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The trees of some roots; a root that is gone has none."""
+    """The trees of some roots; a root that has been deleted is left out."""
 
     #: By the id of a root, the ids of the providers of its tree.
     providers: Mapping[int, Collection[int]]
     #: By the id of a root, the ids of the pools of other trees that share with it.
     pools: Mapping[int, Collection[int]]
-    #: These, and their roots, whose aggregates count for them.
+    #: By the id of a root, these pools and their roots, whose aggregates count for them.
     helpers: Mapping[int, Collection[int]]
-    #: By the id of any of all these, the numbers of its aggregates.
+    #: By the id of any of these providers, the ids of its aggregates.
     aggregates_of: Mapping[int, frozenset[int]]
 
     @classmethod
     def of(cls, connection: Connection, pools: Pools, root_ids: Collection[int]) -> "Batch":
-        """Return what belongs to these roots."""
+        """Read the trees of these roots, and the pools that they reach."""
         providers: dict[int, list[int]] = {}
         for id_, root_id in _IDS_BY_ROOT.rows(connection, sorted(root_ids)):
             providers.setdefault(root_id, []).append(id_)

@@ -1,4 +1,4 @@
-"""Which provider may serve which group of a request, each looked at by itself."""
+"""Tell which providers can serve which groups of a request, each provider considered by itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from placement_store.providers.rows import InventoryRow
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What must be known of a provider beside the provider itself: the aggregates of each root, and who is whose."""
+    """The roots of a host's providers and their aggregates, which count for their whole trees."""
 
     anchor: str
     root_of: Mapping[str, str]
@@ -18,7 +18,7 @@ class Ancestry:
 
     @classmethod
     def of(cls, tree: HostTree) -> "Ancestry":
-        """Return the ancestry of a host's tree and of all that shares with it."""
+        """Return the ancestry of a host's tree and of the pools that share with it."""
         known = [*tree.providers, *tree.above_sharing, *tree.sharing]
         return cls(
             anchor=tree.root.root_uuid,
@@ -28,7 +28,7 @@ class Ancestry:
 
 
 def is_right_root(root: CandidateProvider, request: ResourceRequest) -> bool:
-    """Tell whether the root of a host's tree is as a request wants it."""
+    """Tell whether the root of a host's tree has the traits and aggregates that a request requires of it."""
     return (
         root.traits.issuperset(request.root_required)
         and root.traits.isdisjoint(request.root_forbidden)
@@ -38,7 +38,7 @@ def is_right_root(root: CandidateProvider, request: ResourceRequest) -> bool:
 
 
 def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
-    """Tell whether a provider may serve a whole suffixed group."""
+    """Tell whether a provider can serve a whole suffixed group."""
     return (
         _in_tree(provider, group, ancestry)
         and _has_no(provider.traits, group.forbidden)
@@ -49,9 +49,9 @@ def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: An
 
 
 def may_take_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
-    """Tell whether a provider may serve a part of the unsuffixed group, its resources aside.
+    """Tell whether a provider can serve a part of the unsuffixed group, apart from its resources.
 
-    The root's aggregates count for the whole tree. Traits that are required may stand on another of those who serve it.
+    The root's aggregates count for the whole tree. A required trait may be on another provider that serves the group.
     """
     if group.in_tree is not None and provider.root_uuid != ancestry.anchor:
         return False
@@ -75,8 +75,8 @@ def has_room(provider: CandidateProvider, name: str, amount: int) -> bool:
 
 
 def room(inventory: InventoryRow) -> int:
-    """Return how much more may be allocated to one consumer, in one or more amounts; negative where over-full."""
-    # An amount is whole, so rounding down changes nothing of what the write will say of it.
+    """Return how much more can be allocated to one consumer, in one or more amounts; negative where over-full."""
+    # Amounts are whole numbers, so rounding down cannot disagree with the capacity check of the write.
     return min(int(inventory.capacity // 1) - inventory.used, inventory.max_unit)
 
 

@@ -1,4 +1,4 @@
-"""The candidates of a whole cloud: tree after tree, as many as are asked for and no more."""
+"""List the candidates of a whole cloud: tree after tree, no more than are asked for."""
 
 import logging
 from collections import deque
@@ -21,9 +21,8 @@ from moorage.model import (
 from placement_store.candidates.batch import Batch, Pools
 from placement_store.candidates.load import trees_of
 from placement_store.candidates.needs import Needs, needs_of, roots_that_meet
-from placement_store.candidates.search import MAX_STEPS, search
+from placement_store.candidates.search import MAX_STEPS, search, search_one_of_each_tree
 from placement_store.candidates.search_budget import SearchBudget
-from placement_store.candidates.singles import search_one_of_each_tree
 from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.candidates.validity import check
 from placement_store.db import bulk
@@ -32,17 +31,17 @@ from placement_store.schema import resource_providers
 
 LOG = logging.getLogger(__name__)
 
-# Roots looked at in one go: few at first, for those who want one candidate; then more, for those who must go far.
+# Roots read in one batch: few at first, for a caller that wants one candidate; then more, for a rare one.
 # Both numbers are arbitrary.
 _FIRST_BATCH, _LARGEST_BATCH = 16, 512
-# How many positions each tree is searched for at first, and in which part of the time that is left. Arbitrary.
+# The first share of each tree: states to visit, and the part of the time that is left. Arbitrary.
 _FIRST_STEPS, _FIRST_SHARE = 10_000, 1 / 16
 
 R = TypeVar("R")
 
 
 class Read(Protocol):
-    """Runs a function of a connection in a transaction that writes nothing, such as ``Database.read``."""
+    """A callable that runs a function of a connection in a read-only transaction, such as ``Database.read``."""
 
     def __call__(self, work: Callable[[Connection], R], /) -> R:
         """Return what ``work`` returns."""
@@ -58,19 +57,20 @@ def list_candidates(
     drawn: Random | None = None,
     budget: SearchBudget | None = None,
 ) -> AllocationCandidates:
-    """Return at most ``limit`` ways to serve a request, and all providers of the trees that they come from.
+    """Return at most ``limit`` candidates for a request, and all providers of the trees that they come from.
 
-    The trees of a batch take turns, so that one with many ways does not keep the others out. The same store gives the
-    same answer, unless it is ``drawn``: then the trees come in any order, and so do providers that are equal for the
-    request. No transaction is open while trees are searched.
+    The trees of a batch take turns, so that one with many candidates does not keep the others out. The same store
+    gives the same answer, unless ``drawn`` is given: then trees come in random order, and so do providers that are
+    equal for the request. No transaction is open while trees are searched.
 
     :param read: runs a function of a connection in a transaction of its own.
-    :param one_of_each_tree: whether to leave out what takes more than one provider of a tree.
+    :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
+    :param drawn: the random numbers of a shuffled answer.
     :raises InvalidRequest: the request contradicts itself or leaves something open.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
     :param budget: the budget of all searches together; by default a new one.
-    :raises SearchBoundReached: nothing was found, and of at least one tree it is not known whether there is anything.
+    :raises SearchBoundReached: nothing was found, and at least one tree was not searched to its end.
     """
     check(request, path="$.request")
     needs, pools, placed = read(lambda connection: _resolved(connection, request))
@@ -96,10 +96,10 @@ def _resolved(
 
 
 class _Listing:
-    """Gathers candidates, each once, until there are enough.
+    """Collect candidates, each once, until there are enough.
 
     Each tree has a small share of the budget first. Those for which it was not enough are searched again once all
-    trees have been looked at, so that a tree that is hard to search does not keep the easy ones out.
+    trees have had theirs, so that a tree that is hard to search does not keep the easy ones out.
     """
 
     def __init__(self, limit: int, find: Callable[..., Iterator[AllocationRequest]], budget: SearchBudget) -> None:
@@ -120,7 +120,7 @@ class _Listing:
         self._take_turns(trees, _FIRST_STEPS, self._hard.append)
 
     def add_hard_ones(self) -> None:
-        """Search those trees again for which their first share was not enough, each with all that is left."""
+        """Search the trees again that have used up their first share, each with all that is left."""
         self._take_turns(self._hard, MAX_STEPS, None)
 
     def _take_turns(
@@ -160,7 +160,7 @@ class _Listing:
             for uuid, part in candidate.allocations.items()
             for name, amount in part.resources.items()
         )
-        # What a pool serves alone is a candidate of every tree that it shares with, and of its own.
+        # A pool that serves the request alone is a candidate of every tree that it shares with, and of its own.
         self._found.setdefault(amounts, candidate)
         if not candidate.allocations.keys() <= self._summaries.keys():
             everything = [*tree.providers, *tree.sharing, *tree.above_sharing]
@@ -178,7 +178,7 @@ def _summary(provider: CandidateProvider) -> ProviderSummary:
     )
 
 
-# --- Which trees ----------------------------------------------------------------------------------------------------
+# --- The trees to read ----------------------------------------------------------------------------------------------
 
 
 def _trees(
@@ -206,7 +206,7 @@ _NEXT_ROOTS = (
 
 
 def _drawn_batches(read: Read, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
-    """Yield the same in any order. Only the numbers of all roots are read for it; of their trees, those looked at."""
+    """Yield the same batches in random order; the ids of all roots are read for it, but only the trees it comes to."""
     ids = list(read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
     drawn.shuffle(ids)
     start, size = 0, _FIRST_BATCH
@@ -216,7 +216,7 @@ def _drawn_batches(read: Read, only: Collection[int] | None, drawn: Random) -> I
 
 
 def _batches(read: Read, only: Collection[int] | None) -> Iterator[Sequence[int]]:
-    """Yield the ids of all roots in batches, or of those named."""
+    """Yield the ids of all roots in batches, or of ``only`` these, one by one."""
     if only is not None:
         yield from ([root_id] for root_id in sorted(only))
         return
@@ -233,9 +233,9 @@ def _next_roots(connection: Connection, *, last: int, size: int) -> Sequence[int
 def _in_trees(
     connection: Connection, request: ResourceRequest, pools: Pools
 ) -> tuple[ResourceRequest, Collection[int] | None] | None:
-    """Return a request whose groups name the roots of the trees they must be in, and which roots alone can serve it.
+    """Resolve ``in_tree`` of each group to a root; return the request and the only roots that can serve it.
 
-    Null in place of roots means any, and in place of all that a tree is asked for that does not exist.
+    Roots are null where any may serve it; the result is null where a tree does not exist.
     """
     named = {group.in_tree for group in request.groups.values() if group.in_tree is not None}
     if not named:
@@ -251,7 +251,7 @@ def _in_trees(
         suffix: structs.replace(group, in_tree=group.in_tree and found[group.in_tree].root_uuid)
         for suffix, group in request.groups.items()
     }
-    # A suffixed group may be served by a pool of the tree that it names, and its host be any that the pool shares with.
+    # A suffixed group may be served by a pool of the tree that it names: its host is any that the pool shares with.
     shared = set(pools.root_of.values())
     bound = {
         found[group.in_tree].id

@@ -1,4 +1,4 @@
-"""Hosts' trees out of the store, any number of them in the same few statements."""
+"""Load hosts' trees from the store, any number of them in the same few statements."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -20,7 +20,7 @@ _PROVIDERS_BY_ROOT = bulk.Lookup(
 
 
 def trees(connection: Connection, names: ResourceClassNames, root_ids: Collection[int]) -> dict[int, HostTree]:
-    """Return the trees of these roots by the root's id, with what shares with them; a root that is gone is left out."""
+    """Load the trees of these roots by the root's id, with the pools that share with them, without deleted roots."""
     pools = Pools.read(connection)
     return trees_of(connection, names, pools, Batch.of(connection, pools, root_ids), sorted(root_ids))
 
@@ -28,7 +28,7 @@ def trees(connection: Connection, names: ResourceClassNames, root_ids: Collectio
 def trees_of(
     connection: Connection, names: ResourceClassNames, pools: Pools, batch: Batch, root_ids: Sequence[int]
 ) -> dict[int, HostTree]:
-    """Return the trees of some roots of a batch by the root's id, in the order given."""
+    """Load the trees of some roots of a batch by the root's id, in the order given."""
     pool_roots = {
         root_id: sorted({pools.root_of[pool_id] for pool_id in batch.pools.get(root_id, ())}) for root_id in root_ids
     }
@@ -50,7 +50,7 @@ def _host_tree(providers: Sequence[CandidateProvider], other_trees: Iterable[Seq
 def providers_of(
     connection: Connection, names: ResourceClassNames, root_ids: Collection[int]
 ) -> dict[int, list[CandidateProvider]]:
-    """Return the providers of these trees by the root's id, parents first; a root that is gone is left out."""
+    """Load the providers of these trees by the root's id, parents first; a deleted root is left out."""
     rows = list(_PROVIDERS_BY_ROOT.rows(connection, sorted(root_ids)))
     ids = [row.id for row in rows]
     uuids = {row.id: row.uuid for row in rows}
@@ -58,7 +58,7 @@ def providers_of(
     traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
     found: dict[int, list[CandidateProvider]] = {}
     for row in rows:
-        if row.root_provider_id not in uuids:  # it has just become another's
+        if row.root_provider_id not in uuids:  # it has just been moved to another tree
             continue
         provider = CandidateProvider(
             uuid=row.uuid,

@@ -1,7 +1,7 @@
-"""What every tree must have that can serve a request: asked of many trees at once, before any of them is loaded.
+"""Filter trees in SQL by necessary conditions, many trees at once, before any of them is loaded.
 
 A need is met by any one provider of a tree, or of those that share with it, so a tree that meets them all may still
-serve nothing; one that does not meet them all serves nothing for certain.
+have no candidate; one that does not meet them all has none for certain.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,22 +19,22 @@ from placement_store.schema import aggregates, inventories, provider_traits
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What some provider must have, by the numbers of the store."""
+    """The necessary conditions of a request; classes, traits and aggregates are given by their ids in the store."""
 
-    #: The smallest amount asked for, by class.
+    #: The smallest amount requested, by class.
     room: Mapping[int, int]
-    #: Of each of these, a provider must have one.
+    #: Of each of these sets, some provider must have a member.
     traits: frozenset[frozenset[int]]
     aggregates: frozenset[frozenset[int]]
 
     @property
     def can_be_met(self) -> bool:
-        """Whether every aggregate that is asked for is known at least; what nobody has ever named, nobody is in."""
+        """True if the store knows an aggregate of each set; one that it does not know has no members."""
         return frozenset() not in self.aggregates
 
 
 def needs_of(connection: Connection, request: ResourceRequest) -> Needs:
-    """Return what a request needs.
+    """Derive the needs of a request.
 
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits, forbidden ones included, does not exist.
@@ -60,7 +60,7 @@ def needs_of(connection: Connection, request: ResourceRequest) -> Needs:
 
 
 def roots_that_meet(connection: Connection, needs: Needs, batch: Batch) -> list[int]:
-    """Return those roots of a batch whose trees meet all needs, with the help of the pools that they reach."""
+    """Return the roots of a batch whose trees, with the pools that they reach, meet all needs."""
     helped_by = {root_id: {*ids, *batch.helpers[root_id]} for root_id, ids in batch.providers.items()}
     met: dict[int, set[object]] = {}
     for id_, need in _met(connection, needs, batch, frozenset[int]().union(*helped_by.values())):
@@ -74,7 +74,7 @@ def roots_that_meet(connection: Connection, needs: Needs, batch: Batch) -> list[
 
 
 def _met(connection: Connection, needs: Needs, batch: Batch, ids: Collection[int]) -> Iterator[tuple[int, object]]:
-    """Yield pairs of a provider and a need that it meets; a need for room goes by the number of its class."""
+    """Yield pairs of a provider and a need that it meets; a need for room is referred to by the id of its class."""
     amounts: dict[str, int] = {}
     for i, (class_id, amount) in enumerate(needs.room.items()):
         amounts |= {f"c{i}": class_id, f"n{i}": amount}
@@ -89,7 +89,7 @@ def _met(connection: Connection, needs: Needs, batch: Batch, ids: Collection[int
 
 @lru_cache
 def _having_room(classes: int) -> bulk.Lookup:
-    """Return what finds, among providers, those with room for the amounts of so many classes, each with the class.
+    """Build the query for providers that have room for any of so many amounts, each row with the class it has room in.
 
     SELECT resource_provider_id, resource_class_id FROM inventories
      WHERE (resource_class_id = :c0 AND max_unit >= :n0 AND used + :n0 <= (total - reserved) * allocation_ratio OR ...)
@@ -124,5 +124,5 @@ def _aggregate_ids(connection: Connection, uuids: Collection[str]) -> dict[str, 
 
 
 def _numbered(wanted: Iterable[frozenset[str]], numbers: Mapping[str, int]) -> frozenset[frozenset[int]]:
-    """Return sets of names as sets of numbers; a name without a number is left out of its set."""
+    """Translate sets of names to sets of ids; a name without an id is left out of its set."""
     return frozenset(frozenset(numbers[name] for name in names if name in numbers) for names in wanted)

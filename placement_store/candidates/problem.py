@@ -1,4 +1,4 @@
-"""A host's tree and a request as one puzzle: what is to be chosen, and which providers each choice has."""
+"""Compile a host's tree and a request into one constraint problem: variables, and a domain of providers for each."""
 
 import zlib
 from collections.abc import Sequence
@@ -7,78 +7,79 @@ from typing import NamedTuple
 
 from moorage.model import UNSUFFIXED
 from placement_store.candidates.eligibility import Ancestry, has_room, may_take_part, room, serves_group
-from placement_store.candidates.masks import Mask, mask_of
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import CandidateProvider, HostTree
-from placement_store.candidates.variables import SearchRequest, Variable
+from placement_store.candidates.variables import Mask, SearchRequest, Variable, mask_of
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """All that stays the same while choices are made. Providers, classes and choices go by their numbers."""
+    """The part of a search that never changes. Providers, classes and variables are referred to by their numbers."""
 
     #: In the order in which they are tried.
     providers: Sequence[CandidateProvider]
     classes: Sequence[str]
-    choices: Sequence[Variable]
-    #: Per choice, the providers that may serve it as long as nothing else is chosen.
+    variables: Sequence[Variable]
+    #: Per variable, the providers that can serve it while no other variable is assigned.
     domains: tuple[Mask, ...]
-    #: Per provider and class, how much one consumer may have of it.
+    #: Per provider and class, how much one consumer may be allocated.
     room: tuple[tuple[int, ...], ...]
-    #: Per choice, those that ask for the same of the same providers, itself included: interchangeable.
-    twins: Sequence[Mask]
-    #: Per subtree, its groups; and which choice is its top.
+    #: Per variable, those that demand the same amounts of the same providers, itself included.
+    interchangeable: Sequence[Mask]
+    #: Per subtree, its groups; and the variable that is its root.
     groups_of_subtree: Sequence[Mask]
-    top_of_subtree: Sequence[int]
-    #: Per provider, itself and all that stand below it.
+    root_variables: Sequence[int]
+    #: Per provider, itself and all its descendants.
     below: Sequence[Mask]
-    #: Per provider, the nearest of the others that stands above it; -1 where there is none.
+    #: Per provider, its nearest ancestor among the others; -1 where there is none.
     parents: Sequence[int]
-    #: Per provider, which sets of traits that the unsuffixed group asks for it has one of; and all of these sets.
+    #: Per provider, the trait sets of the unsuffixed group of which it has a trait; and all of these sets.
     covers: Sequence[Mask]
     to_cover: Mask
-    #: Checked wherever the work on one position grows with groups and providers.
+    #: Checked wherever the work on one state grows with groups and providers.
     budget: SearchBudget
 
 
 class _Kind(NamedTuple):
-    """All that a request sees of a provider, its place in the tree aside; providers of one kind are equal to it."""
+    """A provider as a request sees it, apart from its place in the tree; providers of one kind are equal to it."""
 
     serves: Mask
     room: tuple[int, ...]
     covers: Mask
 
 
-def problem_of(tree: HostTree, asked: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
-    """Return the puzzle that a request poses on a tree.
+def problem_of(tree: HostTree, request: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
+    """Compile a request on a tree into a constraint problem.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
-    :param budget: pays for the puzzle itself as well: each provider is compared with each choice.
-    :raises SearchBoundReached: it is used up.
+    :param budget: pays for this as well: each provider is compared with each variable.
+    :raises SearchBoundReached: the budget is used up.
     """
     ancestry = Ancestry.of(tree)
-    found = [(provider, _kind_of(provider, asked, ancestry, budget)) for provider in (*tree.providers, *tree.sharing)]
+    found = [(provider, _kind_of(provider, request, ancestry, budget)) for provider in (*tree.providers, *tree.sharing)]
     ordered = found if seed is None else _spread(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
     groups_of_subtree = [
-        mask_of(number for number, choice in enumerate(asked.choices) if subtree in choice.subtrees)
-        for subtree in range(len(asked.subtrees))
+        mask_of(number for number, variable in enumerate(request.variables) if subtree in variable.subtrees)
+        for subtree in range(len(request.subtrees))
     ]
-    domains = _domains(asked, kinds, groups_of_subtree)
+    domains = _domains(request, kinds, groups_of_subtree)
     parents = _parents(providers, tree)
     return Problem(
         providers=providers,
-        classes=asked.classes,
-        choices=asked.choices,
+        classes=request.classes,
+        variables=request.variables,
         domains=tuple(domains),
         room=tuple(kind.room for kind in kinds),
-        twins=_twins(asked.choices, domains),
+        interchangeable=_interchangeable(request.variables, domains),
         groups_of_subtree=groups_of_subtree,
-        top_of_subtree=[number for number, choice in enumerate(asked.choices) if choice.top_of is not None],
+        root_variables=[
+            number for number, variable in enumerate(request.variables) if variable.root_of_subtree is not None
+        ],
         below=_below(parents),
         parents=parents,
         covers=[kind.covers for kind in kinds],
-        to_cover=mask_of(range(len(asked.to_cover))),
+        to_cover=mask_of(range(len(request.to_cover))),
         budget=budget,
     )
 
@@ -86,28 +87,28 @@ def problem_of(tree: HostTree, asked: SearchRequest, seed: int | None, budget: S
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
-def _kind_of(provider: CandidateProvider, asked: SearchRequest, ancestry: Ancestry, budget: SearchBudget) -> _Kind:
+def _kind_of(provider: CandidateProvider, request: SearchRequest, ancestry: Ancestry, budget: SearchBudget) -> _Kind:
     budget.check()
-    takes_part = may_take_part(provider, asked.unsuffixed, ancestry)
+    takes_part = may_take_part(provider, request.unsuffixed, ancestry)
 
-    def serves(choice: Variable) -> bool:
-        if choice.suffix is None:
+    def serves(variable: Variable) -> bool:
+        if variable.suffix is None:
             return False
-        if choice.suffix == UNSUFFIXED:
-            class_number, amount = choice.demands[0]
-            return takes_part and has_room(provider, asked.classes[class_number], amount)
-        return serves_group(provider, asked.groups[choice.suffix], ancestry)
+        if variable.suffix == UNSUFFIXED:
+            class_number, amount = variable.demands[0]
+            return takes_part and has_room(provider, request.classes[class_number], amount)
+        return serves_group(provider, request.groups[variable.suffix], ancestry)
 
-    rows = [provider.inventories.get(name) for name in asked.classes]
+    rows = [provider.inventories.get(name) for name in request.classes]
     return _Kind(
-        serves=mask_of(number for number, choice in enumerate(asked.choices) if serves(choice)),
+        serves=mask_of(number for number, variable in enumerate(request.variables) if serves(variable)),
         room=tuple(0 if row is None else room(row) for row in rows),
-        covers=mask_of(n for n, traits in enumerate(asked.to_cover) if not traits.isdisjoint(provider.traits)),
+        covers=mask_of(n for n, traits in enumerate(request.to_cover) if not traits.isdisjoint(provider.traits)),
     )
 
 
 def _spread(found: Sequence[tuple[CandidateProvider, _Kind]], seed: int) -> list[tuple[CandidateProvider, _Kind]]:
-    """Return the providers so that those of one kind follow each other, in an order that the seed decides."""
+    """Sort the providers by kind, and within a kind in an order that the seed decides."""
     first: dict[_Kind, int] = {}
     for number, (_, kind) in enumerate(found):
         first.setdefault(kind, number)
@@ -136,24 +137,31 @@ def _below(parents: Sequence[int]) -> list[Mask]:
     return below
 
 
-# --- Choices --------------------------------------------------------------------------------------------------------
+# --- Variables ------------------------------------------------------------------------------------------------------
 
 
-def _domains(asked: SearchRequest, kinds: Sequence[_Kind], groups_of_subtree: Sequence[Mask]) -> list[Mask]:
-    """Return the providers that each choice has; a subtree's top may be any that serves one of its groups."""
+def _domains(request: SearchRequest, kinds: Sequence[_Kind], groups_of_subtree: Sequence[Mask]) -> list[Mask]:
+    """Return the domain of each variable; a subtree's root may be any provider that serves one of its groups."""
     wanted = [
-        1 << number if choice.top_of is None else groups_of_subtree[choice.top_of]
-        for number, choice in enumerate(asked.choices)
+        1 << number if variable.root_of_subtree is None else groups_of_subtree[variable.root_of_subtree]
+        for number, variable in enumerate(request.variables)
     ]
-    return [mask_of(place for place, kind in enumerate(kinds) if kind.serves & choices) for choices in wanted]
+    return [mask_of(place for place, kind in enumerate(kinds) if kind.serves & variables) for variables in wanted]
 
 
-def _twins(choices: Sequence[Variable], domains: Sequence[Mask]) -> list[Mask]:
+def _interchangeable(variables: Sequence[Variable], domains: Sequence[Mask]) -> list[Mask]:
     alike: dict[object, Mask] = {}
-    sorts = [
-        (choice.suffix == UNSUFFIXED, choice.demands, choice.apart, choice.subtrees, choice.top_of, domain)
-        for choice, domain in zip(choices, domains, strict=True)
+    keys = [
+        (
+            variable.suffix == UNSUFFIXED,
+            variable.demands,
+            variable.apart,
+            variable.subtrees,
+            variable.root_of_subtree,
+            domain,
+        )
+        for variable, domain in zip(variables, domains, strict=True)
     ]
-    for number, sort in enumerate(sorts):
-        alike[sort] = alike.get(sort, 0) | 1 << number
-    return [alike[sort] for sort in sorts]
+    for number, key in enumerate(keys):
+        alike[key] = alike.get(key, 0) | 1 << number
+    return [alike[key] for key in keys]

@@ -1,21 +1,20 @@
-"""The search for candidates: choice after choice, the narrowest first, with what is proved hopeless left out."""
+"""Search for candidates by backtracking: the variable with the smallest domain first, infeasible states pruned."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
-from placement_store.candidates.bounds import hopeless, narrowed
+from placement_store.candidates.bounds import is_infeasible, narrow_subtrees
 from placement_store.candidates.eligibility import Ancestry, is_right_root, serves_group
-from placement_store.candidates.masks import members
 from placement_store.candidates.problem import Problem, problem_of
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
-from placement_store.candidates.state import State, choose, first_state, next_choice
+from placement_store.candidates.state import State, assign, first_state, next_variable
 from placement_store.candidates.tree import HostTree
-from placement_store.candidates.variables import SearchRequest
+from placement_store.candidates.variables import SearchRequest, members
 
-#: How many positions a search of one tree looks at without finding anything new before it gives up. Arbitrary.
+#: The most states that a search of one tree visits without finding a new candidate. Arbitrary.
 MAX_STEPS = 100_000
 
 
@@ -27,16 +26,16 @@ def search(
     max_steps: int = MAX_STEPS,
     budget: SearchBudget | None = None,
 ) -> Iterator[AllocationRequest]:
-    """Yield every way in which a host's tree, and what shares with it, can serve a request.
+    """Yield all allocation candidates of a host's tree, and of the pools that share with it, for a request.
 
-    Lazily, in an order that depends on the arguments alone. Each set of amounts comes once, with one of the mappings
-    that lead to it. The request must have passed :func:`~placement_store.candidates.check`.
+    They come lazily, in an order that depends on the arguments alone. Each set of amounts comes once, with one of the
+    mappings that lead to it. The request must have passed :func:`~placement_store.candidates.check`.
 
     :param seed: decides which of several providers that are equal for this request are tried first; null keeps the
         order of the tree.
-    :param max_steps: how many positions to look at without finding anything new.
+    :param max_steps: how many states to visit without finding a new candidate.
     :param budget: the budget of the request, where several trees are searched for it.
-    :raises SearchBoundReached: one of the two was not enough; whether there are more candidates is not known.
+    :raises SearchBoundReached: one of the two is used up; whether there are more candidates is not known.
     """
     root = tree.root
     if not is_right_root(root, request):
@@ -46,26 +45,56 @@ def search(
         return
     budget = budget or SearchBudget()
     with budget.running():
-        puzzle = problem_of(tree, SearchRequest(request), seed, budget)
-    solutions = _solutions(puzzle, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget))
+        problem = problem_of(tree, SearchRequest(request), seed, budget)
+    solutions = _solutions(
+        problem, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget)
+    )
     while True:
-        # What the caller does between two candidates is not paid by the budget.
+        # The caller's work between two candidates is not counted.
         with budget.running():
             state = next(solutions, None)
         if state is None:
             return
-        yield _answer(puzzle, state)
+        yield _allocation_request(problem, state)
+
+
+def search_one_of_each_tree(
+    tree: HostTree,
+    request: ResourceRequest,
+    *,
+    seed: int | None = None,
+    max_steps: int = MAX_STEPS,
+    budget: SearchBudget | None = None,
+) -> Iterator[AllocationRequest]:
+    """Yield the candidates that take at most one provider of each tree; one may come more than once.
+
+    Clients from before nested providers expect these. The tree is searched provider by provider, so that the cross
+    product of a wide tree is not enumerated only to be thrown away.
+
+    :raises SearchBoundReached: see :func:`~placement_store.candidates.search.search`.
+    """
+    budget = budget or SearchBudget()
+    root_of = {provider.uuid: provider.root_uuid for provider in (*tree.providers, *tree.sharing)}
+    # Where no provider of the tree has an inventory, the pools may still serve the request alone.
+    for taken in [provider for provider in tree.providers if provider.inventories] or [tree.root]:
+        alone = [one if one is taken else replace(one, inventories={}) for one in tree.providers]
+        for candidate in search(
+            HostTree(alone, tree.sharing, tree.above_sharing), request, seed=seed, max_steps=max_steps, budget=budget
+        ):
+            roots = {root_of[uuid] for uuid in candidate.allocations}
+            if len(roots) == len(candidate.allocations):
+                yield candidate
 
 
 def _of_flat_host(tree: HostTree, group: ResourceGroup) -> Iterator[AllocationRequest]:
-    """Yield the one way there may be where there is one provider, without a search: most hosts are so."""
+    """Yield the only possible candidate of a host with one provider, without a search: most hosts are so."""
     if serves_group(tree.root, group, Ancestry.of(tree)):
         allocations = {tree.root.uuid: ProviderAmounts(resources=dict(group.resources))}
         yield AllocationRequest(allocations=allocations, mappings={UNSUFFIXED: (tree.root.uuid,)})
 
 
 class _Steps:
-    """Counts the positions looked at since the last one that was a solution."""
+    """Count the states visited since the last solution."""
 
     def __init__(self, what: str, most: int, budget: SearchBudget) -> None:
         self._what = what
@@ -85,7 +114,7 @@ class _Steps:
 
 @dataclass(slots=True)
 class _Frame:
-    """A position under way: what is left to try of its next choice, and whether it has led to any solution."""
+    """A state on the stack: the successors left to try, and whether it has led to any solution."""
 
     state: State
     key: Hashable
@@ -94,45 +123,45 @@ class _Frame:
 
 
 class _Memory:
-    """What the search has learnt of positions: which have no solution, and which have given theirs already."""
+    """Memory of visited states: which have no solution, and which have yielded theirs already."""
 
-    def __init__(self, puzzle: Problem) -> None:
-        self._puzzle = puzzle
-        self._cells = len(puzzle.providers) + len(puzzle.choices)
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._cells = len(problem.providers) + len(problem.variables)
         self._unsolvable: set[Hashable] = set()
         self._done: dict[Hashable, bool] = {}
         self._solutions: set[Hashable] = set()
 
     def is_new(self, solution: State) -> bool:
-        """Tell whether these amounts have not been found before, and remember them."""
-        amounts = frozenset(_amounts(self._puzzle, solution).items())
+        """Record the amounts of a solution; return whether they are new."""
+        amounts = frozenset(_amounts(self._problem, solution).items())
         if amounts in self._solutions:
             return False
         self._solutions.add(amounts)
         return True
 
     def outcome(self, state: State, key: Hashable) -> bool | None:
-        """Return whether a position, or one like it, was found solvable; null if it must be looked at."""
+        """Return whether a state, or one like it, was found solvable; null if it must be searched."""
         if key in self._done:
             return self._done[key]
-        if self._unsolvable and signature(self._puzzle, state) in self._unsolvable:
+        if self._unsolvable and signature(self._problem, state) in self._unsolvable:
             return False
         return None
 
     def remember(self, frame: _Frame) -> None:
-        """Note the outcome of a position, while there is room for it; one that is not noted is tried again."""
-        if not self._puzzle.budget.may_remember(self._cells):
+        """Record the outcome of a state while there is memory for it; one that is not recorded is searched again."""
+        if not self._problem.budget.may_remember(self._cells):
             return
         self._done[frame.key] = frame.solvable
         if not frame.solvable:
-            self._unsolvable.add(signature(self._puzzle, frame.state))
+            self._unsolvable.add(signature(self._problem, frame.state))
 
 
-def _solutions(puzzle: Problem, steps: _Steps) -> Iterator[State]:
-    memory = _Memory(puzzle)
-    start = first_state(puzzle)
-    # The first position is like any other one, but that nobody has chosen anything to reach it.
-    stack = [_Frame(start, _key(puzzle, start), iter([_settled(puzzle, start)]))]
+def _solutions(problem: Problem, steps: _Steps) -> Iterator[State]:
+    memory = _Memory(problem)
+    start = first_state(problem)
+    # Depth-first search with an explicit stack; the first frame has one successor, the state with nothing assigned.
+    stack = [_Frame(start, _key(problem, start), iter([_propagated(problem, start)]))]
     while stack:
         frame = stack[-1]
         state = next(frame.untried, None)
@@ -143,68 +172,74 @@ def _solutions(puzzle: Problem, steps: _Steps) -> Iterator[State]:
                 stack[-1].solvable |= frame.solvable
             continue
         steps.take()
-        if hopeless(puzzle, state):
+        if is_infeasible(problem, state):
             continue
-        if not state.open:
+        if not state.unassigned:
             frame.solvable = True
             if memory.is_new(state):
                 steps.found()
                 yield state
             continue
-        key = _key(puzzle, state)
+        key = _key(problem, state)
         outcome = memory.outcome(state, key)
         if outcome is None:
-            stack.append(_Frame(state, key, _following(puzzle, state)))
+            stack.append(_Frame(state, key, _successors(problem, state)))
         else:
             frame.solvable |= outcome
 
 
-def _following(puzzle: Problem, state: State) -> Iterator[State]:
-    number = next_choice(puzzle, state)
+def _successors(problem: Problem, state: State) -> Iterator[State]:
+    number = next_variable(problem, state)
     for provider in members(state.domains[number]):
-        yield _settled(puzzle, choose(puzzle, state, number, provider))
+        yield _propagated(problem, assign(problem, state, number, provider))
 
 
-def _settled(puzzle: Problem, state: State) -> State:
-    """Return the position in which every choice has been made that had only one provider left."""
-    state = narrowed(puzzle, state)
-    while state.open:
-        puzzle.budget.check()
-        number = next_choice(puzzle, state)
+def _propagated(problem: Problem, state: State) -> State:
+    """Assign every variable that has one provider left, until none has (unit propagation)."""
+    state = narrow_subtrees(problem, state)
+    while state.unassigned:
+        problem.budget.check()
+        number = next_variable(problem, state)
         domain = state.domains[number]
         if domain.bit_count() != 1:
             break
-        state = narrowed(puzzle, choose(puzzle, state, number, domain.bit_length() - 1))
+        state = narrow_subtrees(problem, assign(problem, state, number, domain.bit_length() - 1))
     return state
 
 
-def _key(puzzle: Problem, state: State) -> Hashable:
-    """Return what two positions have in common that lead to the same sets of amounts."""
-    return state.open, state.domains, state.uncovered, state.tops, frozenset(_amounts(puzzle, state).items())
+def _key(problem: Problem, state: State) -> Hashable:
+    """Return a key that is equal for two states that lead to the same sets of amounts."""
+    return (
+        state.unassigned,
+        state.domains,
+        state.uncovered,
+        state.subtree_roots,
+        frozenset(_amounts(problem, state).items()),
+    )
 
 
-def _amounts(puzzle: Problem, state: State) -> dict[tuple[int, int], int]:
-    """Return what has been chosen so far: amounts by provider and class."""
+def _amounts(problem: Problem, state: State) -> dict[tuple[int, int], int]:
+    """Return the amounts assigned so far, by provider and class."""
     amounts: dict[tuple[int, int], int] = {}
-    for number, provider in state.chosen:
-        for class_number, amount in puzzle.choices[number].demands:
+    for number, provider in state.assignments:
+        for class_number, amount in problem.variables[number].demands:
             pair = (provider, class_number)
             amounts[pair] = amounts.get(pair, 0) + amount
     return amounts
 
 
-def _answer(puzzle: Problem, state: State) -> AllocationRequest:
+def _allocation_request(problem: Problem, state: State) -> AllocationRequest:
     allocations: dict[str, dict[str, int]] = {}
     mappings: dict[str, dict[str, None]] = {}
-    for number, provider in sorted(state.chosen):
-        choice = puzzle.choices[number]
-        if choice.suffix is None:
+    for number, provider in sorted(state.assignments):
+        variable = problem.variables[number]
+        if variable.suffix is None:
             continue
-        uuid = puzzle.providers[provider].uuid
-        mappings.setdefault(choice.suffix, {})[uuid] = None
-        for class_number, amount in choice.demands:
+        uuid = problem.providers[provider].uuid
+        mappings.setdefault(variable.suffix, {})[uuid] = None
+        for class_number, amount in variable.demands:
             amounts = allocations.setdefault(uuid, {})
-            name = puzzle.classes[class_number]
+            name = problem.classes[class_number]
             amounts[name] = amounts.get(name, 0) + amount
     return AllocationRequest(
         allocations={uuid: ProviderAmounts(resources=amounts) for uuid, amounts in allocations.items()},

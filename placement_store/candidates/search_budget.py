@@ -1,4 +1,4 @@
-"""A budget for the searches of one request: steps and processor time, shared by all hosts that are searched."""
+"""Bound the searches of one request by steps and processor time, shared by all hosts that are searched."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,17 +6,17 @@ from contextlib import contextmanager, nullcontext
 
 from moorage import errors
 
-#: How many positions the searches of one request look at together. Arbitrary, like the next number: a search for a
-#: packing may take longer than anybody waits, so that it needs some end.
+#: The most states that the searches of one request visit together. Arbitrary, like the next number: a search for a
+#: packing may take longer than any client waits, so it needs some bound.
 STEPS = 250_000
 #: Seconds of processor time for the searches of one request together. Reading the store is not counted.
 SECONDS = 5.0
-#: How much the searches of one request remember together: a position counts one for each provider and each choice.
+#: The memory of the searches of one request together: a state counts one for each provider and each variable.
 CELLS = 1_000_000
 
 
 class SearchBudget:
-    """Counts the steps and the processor time of searches, and ends them once either is used up.
+    """Count the steps and the processor time of searches, and end them once either is used up.
 
     Time is that of the thread that searches. Other work on the machine does not count.
 
@@ -47,7 +47,7 @@ class SearchBudget:
         self._since: float | None = None
 
     def slice(self, share: float) -> "SearchBudget":
-        """Return a budget of this share of the time that is left; what it pays, this one pays as well."""
+        """Return a budget of this share of the time that is left; its use counts against this budget as well."""
         left = max(0.0, self._most_seconds - self.seconds)
         return SearchBudget(self._what, seconds=left * share, narrow=self._narrow, within=self, clock=self._clock)
 
@@ -58,7 +58,7 @@ class SearchBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a search would be ended at once."""
+        """True if a search would be ended at its next step."""
         return self._steps >= self._most_steps or self.seconds >= self._most_seconds
 
     @contextmanager
@@ -72,7 +72,7 @@ class SearchBudget:
                 self._before, self._since = self.seconds, None
 
     def take_step(self) -> None:
-        """Pay for one position.
+        """Count one state.
 
         :raises SearchBoundReached: the budget is used up.
         """
@@ -84,7 +84,7 @@ class SearchBudget:
         self.check()
 
     def check(self) -> None:
-        """Compare the processor time with its limit; for work within one position that may take long.
+        """Compare the processor time with its limit; called within work on one state that may take long.
 
         :raises SearchBoundReached: the budget is used up.
         """
@@ -94,7 +94,7 @@ class SearchBudget:
             raise self._used_up()
 
     def may_remember(self, cells: int) -> bool:
-        """Pay for a position that is to be remembered; tell whether the memory of the request has room for it."""
+        """Count a state that is to be remembered; return whether the memory of the request has room for it."""
         if self._within is not None:
             return self._within.may_remember(cells)
         self._cells += cells

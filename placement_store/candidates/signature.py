@@ -1,55 +1,55 @@
-"""What a position looks like when providers that are alike are told apart no more.
+"""The signature of a state: its form up to a swap of equal providers (symmetry breaking).
 
-Two positions with one signature are the same up to a swap of providers, so if one has no solution, neither has the
-other: this is what keeps 9 groups from being tried on each arrangement of 8 equal devices.
+Of two states with one signature, if one has no solution, neither has the other: without it, 9 groups would be tried on
+each arrangement of 8 equal devices.
 """
 
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from placement_store.candidates.masks import members
 from placement_store.candidates.problem import Problem
 from placement_store.candidates.state import NOT_CHOSEN, State
+from placement_store.candidates.variables import members
 
 
-def signature(puzzle: Problem, state: State) -> Hashable:
-    """Return what decides whether a position has a solution, whichever providers it is about."""
-    labels = _labels(puzzle, state)
-    tops = tuple(min(top, 0) for top in state.tops)
-    if NOT_CHOSEN in state.tops:
-        # Who stands above whom still matters.
-        return state.open, state.uncovered, tops, _forest(puzzle.parents, labels)
-    return state.open, state.uncovered, tops, tuple(sorted(label for label in labels if label))
+def signature(problem: Problem, state: State) -> Hashable:
+    """Return the part of a state that decides whether it has a solution, without the identity of providers."""
+    labels = _labels(problem, state)
+    subtree_roots = tuple(min(subtree_root, 0) for subtree_root in state.subtree_roots)
+    if NOT_CHOSEN in state.subtree_roots:
+        # The tree structure still matters: a subtree root must be an ancestor of its groups' providers.
+        return state.unassigned, state.uncovered, subtree_roots, _canonical_trees(problem.parents, labels)
+    return state.unassigned, state.uncovered, subtree_roots, tuple(sorted(label for label in labels if label))
 
 
-def _labels(puzzle: Problem, state: State) -> list[tuple[Any, ...]]:
-    """Return, per provider, all that matters of it from here on; nothing for one that no open choice has left."""
-    columns = [0] * len(puzzle.providers)
-    asked = [0] * len(puzzle.classes)
-    for number in members(state.open):
+def _labels(problem: Problem, state: State) -> list[tuple[Any, ...]]:
+    """Return a label per provider: all of it that still matters; empty for one that is in no domain any more."""
+    columns = [0] * len(problem.providers)
+    demanded = [0] * len(problem.classes)
+    for number in members(state.unassigned):
         for provider in members(state.domains[number]):
             columns[provider] |= 1 << number
-        for class_number, amount in puzzle.choices[number].demands:
-            asked[class_number] += amount
-    marks = [0] * len(puzzle.providers)
-    for subtree, top in enumerate(state.tops):
-        if top >= 0:
-            marks[top] |= 1 << subtree
+        for class_number, amount in problem.variables[number].demands:
+            demanded[class_number] += amount
+    marks = [0] * len(problem.providers)
+    for subtree, subtree_root in enumerate(state.subtree_roots):
+        if subtree_root >= 0:
+            marks[subtree_root] |= 1 << subtree
     return [
-        (column, marks[provider], puzzle.covers[provider] & state.uncovered, _room(state.room[provider], asked))
+        (column, marks[provider], problem.covers[provider] & state.uncovered, _room(state.room[provider], demanded))
         if column
         else ()
         for provider, column in enumerate(columns)
     ]
 
 
-def _room(room: Sequence[int], asked: Sequence[int]) -> tuple[int, ...]:
-    """Return how much room is left, where more than all that is still asked is as good as exactly that."""
-    return tuple(map(min, room, asked))
+def _room(room: Sequence[int], demanded: Sequence[int]) -> tuple[int, ...]:
+    """Return the room that is left, capped at the amount that is still demanded: more makes no difference."""
+    return tuple(map(min, room, demanded))
 
 
-def _forest(parents: Sequence[int], labels: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Return a forest in a form that does not depend on the order of children (Aho, Hopcroft and Ullman)."""
+def _canonical_trees(parents: Sequence[int], labels: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return trees in a form that does not depend on the order of children (Aho, Hopcroft and Ullman)."""
     children: list[list[int]] = [[] for _ in parents]
     roots: list[int] = []
     for number, parent in enumerate(parents):
@@ -60,7 +60,7 @@ def _forest(parents: Sequence[int], labels: Sequence[tuple[Any, ...]]) -> tuple[
 
     def _sorted_forms(numbers: Sequence[int]) -> tuple[Any, ...]:
         forms = [form(number) for number in numbers]
-        # What has neither a label nor anything below it is as good as not there.
+        # A provider with no label and no descendant cannot take part any more.
         return tuple(sorted(one for one in forms if one != ((), ())))
 
     return _sorted_forms(roots)

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from placement_store.providers.rows import InventoryRow
 
-#: A provider with this trait serves every tree that has a provider in one of its aggregates (Placement's word).
+#: A provider with this trait serves every tree that has a provider in one of its aggregates.
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateProvider:
-    """One resource provider: what it has by the name of the resource class, and where it stands."""
+    """One resource provider: its place in a tree, its inventories by resource class, its traits and aggregates."""
 
     uuid: str
     root_uuid: str
@@ -23,24 +23,24 @@ class CandidateProvider:
 
 @dataclass(frozen=True, slots=True)
 class HostTree:
-    """A tree of providers, and the providers of other trees that share what they have with it."""
+    """A tree of providers, and the sharing providers of other trees that serve it."""
 
     #: Parents before their children, so that the first is the root.
     providers: Sequence[CandidateProvider]
     #: See :func:`sharing_with`.
     sharing: Sequence[CandidateProvider] = ()
-    #: What stands above those that share, in their own trees; others of these trees do no harm. They serve nothing
-    #: here, but a root's aggregates count for its whole tree, and one that shares may stand above another.
+    #: The ancestors of the sharing providers in their own trees; others of these trees do no harm. They serve nothing
+    #: here, but a root's aggregates count for its whole tree, and one sharing provider may stand above another.
     above_sharing: Sequence[CandidateProvider] = ()
 
     @property
     def root(self) -> CandidateProvider:
-        """The provider that stands for the host."""
+        """The provider of the host itself."""
         return self.providers[0]
 
 
 def sharing_with(providers: Sequence[CandidateProvider], pools: Iterable[CandidateProvider]) -> list[CandidateProvider]:
-    """Return those ``pools`` that share an aggregate with one of a tree's providers and are not of that tree."""
+    """Return the sharing providers among ``pools`` that reach a tree through an aggregate and are not part of it."""
     reached: set[str] = set()
     for provider in providers:
         reached |= provider.aggregates
@@ -53,11 +53,11 @@ def sharing_with(providers: Sequence[CandidateProvider], pools: Iterable[Candida
 
 
 def parents_first(providers: Iterable[CandidateProvider]) -> list[CandidateProvider]:
-    """Return the providers of one tree, each behind its parent, otherwise in the order given."""
+    """Sort the providers of one tree so that each follows its parent; otherwise they keep their order."""
     children: dict[str | None, list[CandidateProvider]] = {}
     for provider in providers:
         children.setdefault(provider.parent_uuid, []).append(provider)
     ordered = list(children.get(None, ()))
-    for provider in ordered:  # it grows while it is read
+    for provider in ordered:  # breadth first: the list grows while it is read
         ordered.extend(children.get(provider.uuid, ()))
     return ordered

@@ -1,4 +1,4 @@
-"""What makes a request for candidates invalid in itself, whatever providers there are."""
+"""Validate a request for candidates, independently of any provider."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,9 +7,9 @@ from moorage.model import UNSUFFIXED, ResourceGroup, ResourceRequest
 
 
 def check(request: ResourceRequest, path: str = "$") -> None:
-    """Refuse a request that says nothing, contradicts itself, or leaves open what it has to say.
+    """Refuse a request that asks for nothing, contradicts itself, or lacks a parameter that it needs.
 
-    :param path: where the request stands in the message.
+    :param path: the path of the request in the message.
     :raises InvalidRequest: naming the path of the first fault.
     """
     for place, reason in _faults(request):
@@ -68,5 +68,5 @@ def _group_faults(path: str, group: ResourceGroup) -> Iterator[tuple[str, str]]:
 
 
 def _common(required: tuple[str, ...], forbidden: tuple[str, ...]) -> str:
-    """Return the traits that are in both, as words; none is the empty text."""
+    """Return the traits that are in both, joined by commas; an empty text for none."""
     return ", ".join(sorted(set(required) & set(forbidden)))

@@ -1,17 +1,17 @@
-"""The WSGI application: falcon's router and its middleware around the API's nouns.
+"""The WSGI application: falcon's router and its middleware around the API's resources.
 
-A noun is added in three steps:
+A resource is added in two steps:
 
-1. ``schemas/NOUN.py``: the JSON schemas of its bodies and queries, as :class:`~placement_store.http.schemas.Schemas`
-   by the microversion that brought each.
-2. ``nouns/NOUN.py``: a :class:`~placement_store.http.operations.Resource` with its ``path``, whose methods ``on_get``,
-   ``on_put`` ... are declared with :func:`~placement_store.http.operations.operation`: policy rule, first version,
-   schemas, and errors of the store that it tells in a way of its own. By the time such a method runs, version, media
-   type, policy, query and body have been checked. It calls functions of the store in ``self.store.read`` or
-   ``self.store.write`` and returns an :class:`~placement_store.http.operations.OperationResult`; it lets the store's
-   errors pass (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
-   :class:`~placement_store.http.refusals.RequestRefused` for what HTTP alone refuses.
-3. ``routes.py``: its class in the list.
+1. ``resources/RESOURCE.py``: a :class:`~placement_store.http.operations.Resource` with its ``path``, whose methods
+   ``on_get``, ``on_put`` ... are declared with :func:`~placement_store.http.operations.operation`: policy rule, first
+   version, the JSON schemas of its body and query (as :class:`~placement_store.http.schemas.Schemas` by microversion),
+   and the status of those errors of the store that differ from the default. Before such a method
+   runs, version, media type, policy, query and body have been checked. It calls functions of the store in
+   ``self.store.read`` or ``self.store.write`` and returns an
+   :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
+   (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
+   :class:`~placement_store.http.refusals.RequestRefused` for errors of HTTP alone.
+2. ``resources/__init__.py``: its class in the list.
 """
 
 import math

@@ -10,7 +10,7 @@ from placement_store.candidates import CandidateProvider, HostTree
 from placement_store.candidates.problem import problem_of
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
-from placement_store.candidates.state import choose, first_state
+from placement_store.candidates.state import assign, first_state
 from placement_store.candidates.variables import SearchRequest
 
 FIRST = "_first"
@@ -27,10 +27,10 @@ def after_taking(
     """Return the signature of the position in which a device serves the first group, and other groups are open."""
     tree = HostTree([CandidateProvider("host", "host", None, {"VCPU": row(8)}), *devices])
     request = ResourceRequest(groups={FIRST: TAKEN, **groups}, group_policy="none", same_subtree=same_subtree)
-    puzzle = problem_of(tree, SearchRequest(request), None, SearchBudget())
-    group = next(number for number, choice in enumerate(puzzle.choices) if choice.suffix == FIRST)
-    place = next(number for number, provider in enumerate(puzzle.providers) if provider.uuid == uuid)
-    return signature(puzzle, choose(puzzle, first_state(puzzle), group, place))
+    problem = problem_of(tree, SearchRequest(request), None, SearchBudget())
+    group = next(number for number, variable in enumerate(problem.variables) if variable.suffix == FIRST)
+    place = next(number for number, provider in enumerate(problem.providers) if provider.uuid == uuid)
+    return signature(problem, assign(problem, first_state(problem), group, place))
 
 
 def test_it_does_not_matter_which_of_several_equal_devices_is_taken() -> None:

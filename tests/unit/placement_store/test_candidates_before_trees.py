@@ -5,7 +5,7 @@ from support.placement_store.candidate_strategies import host_trees, is_valid, r
 
 from moorage.model import AllocationRequest, ResourceRequest
 from placement_store.candidates import HostTree, search
-from placement_store.candidates.singles import search_one_of_each_tree
+from placement_store.candidates.search import search_one_of_each_tree
 
 
 def amounts(candidate: AllocationRequest) -> frozenset[tuple[str, str, int]]:
