@@ -22,11 +22,10 @@ from moorage.bus.bus import serves
 from moorage.messages import ShowPolicy, wire
 from moorage.model.inspection import PluginUse, PolicyState, RefusedReload
 from moorage.plugin import Filter, RequestFilter, Weigher
-from scheduler.decide.funnel import Funnel
-from scheduler.decide.planner import Planner
+from scheduler.decide.environment import DecisionPolicy
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
 from scheduler.plugins.lists import enabled
-from scheduler.plugins.loading import OURS, Named, check_names, load_filters, load_request_filters, load_weighers
+from scheduler.plugins.loading import OURS, check_names, load_filters, load_request_filters, load_weighers
 from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
@@ -46,11 +45,8 @@ _FINGERPRINT_LENGTH = 12
 class SchedulingPolicy:
     """Filters, weighers and request filters with their options, and what is done with their answers."""
 
-    planner: Planner
-    request_filters: Sequence[Named[RequestFilter]]
-    #: What is done about those that break.
-    plugin_failures: PluginFailures
-    #: What is told of it.
+    decided_by: DecisionPolicy
+    #: What `moorage scheduler config show` shows of it.
     described: PolicyState
 
     @classmethod
@@ -90,9 +86,9 @@ class SchedulingPolicy:
             skip=settings.broken_plugin == "skip",
             watch=watch if any(map(_is_others, plugins)) else None,
         )
-        planner = Planner(Funnel(filters, weighers, plugin_failures), settings.host_subset_size)
+        decided_by = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
-        return cls(planner, request_filters, plugin_failures, described)
+        return cls(decided_by, described)
 
 
 class ActivePolicy:

@@ -31,11 +31,9 @@ from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
 from placement_store.db.retries import retry_on_stale_read
 from placement_store.service import PlacementRole
-from scheduler.decide.decision import Rules
-from scheduler.decide.destinations import Destinations
-from scheduler.decide.in_flight import InFlight
+from scheduler.decide import destinations
+from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.decide.plugin_failures import FailureCounts
-from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.endpoints.catch_up import ViewCatchUp
 from scheduler.endpoints.compare import ViewComparison
 from scheduler.endpoints.explain import ExplainEndpoint
@@ -91,25 +89,22 @@ class SchedulerEndpoint(HostReportEndpoint):
 
     def __init__(
         self,
-        database: Database,
-        destinations: Destinations,
+        environment: DecisionEnvironment,
         requests: StoredRequests,
-        names: ResourceClassNames,
         failure_counts: FailureCounts,
     ) -> None:
         super().__init__(requests)
-        self._database = database
-        self._destinations = destinations
-        self._names = names
+        self._environment = environment
+        self._database = environment.database
         self._failure_counts = failure_counts
         self.decisions = InFlight()
 
     @serves(SelectDestinations)
     def select_destinations(self, message: SelectDestinations) -> list[list[Selection]]:
-        """Answer :class:`~moorage.messages.SelectDestinations`; see :meth:`Destinations.select` for its errors."""
+        """Answer :class:`~moorage.messages.SelectDestinations`; see :func:`.destinations.select` for its errors."""
         with self.decisions.one():
             try:
-                answer = self._destinations.deciding.apart(lambda: self._destinations.select(message))
+                answer = destinations.select(self._environment, self._requests, message)
             except errors.NoValidHost:
                 self._failure_counts.sound()
                 raise
@@ -150,7 +145,7 @@ class SchedulerEndpoint(HostReportEndpoint):
             return Done()
 
         def work(connection: Connection) -> Done:
-            deletion.delete(connection, message, self._names)
+            deletion.delete(connection, message, self._environment.names)
             return Done()
 
         return retry_on_stale_read(lambda: self._requests.once(message, work).result)
@@ -198,29 +193,26 @@ class SchedulerService:
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
         LOG.info("Knows %s hosts", len(host_cache.snapshot()))
         requests = StoredRequests(database, schema.requests)
-        aggregates = AggregateReader(database, follower.now)
-        destinations = Destinations(
+        environment = DecisionEnvironment(
             database,
-            requests,
             names,
             host_cache,
             follower,
-            policy.planner,
+            policy.decided_by,
+            AggregateReader(database, follower.now).read,
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
-            narrowing=RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures),
         )
 
         def take(policy: SchedulingPolicy) -> None:
-            narrowing = RequestFilterChain(policy.request_filters, aggregates.read, policy.plugin_failures)
-            destinations.deciding.rules = Rules(policy.planner, narrowing)
+            environment.policy = policy.decided_by
 
         policies = self._policies = ActivePolicy(policy, conf, failure_counts, watch, take)
-        endpoint = SchedulerEndpoint(database, destinations, requests, names, failure_counts)
+        endpoint = SchedulerEndpoint(environment, requests, failure_counts)
         endpoints = [
             endpoint,
             policies,
-            ExplainEndpoint(destinations.deciding),
+            ExplainEndpoint(environment),
             ViewComparison(database, follower, host_cache),
             ViewCatchUp(follower, endpoint.decisions),
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),

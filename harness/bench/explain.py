@@ -31,10 +31,12 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers import report as provider_reports
 from placement_store.schema import MAIN
 from placement_store.schema import requests as request_table
-from scheduler.decide.destinations import Destinations
+from scheduler.decide import destinations
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
 from scheduler.decide.host_candidates import RefusedClaims
 from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.selections import Selections
 from scheduler.plugins.lists import enabled
 from scheduler.plugins.loading import load_filters, load_weighers
 from scheduler.registry import reports
@@ -82,13 +84,14 @@ class Bench:
         self._follower = Follower(database, self._names, self._host_cache)
         self._follower.catch_up(self._follower.now())
         self._planner = Planner(Funnel(filters, weighers), 1)
-        self._destinations = Destinations(
+        self._requests = StoredRequests(database, request_table)
+        self._environment = DecisionEnvironment(
             database,
-            StoredRequests(database, request_table),
             self._names,
             self._host_cache,
             self._follower,
-            self._planner,
+            DecisionPolicy(filters, weighers),
+            aggregates=lambda _begun_after: (),
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )
@@ -101,7 +104,7 @@ class Bench:
         decisions, without, more = [], [], []
         for _ in range(self._repeat):
             message = _message(spec)
-            decisions.append(_seconds(partial(self._destinations.select, message)))
+            decisions.append(_seconds(partial(self._select, message)))
             plain, told = _message(spec), structs.replace(_message(spec), explain=True)
             # In turns: whatever else the machine does meets both.
             without.append(_seconds(partial(self._plan, plain)))
@@ -124,6 +127,9 @@ class Bench:
             decisions.append(_seconds(partial(self._refusal, message)) - explanations[-1])
         return self._figures(what, decisions, plans, explanations)
 
+    def _select(self, message: SelectDestinations) -> Selections:
+        return destinations.select(self._environment, self._requests, message)
+
     def _plan(self, message: SelectDestinations) -> DestinationPlan | NoHost:
         # A view of its own, as after any claim: nothing is known of it from the plan before.
         return self._planner.plan(replace(self._host_cache.snapshot()), message, RefusedClaims())
@@ -133,7 +139,7 @@ class Bench:
 
     def _refusal(self, message: SelectDestinations) -> None:
         try:
-            self._destinations.select(message)
+            self._select(message)
         except errors.NoValidHost:
             return
         raise errors.InvalidState(reason="a request that is to be refused has found a host")

@@ -1,176 +1,149 @@
-"""Deciding: what a request asks for, planned on the hosts as they are; whether it is then claimed or only explained.
+"""Decide one request: resolve it, take a snapshot, filter, weigh, choose, claim, answer.
 
-What cannot be placed is said only after the view has caught up with the store and all has been planned once more.
+:meth:`Decision.run` is all of it, in the order in which it happens. The view proposes and the claim transaction
+decides: a host that refuses a claim is read again and passed over, and "no valid host" is answered only after the view
+has caught up with the store and the request was planned once more.
 """
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple, TypeVar
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import Generic, TypeVar
 
-from moorage.db.database import Database
+from moorage import errors
 from moorage.messages import SelectDestinations
-from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
-from placement_store import candidates, cells
-from placement_store.db.names import ResourceClassNames, TraitNames
 from scheduler.decide import request_context
-from scheduler.decide.host_candidates import RefusedClaims
-from scheduler.decide.planner import DestinationPlan, NoHost, Planner
-from scheduler.decide.request_context import RequestContext
-from scheduler.decide.request_filters import Refusal, RequestFilterChain, RequestResolver
-from scheduler.view.follower import Follower
-from scheduler.view.host_cache import HostCache
-from scheduler.view.snapshot import Snapshot
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.host_candidates import RefusedClaims, budget_for
+from scheduler.decide.planner import DestinationPlan, NoHost
+from scheduler.decide.request_context import NO_CONTEXT, RequestContext
+from scheduler.decide.request_filters import Refusal, RequestResolver
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-
-class Decided(NamedTuple):
-    """What came of planning, and what was known beside the hosts."""
-
-    known: RequestContext
-    plan: DestinationPlan | NoHost
-
-
-class Rules(NamedTuple):
-    """By what a request is decided; a decision goes by the same ones from its beginning to its end."""
-
-    planner: Planner
-    narrowing: RequestFilterChain
-
-    def for_request(self) -> "Rules":
-        """Return the same for one request: a plug-in that it breaks is left out of it alone, where that is wanted."""
-        plugin_failures = self.planner.plugin_failures
-        if not plugin_failures.skip:
-            return self
-        plugin_failures = plugin_failures.for_request()
-        return Rules(self.planner.going_by(plugin_failures), self.narrowing.going_by(plugin_failures))
+#: Errors of a request that cannot be planned: among them, the instance to move is not placed as the caller believes.
+NOT_PLANNED = (
+    errors.ClaimReleased,
+    errors.ConsumerGenerationConflict,
+    errors.ConsumerDeleted,
+    errors.InvalidState,
+    errors.AlreadyExists,
+    errors.InvalidRequest,
+    errors.NotFound,
+)
 
 
-class Deciding:
-    """What decisions of one scheduler are made with.
+class ClaimRefused(Exception):
+    """The store has refused to claim a plan.
 
-    :param rules: by what the decisions go that begin from now on; put others in their place at any time.
-    :param max_age: seconds; a decision first follows the store where the view is older.
+    :param provider_uuids: the providers that refused; none, where the claim met a concurrent change.
+    """
+
+    def __init__(self, provider_uuids: Collection[str] = ()) -> None:
+        super().__init__(provider_uuids)
+        self.provider_uuids = set(provider_uuids)
+
+
+class Decision(ABC, Generic[T]):
+    """One request while it is decided.
+
+    Subclasses define its end: ``select_destinations`` claims the plan, ``explain`` describes it.
+
+    :param named: hosts that an explanation describes by name.
     """
 
     def __init__(
-        self,
-        database: Database,
-        names: ResourceClassNames,
-        host_cache: HostCache,
-        follower: Follower,
-        rules: Rules,
-        max_age: float,
+        self, environment: DecisionEnvironment, message: SelectDestinations, named: Collection[str] = ()
     ) -> None:
-        self.database = database
-        self.names = names
-        self.host_cache = host_cache
-        self.follower = follower
-        self.rules = rules
-        self.max_age = max_age
+        self.environment = environment
+        self.message = message
+        self.named = named
+        self.asked_at = environment.follower.now()
+        # The policy in force now decides this request to its end, whatever is reloaded meanwhile.
+        self.planner, request_filters = environment.policy.for_request(environment.aggregates)
+        self.resolver = RequestResolver(request_filters, message, environment.check_groups)
+        self.refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
 
-    def begin(self, message: SelectDestinations, read: Callable[[], RequestContext] | None = None) -> "Decision":
-        """Begin to decide on a request: with a view that is new enough.
+    def run(self) -> T:
+        """Decide the request and return its answer.
 
-        :param read: reads what must be known beside the hosts, where that is not what the request itself says.
-        :raises InvalidRequest: a hint or extra spec is not what a filter understands.
+        :raises MoorageError: see :func:`scheduler.decide.destinations.select`.
+        """
+        env, message = self.environment, self.message
+        oldest = self.asked_at - env.max_age
+        try:
+            self.planner.check(message.request_spec)
+        except errors.InvalidRequest as fault:
+            # An earlier policy may have accepted the same request, which then has a stored answer.
+            return self.refuse(fault)
+        env.follower.follow(oldest)
+        self.check_on_view()
+        tries, caught_up = 0, False
+        while tries < env.max_tries:
+            try:
+                # The other members of its server group, and what a moving instance holds, change with every claim.
+                context = self.read_context()
+                view = env.host_cache.snapshot()
+                # Request filters translate the request for this cloud, whose aggregates and traits change as well.
+                request = self.resolver.resolve(view, self.asked_at if caught_up else oldest)
+                if isinstance(request, Refusal):
+                    plan: DestinationPlan | NoHost = NoHost.before_all(view, message.request_spec, *request)
+                else:
+                    # Filter, weigh and choose: for one instance after another, each on top of those before it.
+                    plan = self.planner.plan(view, request, self.refused_claims, context, self.named)
+            except NOT_PLANNED as fault:
+                return self.refuse(fault)
+            if isinstance(plan, NoHost):
+                if caught_up:
+                    return self.no_host(plan, context)
+                # The view may be behind the store: nothing is refused before all has been compared. The hosts that
+                # refused this request may have room again: left out, they would make "no valid host" untrue.
+                env.follower.catch_up(self.asked_at)
+                self.refused_claims.try_all_again()
+                caught_up = True
+                continue
+            try:
+                return self.claim(plan, context)
+            except ClaimRefused as refused:
+                # Another decision was faster: what refused is read again, and the next plan does without it.
+                LOG.debug("The claim was refused by %s", refused.provider_uuids or "nobody in particular")
+                env.follower.refresh(refused.provider_uuids)
+                for choice in plan.refused_by(refused.provider_uuids):
+                    self.refused_claims.add(plan.node(choice), choice.allocation_request)
+                tries, caught_up = tries + 1, False
+        raise errors.ClaimContention(tries=env.max_tries)
+
+    # --- The steps in which decisions differ --------------------------------------------------------------------------
+
+    def check_on_view(self) -> None:
+        """Refuse a request that names what does not exist, on a view that is new enough.
+
         :raises CellNotFound: the requested cell does not exist.
-        :raises StoreUnavailable: the view cannot follow the store.
         """
-        asked_at = self.follower.now()
-        rules = self.rules.for_request()
-        rules.planner.check(message.request_spec)
-        self.follower.follow(asked_at - self.max_age)
-        self._check_cell(message.request_spec)
-        return Decision(self, rules, message, asked_at, read or (lambda: self._circumstances(message)))
+        self.environment.check_cell(self.message.request_spec)
 
-    def apart(self, work: Callable[[], T]) -> T:
-        """Return the result of some work of a decision; raises as :meth:`.plugin_failures.Faults.apart` does."""
-        return self.rules.planner.plugin_failures.apart(work)
-
-    def check_groups(self, request: RequestSpec) -> None:
-        """Refuse resource groups that contradict each other, and names that do not exist."""
-        asked = request.resource_request
-        candidates.check(asked, path="$.request_spec")
-        for name in {name for group in asked.groups.values() for name in group.resources}:
-            self.names.id_of(name)
-        if named := _traits_named(asked):
-            self.database.read(lambda connection: TraitNames.require(connection, named))
-
-    def _check_cell(self, request: RequestSpec) -> None:
-        """Tell a cell that does not exist from one that has no room."""
-        wanted = request.requested_destination
-        if wanted and wanted.cell and wanted.cell not in self.host_cache.snapshot().cells:
-            cell = wanted.cell
-            self.database.read(lambda connection: cells.by_uuid(connection, cell))
-
-    def _circumstances(self, message: SelectDestinations) -> RequestContext:
-        """Read anew what a request depends on beside the hosts, if anything."""
+    def read_context(self) -> RequestContext:
+        """Read from the store what the request depends on beside the hosts, if anything."""
+        environment, message = self.environment, self.message
         if not request_context.is_needed(message):
-            return request_context.NO_CONTEXT
-        return self.database.read(lambda connection: request_context.read(connection, message, self.names))
+            return NO_CONTEXT
+        return environment.database.read(
+            lambda connection: request_context.read(connection, message, environment.names)
+        )
 
+    @abstractmethod
+    def claim(self, plan: DestinationPlan, context: RequestContext) -> T:
+        """Claim a plan and return the answer.
 
-class Decision:
-    """One request while it is decided on."""
-
-    def __init__(
-        self,
-        made_with: Deciding,
-        rules: Rules,
-        message: SelectDestinations,
-        asked_at: float,
-        read: Callable[[], RequestContext],
-    ) -> None:
-        self._made_with = made_with
-        self._rules = rules
-        self._message = message
-        self._asked_at = asked_at
-        self._read = read
-        self._asking = RequestResolver(rules.narrowing, message, made_with.check_groups)
-
-    def plan(self, refused_claims: RefusedClaims, named: Collection[str] = ()) -> Decided:
-        """Plan on what is known, and, should that fall short, once more on what the store has now.
-
-        :param named: hosts that an explanation shall tell of by name.
-        :raises MoorageError: see :meth:`scheduler.decide.destinations.Destinations.select`.
+        :raises ClaimRefused: the store refuses it; the request is planned again.
         """
-        known = self._read()
-        plan = self._plan_on_view(self._asked_at - self._made_with.max_age, refused_claims, known, named)
-        if isinstance(plan, NoHost):
-            self._made_with.follower.catch_up(self._asked_at)
-            # Hosts that have refused this request may have room again: left out, they would make it untrue.
-            refused_claims.try_all_again()
-            known = self._read()
-            plan = self._plan_on_view(self._asked_at, refused_claims, known, named)
-        return Decided(known, plan)
 
-    def why_not(self, no_host: NoHost, refused_claims: RefusedClaims, named: Collection[str] = ()) -> Explanation:
-        """Return why there is nowhere to put it."""
-        return self._rules.planner.why_not(no_host, self._message, refused_claims, named)
+    @abstractmethod
+    def no_host(self, no_host: NoHost, context: RequestContext) -> T:
+        """Return the answer to a request for which there is no host, on a view that has caught up."""
 
-    def how_many(self, view: Snapshot, known: RequestContext, seconds: float) -> WhatIf:
-        """Return how many more like this one would fit on the hosts that were decided on.
-
-        :param seconds: how long a search for that may take.
-        """
-        asked = self._asking.on(view, self._asked_at - self._made_with.max_age)
-        if isinstance(asked, Refusal):
-            return WhatIf(more=0)
-        return self._rules.planner.how_many(view, asked, known, seconds)
-
-    def _plan_on_view(
-        self, begun_after: float, refused_claims: RefusedClaims, known: RequestContext, named: Collection[str]
-    ) -> DestinationPlan | NoHost:
-        """Plan what the request means on the hosts as they are now."""
-        view = self._made_with.host_cache.snapshot()
-        asked = self._asking.on(view, begun_after)
-        if isinstance(asked, Refusal):
-            return NoHost.before_all(view, self._message.request_spec, *asked)
-        return self._rules.planner.plan(view, asked, refused_claims, known, named)
-
-
-def _traits_named(asked: ResourceRequest) -> set[str]:
-    named = {*asked.root_required, *asked.root_forbidden}
-    for group in asked.groups.values():
-        named.update(group.required, group.forbidden, *group.any_of)
-    return named
+    @abstractmethod
+    def refuse(self, fault: errors.MoorageError) -> T:
+        """Refuse a request that cannot be planned, or return the answer that it already has."""

@@ -1,8 +1,4 @@
-"""Destinations: planned on the view, claimed and answered in one transaction, planned anew when a host refuses.
-
-The view proposes and the claim transaction judges. What it refuses is read anew and left out; what cannot be placed is
-said only after the view has caught up with the store and everything has been planned once more.
-"""
+"""Answer ``select_destinations``: decide, and claim the plan in the transaction that stores the answer."""
 
 import logging
 from collections import Counter
@@ -13,172 +9,118 @@ from msgspec import structs
 from sqlalchemy import Connection
 
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import MAX_SELECTIONS, SelectDestinations, wire
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import begin_move, isolated_groups
 from placement_store.claims import claim as claims
 from placement_store.claims.claim import NewClaim
-from placement_store.db.names import ResourceClassNames
 from placement_store.server_groups import rows as groups
-from scheduler.decide.decision import Deciding, Decision, Rules
-from scheduler.decide.host_candidates import RefusedClaims, budget_for
-from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.decision import ClaimRefused, Decision
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
-from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.decide.selections import Selections, selections_of
-from scheduler.view.follower import Follower
-from scheduler.view.host_cache import HostCache
 
 LOG = logging.getLogger(__name__)
 
-#: An instance that is to move is not placed as the caller believes it to be.
-MOVED_AWAY = (
-    errors.ClaimReleased,
-    errors.ConsumerGenerationConflict,
-    errors.ConsumerDeleted,
-    errors.InvalidState,
-    errors.AlreadyExists,
-)
 #: A log line names no more hosts than this.
 _NAMED = 5
 
 
-class Destinations:
-    """Answers ``select_destinations``.
+def select(environment: DecisionEnvironment, requests: StoredRequests, message: SelectDestinations) -> Selections:
+    """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
 
-    :param max_age: seconds; a decision first follows the store where the view is older.
-    :param max_tries: how many plans may be refused before it is contention.
-    :param narrowing: what requests mean here; without it they mean what they say.
+    :raises NoValidHost: there is no host for one of them.
+    :raises ClaimContention: the store has refused too many plans: others were faster.
+    :raises InvalidRequest: an instance is named twice, more selections are wanted than one answer may have, the
+        resource groups contradict each other, a filter cannot parse a hint or extra spec, the server group exists with
+        another rule, or several instances are to move, or one without its generation.
+    :raises ResourceClassNotFound: a resource class does not exist.
+    :raises TraitNotFound: a trait does not exist.
+    :raises SearchBoundReached: the search for a host's candidates was too long to finish.
+    :raises CellNotFound: the requested cell does not exist.
+    :raises ConsumerGenerationConflict: an instance holds something already, or is not at the generation named.
+    :raises ConsumerDeleted: an instance has been deleted for good.
+    :raises ClaimReleased: the request is a repeated one, and none of its claims stands any more; or another claim has
+        placed the instance that is to move.
+    :raises InvalidState: no host has accepted the claim of the instance that is to move.
+    :raises CannotCarryOver: it holds foreign allocations of providers that it would leave.
+    :raises BrokenPlugin: a filter, weigher or request filter is broken.
     """
+    _check_size(message)
+    _check_move(message)
+    return environment.watched(lambda: ClaimingDecision(environment, requests, message).run())
 
-    def __init__(
-        self,
-        database: Database,
-        requests: StoredRequests,
-        names: ResourceClassNames,
-        host_cache: HostCache,
-        follower: Follower,
-        planner: Planner,
-        *,
-        max_age: float,
-        max_tries: int,
-        narrowing: RequestFilterChain | None = None,
-    ) -> None:
-        self._database = database
+
+class ClaimingDecision(Decision[Selections]):
+    """A decision that ends with claims: the answer is stored in the transaction that writes them."""
+
+    def __init__(self, environment: DecisionEnvironment, requests: StoredRequests, message: SelectDestinations) -> None:
+        super().__init__(environment, message)
         self._requests = requests
-        self._names = names
-        self._host_cache = host_cache
-        self._follower = follower
-        self._max_tries = max_tries
-        rules = Rules(planner, narrowing or RequestFilterChain())
-        self.deciding = Deciding(database, names, host_cache, follower, rules, max_age)
 
-    def select(self, message: SelectDestinations) -> Selections:
-        """Return a claimed host for each instance, in order, each followed by its alternates. All or nothing.
+    def claim(self, plan: DestinationPlan, context: RequestContext) -> Selections:
+        """Claim all hosts of a plan in one transaction, and note the claims in the host cache.
 
-        :raises NoValidHost: there is nowhere to put all of them.
-        :raises ClaimContention: others were faster, too often.
-        :raises InvalidRequest: an instance is named twice, more selections are asked for than one answer may have, the
-            resource groups contradict each other, a hint or extra spec is not what a filter understands, the server
-            group is known with another rule, or several instances are to move, or one whose generation is not named.
-        :raises ResourceClassNotFound: a resource class does not exist.
-        :raises TraitNotFound: a trait does not exist.
-        :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
-        :raises CellNotFound: the requested cell does not exist.
-        :raises ConsumerGenerationConflict: an instance holds something already, or is not at the generation named.
-        :raises ConsumerDeleted: an instance has been deleted for good.
-        :raises ClaimReleased: the request is a repeated one, and nothing of what it claimed stands any more; or the
-            instance that is to move is placed by another claim by now.
-        :raises InvalidState: no host has accepted the claim of the instance that is to move.
-        :raises CannotCarryOver: it holds what others have put on providers that it would leave.
-        :raises BrokenPlugin: a filter, weigher or request filter is broken.
+        :raises ClaimRefused: a provider has no room any more, is gone, or breaks the rule of the server group.
         """
-        _check_size(message)
-        _check_move(message)
-        refused_claims = RefusedClaims(budget_for(len(message.instance_uuids)))
-        try:
-            decision = self.deciding.begin(message)
-        except errors.InvalidRequest as fault:
-            # Under the policy of another time it may have been understood, and answered.
-            return self._refuse(message, fault)
-        for _ in range(self._max_tries):
-            try:
-                known, plan = decision.plan(refused_claims)
-            except (*MOVED_AWAY, errors.InvalidRequest, errors.NotFound) as fault:
-                return self._refuse(message, fault)
-            if isinstance(plan, NoHost):
-                return self._refuse(message, self._no_valid_host(message, decision, plan, refused_claims))
-            outcome = self._attempt(message, plan, known)
-            if isinstance(outcome, list):
-                return outcome
-            LOG.debug("The claim was refused by %s", outcome or "nobody in particular")
-            self._follower.refresh(outcome)
-            for choice in plan.refused_by(outcome):
-                refused_claims.add(plan.node(choice), choice.allocation_request)
-        raise errors.ClaimContention(tries=self._max_tries)
-
-    def _attempt(
-        self, message: SelectDestinations, plan: DestinationPlan, known: RequestContext
-    ) -> Selections | set[str]:
-        """Claim a plan and return the answer, or else the providers that have refused."""
-        claims_made = [
-            (uuid, known.growth(uuid, part.resources))
+        claimed = [
+            (uuid, context.growth(uuid, part.resources))
             for choice in plan.chosen
             for uuid, part in choice.allocation_request.allocations.items()
         ]
         # One that stays on its host is counted there already.
-        placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != known.source)
-        versions = self._host_cache.versions({uuid for uuid, _ in claims_made} | placed.keys())
+        placed = Counter(node for choice in plan.chosen if (node := plan.node(choice)) != context.source)
+        # Before the transaction: a provider that is read again meanwhile may show the claim already.
+        versions = self.environment.host_cache.versions({uuid for uuid, _ in claimed} | placed.keys())
         try:
-            answer = self._requests.once(message, partial(self._claim, message, plan))
+            answer = self._requests.once(self.message, partial(self._write_claims, plan))
         except errors.CapacityExceeded as refusal:
-            return {miss["provider_uuid"] for miss in refusal.refusals}
+            raise ClaimRefused({miss["provider_uuid"] for miss in refusal.refusals}) from refusal
         except errors.ProviderNotFound as missing:
-            return {missing.name}
+            raise ClaimRefused({missing.name}) from missing
         except errors.GroupRuleRefused as refusal:
-            return {refusal.provider_uuid}
-        except errors.ClaimContention:
-            # Something has changed between two statements of the claim; nobody has refused it.
-            return set()
+            raise ClaimRefused({refusal.provider_uuid}) from refusal
+        except errors.ClaimContention as contention:
+            # Something has changed between two statements of the claim; no provider has refused it.
+            raise ClaimRefused from contention
         if answer.replayed:
-            return self._replayed(message, answer.result)
-        self._host_cache.apply_claims(claims_made, versions, placed)
-        hosts = sorted({claimed.service_host for claimed, *_ in answer.result})
+            return self._replayed(answer.result)
+        self.environment.host_cache.apply_claims(claimed, versions, placed)
+        hosts = sorted({selection.service_host for selection, *_ in answer.result})
         instances = len(plan.chosen)
         LOG.info("Claimed for %d instance(s) on %d host(s): %s", instances, len(hosts), ", ".join(hosts[:_NAMED]))
         return answer.result
 
-    def _no_valid_host(
-        self, message: SelectDestinations, decision: Decision, no_host: NoHost, refused_claims: RefusedClaims
-    ) -> errors.MoorageError:
-        """Return what is to be said where no plan was found."""
+    def no_host(self, no_host: NoHost, context: RequestContext) -> Selections:  # noqa: ARG002
+        """Refuse the request with an explanation."""
         for fault in no_host.host_candidates.undecided.values():
-            # It is not known that there is none.
-            return fault
-        instances = len(message.instance_uuids)
-        explanation = decision.why_not(no_host, refused_claims)
-        summary = explanation.summary()
-        return errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+            # A search was not finished, so it is not known that there is no host.
+            return self.refuse(fault)
+        explanation = self.planner.why_not(no_host, self.message, self.refused_claims)
+        instances, summary = len(self.message.instance_uuids), explanation.summary()
+        return self.refuse(
+            errors.NoValidHost(instances=instances, summary=summary, explanation=wire.encode(explanation))
+        )
 
-    def _refuse(self, message: SelectDestinations, fault: errors.MoorageError) -> Selections:
-        """Refuse a request, unless this very request has already been answered."""
+    def refuse(self, fault: errors.MoorageError) -> Selections:
+        """Refuse the request, unless this very request has already been answered."""
 
-        def say(connection: Connection) -> Selections:
+        def fail(connection: Connection) -> Selections:
             if isinstance(fault, errors.NoValidHost):
-                if (group := message.request_spec.server_group) is not None:
-                    # Decided by another rule than the group's own, it would not be the truth.
+                if (group := self.message.request_spec.server_group) is not None:
+                    # Decided by another rule than the group's own, the refusal would be wrong.
                     groups.bind(connection, group)
                 LOG.info("No valid host for %s instance(s): %s", fault.instances, fault.summary)
             raise fault
 
-        # Said where the answer would be stored: a forerunner with the same id, which may have taken the last room
-        # just now, is waited for there, and its answer is this one's.
-        return self._replayed(message, self._requests.once(message, say).result)
+        # Raised where the answer would be stored: this waits there for a duplicate with the same id, which may have
+        # taken the last room just now, and then its answer is the answer to this one.
+        return self._replayed(self._requests.once(self.message, fail).result)
 
-    def _claim(self, message: SelectDestinations, plan: DestinationPlan, connection: Connection) -> Selections:
-        """Claim all that was planned; part of the transaction that stores what it returns."""
-        spec = message.request_spec
+    def _write_claims(self, plan: DestinationPlan, connection: Connection) -> Selections:
+        """Claim the hosts of a plan; part of the transaction that stores the result."""
+        message, spec = self.message, self.message.request_spec
         wanted = [
             NewClaim(
                 consumer_uuid=instance_uuid,
@@ -193,19 +135,24 @@ class Destinations:
             )
             for instance_uuid, choice in zip(message.instance_uuids, plan.chosen, strict=True)
         ]
+        names = self.environment.names
         if message.move is not None:
-            claimed = [begin_move.begin(connection, wanted[0], message.move, self._names)]
+            claimed = [begin_move.begin(connection, wanted[0], message.move, names)]
         else:
-            claimed = claims.claim(connection, wanted, self._names, keep_held=message.keep_held)
+            claimed = claims.claim(connection, wanted, names, keep_held=message.keep_held)
         return selections_of(plan, claimed, spec.server_group)
 
-    def _replayed(self, message: SelectDestinations, stored: Selections) -> Selections:
-        """Return a stored answer, instance by instance: as it is where its claim stands, else marked as released."""
-        standing: Mapping[str, tuple[str | None, int]] = self._database.read(
-            lambda connection: claims.current_claims(connection, message.instance_uuids)
+    def _replayed(self, stored: Selections) -> Selections:
+        """Return a stored answer, with each instance whose claim no longer stands marked as released.
+
+        :raises ClaimReleased: none of the claims stands any more.
+        """
+        uuids = self.message.instance_uuids
+        standing: Mapping[str, tuple[str | None, int]] = self.environment.database.read(
+            lambda connection: claims.current_claims(connection, uuids)
         )
         answer = []
-        for instance_uuid, (claimed, *alternates) in zip(message.instance_uuids, stored, strict=True):
+        for instance_uuid, (claimed, *alternates) in zip(uuids, stored, strict=True):
             claim_id, generation = standing.get(instance_uuid, (None, None))
             if claim_id == claimed.claim_id:
                 answer.append([claimed, *alternates])
@@ -213,7 +160,7 @@ class Destinations:
                 released = structs.replace(claimed, released=True, consumer_generation=generation)
                 answer.append([released, *alternates])
         if all(claimed.released for claimed, *_ in answer):
-            raise errors.ClaimReleased(consumer_uuid=message.instance_uuids[0], claim_id=str(stored[0][0].claim_id))
+            raise errors.ClaimReleased(consumer_uuid=uuids[0], claim_id=str(stored[0][0].claim_id))
         return answer
 
 

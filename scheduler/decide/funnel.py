@@ -67,13 +67,9 @@ class Funnel:
         weighers: Sequence[Weighted],
         plugin_failures: PluginFailures | None = None,
     ) -> None:
-        self._filters = filters
-        self._weighers = weighers
+        self.filters = filters
+        self.weighers = weighers
         self.plugin_failures = plugin_failures or PluginFailures()
-
-    def going_by(self, plugin_failures: PluginFailures) -> "Funnel":
-        """Return the same with other words for what breaks."""
-        return Funnel(self._filters, self._weighers, plugin_failures)
 
     def check(self, request: RequestSpec) -> None:
         """Refuse what a filter says is wrong with a request, whatever hosts there are.
@@ -81,7 +77,7 @@ class Funnel:
         :raises InvalidRequest: the request says something to a filter that it cannot mean.
         :raises BrokenPlugin: a filter has raised anything else.
         """
-        for name, plugin in self._filters:
+        for name, plugin in self.filters:
             try:
                 with self.plugin_failures.asking("filter", name):
                     plugin.check(request)
@@ -97,7 +93,7 @@ class Funnel:
         """
         stages: list[Stage] = []
         left = entering
-        for name, plugin in self._filters:
+        for name, plugin in self.filters:
             if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
@@ -119,7 +115,7 @@ class Funnel:
         For an explanation, which no fault of a plug-in may spoil: a filter that raises is named.
         """
         said = []
-        for name, plugin in self._filters:
+        for name, plugin in self.filters:
             if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
@@ -145,7 +141,7 @@ class Funnel:
         # Kept as they are, for an explanation: that costs a decision nothing.
         contributions: list[Contribution] = []
         if len(rows) > 1:
-            for weigher in self._weighers:
+            for weigher in self.weighers:
                 if self.plugin_failures.is_skipped("weigher", weigher.name):
                     continue
                 try:

@@ -90,10 +90,6 @@ class Planner:
         """What is done about filters and weighers that break, and which of them a request has been decided without."""
         return self._funnel.plugin_failures
 
-    def going_by(self, plugin_failures: PluginFailures) -> "Planner":
-        """Return the same with other words for what breaks."""
-        return Planner(self._funnel.going_by(plugin_failures), self._subset_size)
-
     def check(self, request: RequestSpec) -> None:
         """Refuse what a filter says is wrong with a request, whatever hosts there are.
 

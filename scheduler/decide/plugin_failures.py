@@ -86,7 +86,7 @@ class PluginFailures:
         """Return the same for a request in which nothing has been skipped yet."""
         return PluginFailures(self._failure_counts, skip=True, watch=self._watch) if self.skip else self
 
-    def apart(self, work: Callable[[], T]) -> T:
+    def run_watched(self, work: Callable[[], T]) -> T:
         """Return what some work returns that asks plug-ins, where those are watched in a thread that can be given up.
 
         :raises SlowPlugin: a plug-in has not come to an end, and the request is to fail.

@@ -50,10 +50,6 @@ class RequestFilterChain:
         self._aggregates = aggregates
         self._plugin_failures = plugin_failures or PluginFailures()
 
-    def going_by(self, plugin_failures: PluginFailures) -> "RequestFilterChain":
-        """Return the same with other words for what breaks."""
-        return RequestFilterChain(self._filters, self._aggregates, plugin_failures)
-
     def narrow(self, request: RequestSpec, view: HostView, begun_after: float) -> RequestSpec | Refusal:
         """Return what a request asks for on the hosts of a view; the same one where that is what it says itself.
 
@@ -104,7 +100,7 @@ class RequestResolver:
         self._check = check
         self._checked: RequestSpec | None = None
 
-    def on(self, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
+    def resolve(self, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
         """Return what is to be planned on the hosts of a view; see :meth:`RequestFilterChain.narrow`.
 
         :raises InvalidRequest: the request says what it cannot mean, or its groups contradict each other.

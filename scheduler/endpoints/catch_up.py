@@ -2,7 +2,7 @@
 
 from moorage.bus.bus import serves
 from moorage.messages import CatchUpView, ViewCaughtUp
-from scheduler.decide.in_flight import InFlight
+from scheduler.decide.environment import InFlight
 from scheduler.view.follower import Follower
 
 

@@ -1,8 +1,6 @@
-"""Explaining: where a request would go now, and why; nothing is claimed, nothing is stored."""
+"""ExplainEndpoint: where a request would go now, and why; nothing is claimed, nothing is stored."""
 
-from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 
 from msgspec import structs
 from sqlalchemy import Connection
@@ -10,89 +8,113 @@ from sqlalchemy import Connection
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.messages import ExplainRequest, SelectDestinations
-from moorage.model import Explanation, Resources
+from moorage.model import Explanation, Resources, WhatIf
 from placement_store.allocations import consumers
 from placement_store.allocations.consumers import Holding
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from scheduler.decide import request_context
-from scheduler.decide.decision import Deciding
-from scheduler.decide.host_candidates import RefusedClaims, budget_for
-from scheduler.decide.planner import DestinationPlan
+from scheduler.decide.decision import Decision
+from scheduler.decide.environment import DecisionEnvironment
+from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.request_context import RequestContext
+from scheduler.decide.request_filters import Refusal
 
 
 class ExplainEndpoint:
-    """Answers ``explain``: by the decision that ``select_destinations`` would make, up to the claim."""
+    """Serve ``explain`` with the decision that ``select_destinations`` would make, up to the claim."""
 
-    def __init__(self, deciding: Deciding) -> None:
-        self._deciding = deciding
+    def __init__(self, environment: DecisionEnvironment) -> None:
+        self._environment = environment
 
     @serves(ExplainRequest)
     def explain(self, message: ExplainRequest) -> Explanation:
-        """Answer :class:`~moorage.messages.ExplainRequest`; see :meth:`_explained` for its errors.
+        """Answer :class:`~moorage.messages.ExplainRequest`.
 
-        :raises SlowPlugin: a filter, weigher or request filter does not come to an end.
-        """
-        return self._deciding.apart(lambda: self._explained(message))
-
-    def _explained(self, message: ExplainRequest) -> Explanation:
-        """Explain a request.
-
-        :raises HostNotFound: a host that is to be told of does not exist.
-        :raises InvalidRequest: several instances are asked for where one is that exists; or what
-            :meth:`~scheduler.decide.destinations.Destinations.select` raises it for.
+        :raises HostNotFound: a host to be described by name does not exist.
+        :raises InvalidRequest: several instances are wanted where one is named that exists; or for the reasons of
+            :func:`scheduler.decide.destinations.select`.
         :raises ConsumerNotFound: the instance that is to move holds nothing.
-        :raises SearchBoundReached: whether a host's providers can serve the groups could not be found out.
+        :raises SearchBoundReached: the search for a host's candidates was too long to finish.
         :raises BrokenPlugin: a filter, weigher or request filter is broken.
+        :raises SlowPlugin: a filter, weigher or request filter does not return.
         :raises StoreUnavailable: the view cannot follow the store.
         """
         if message.instance_uuid is not None and message.instances > 1:
             raise errors.InvalidRequest(path="$.instances", reason="an instance that exists is explained by itself")
         if message.moving is not None and message.instance_uuid is None:
             raise errors.InvalidRequest(path="$.moving", reason="it is not said which instance is to move")
-        asked = _as_if_asked(message)
-        read = partial(self._circumstances, message, asked)
-        decision, refused_claims = self._deciding.begin(asked, read), RefusedClaims(budget_for(message.instances))
-        self._check_hosts(message.hosts)
-        known, plan = decision.plan(refused_claims, message.hosts)
-        if isinstance(plan, DestinationPlan):
-            explanation = plan.explanations[0]
-        else:
-            for fault in plan.host_candidates.undecided.values():
-                # It is not known that there is none.
-                raise fault
-            explanation = decision.why_not(plan, refused_claims, message.hosts)
-        if not message.what_if:
-            return explanation
-        # As many as it asks for itself may be planned on the view of the plan: the count begins before them.
-        view = self._deciding.host_cache.snapshot()
-        return structs.replace(explanation, what_if=decision.how_many(view, known, message.patience))
+        return self._environment.watched(lambda: ExplainedDecision(self._environment, message).run())
 
-    def _check_hosts(self, hosts: Collection[str]) -> None:
-        known = self._deciding.host_cache.snapshot().names
-        for name in hosts:
+
+class ExplainedDecision(Decision[Explanation]):
+    """A decision that ends with an explanation instead of claims."""
+
+    def __init__(self, environment: DecisionEnvironment, explained: ExplainRequest) -> None:
+        super().__init__(environment, _as_if_asked(explained), explained.hosts)
+        self._explained = explained
+
+    def check_on_view(self) -> None:
+        """Refuse a cell or a host that does not exist.
+
+        :raises CellNotFound: the requested cell does not exist.
+        :raises HostNotFound: a host to be described by name does not exist.
+        """
+        super().check_on_view()
+        known = self.environment.host_cache.snapshot().names
+        for name in self.named:
             if name.casefold() not in known.by_host:
                 raise errors.HostNotFound(name=name)
 
-    def _circumstances(self, message: ExplainRequest, asked: SelectDestinations) -> RequestContext:
-        """Read what the answer depends on beside the hosts, if anything."""
-        uuid, moving = message.instance_uuid, message.moving
-        if uuid is None and not request_context.is_needed(asked):
-            return request_context.NO_CONTEXT
+    def read_context(self) -> RequestContext:
+        """Read the context of the request; for an instance that exists, with what it holds.
+
+        :raises ConsumerNotFound: the instance that is to move holds nothing.
+        """
+        environment, uuid, moving = self.environment, self._explained.instance_uuid, self._explained.moving
+        if uuid is None:
+            return super().read_context()
 
         def read(connection: Connection) -> RequestContext:
-            known = request_context.read(connection, asked, self._deciding.names)
-            if uuid is None:
-                return known
+            context = request_context.read(connection, self.message, environment.names)
             holding = consumers.holdings(connection, [uuid]).get(uuid)
             if holding is None or not holding.rows:
                 if moving is not None:
                     raise errors.ConsumerNotFound(name=uuid)
-                return known
-            return _of_instance(connection, known, holding, moving, self._deciding.names)
+                return context
+            return _of_instance(connection, context, holding, moving, environment.names)
 
-        return self._deciding.database.read(read)
+        return environment.database.read(read)
+
+    def claim(self, plan: DestinationPlan, context: RequestContext) -> Explanation:
+        """Return why the first instance would go to its host; nothing is claimed."""
+        return self._with_what_if(plan.explanations[0], context)
+
+    def no_host(self, no_host: NoHost, context: RequestContext) -> Explanation:
+        """Return why no host would do.
+
+        :raises SearchBoundReached: that is not known: a search was not finished.
+        """
+        for fault in no_host.host_candidates.undecided.values():
+            raise fault
+        explanation = self.planner.why_not(no_host, self.message, self.refused_claims, self.named)
+        return self._with_what_if(explanation, context)
+
+    def refuse(self, fault: errors.MoorageError) -> Explanation:
+        """Raise the error: an explanation is not stored, so no earlier answer replaces it."""
+        raise fault
+
+    def _with_what_if(self, explanation: Explanation, context: RequestContext) -> Explanation:
+        """Add how many more such instances would fit, where the request wants to know."""
+        if not self._explained.what_if:
+            return explanation
+        # On a view without the plan: the instances that it has planned count among those that would fit.
+        view = self.environment.host_cache.snapshot()
+        request = self.resolver.resolve(view, self.asked_at - self.environment.max_age)
+        if isinstance(request, Refusal):
+            return structs.replace(explanation, what_if=WhatIf(more=0))
+        what_if = self.planner.how_many(view, request, context, self._explained.patience)
+        return structs.replace(explanation, what_if=what_if)
 
 
 def _as_if_asked(message: ExplainRequest) -> SelectDestinations:

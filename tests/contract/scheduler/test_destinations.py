@@ -31,7 +31,7 @@ class LowestNumberFirst(Weigher):
 
 def by_number() -> Funnel:
     whole = funnel()
-    whole._weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
+    whole.weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
     return whole
 
 

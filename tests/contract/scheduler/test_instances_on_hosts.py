@@ -259,8 +259,8 @@ def test_servers_of_one_request_see_each_other_where_a_host_takes_only_so_many(r
 
 
 def funnel_with(*plugins: NumInstancesFilter | SameHostFilter | DifferentHostFilter) -> Funnel:
-    filters = [*funnel()._filters, *(Named(type(plugin).__name__, plugin) for plugin in plugins)]
-    return Funnel(filters, funnel()._weighers)
+    filters = [*funnel().filters, *(Named(type(plugin).__name__, plugin) for plugin in plugins)]
+    return Funnel(filters, funnel().weighers)
 
 
 # --- Servers that hints name ------------------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ class LowestNumberFirst(Weigher):
 
 def by_number(*, knows_groups: bool = True) -> Funnel:
     whole = funnel()
-    whole._weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
+    whole.weighers = [Weighted("number", LowestNumberFirst({}), 1.0)]
     if not knows_groups:
-        whole._filters = [one for one in whole._filters if not one.name.startswith("server_group")]
+        whole.filters = [one for one in whole.filters if not one.name.startswith("server_group")]
     return whole
 
 

@@ -14,8 +14,8 @@ from filters.compute import ComputeFilter
 from moorage.messages import CatchUpView, SetHost
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
+from scheduler.decide.environment import InFlight
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.in_flight import InFlight
 from scheduler.endpoints.catch_up import ViewCatchUp
 from scheduler.plugins.loading import Named
 

@@ -24,11 +24,9 @@ from placement_store import cells
 from placement_store.db.names import ResourceClassNames
 from placement_store.schema import MAIN, requests
 from placement_store.upkeep.audit import report as audit_report
-from scheduler.decide.destinations import Destinations
+from scheduler.decide.environment import DecisionEnvironment, DecisionPolicy
 from scheduler.decide.funnel import Funnel
-from scheduler.decide.planner import Planner
 from scheduler.decide.plugin_failures import FailureCounts
-from scheduler.decide.request_filters import RequestFilterChain
 from scheduler.endpoints.explain import ExplainEndpoint
 from scheduler.registry.aggregates.reader import AggregateReader
 from scheduler.service import SchedulerEndpoint
@@ -63,22 +61,20 @@ class OneScheduler:
         self.host_cache = HostCache()
         self.follower = Follower(self.database, names, self.host_cache)
         stored = StoredRequests(self.database, requests)
-        destinations = Destinations(
+        by = plugins or funnel()
+        environment = DecisionEnvironment(
             self.database,
-            stored,
             names,
             self.host_cache,
             self.follower,
-            Planner(plugins or funnel(), subset),
+            DecisionPolicy(by.filters, by.weighers, loaded(request_filters, **filter_options), subset),
+            AggregateReader(self.database, self.follower.now).read,
             max_age=max_age,
             max_tries=max_tries,
-            narrowing=RequestFilterChain(
-                loaded(request_filters, **filter_options), AggregateReader(self.database, self.follower.now).read
-            ),
         )
-        self.endpoint = SchedulerEndpoint(self.database, destinations, stored, names, FailureCounts())
+        self.endpoint = SchedulerEndpoint(environment, stored, FailureCounts())
         self.select = self.endpoint.select_destinations
-        self.explain = ExplainEndpoint(destinations.deciding).explain
+        self.explain = ExplainEndpoint(environment).explain
         self.follower.catch_up(self.follower.now())
 
     def used(self, number: int, resource_class: str = "VCPU") -> float:

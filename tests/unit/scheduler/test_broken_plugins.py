@@ -12,12 +12,11 @@ from support.scheduler.builders import host_cache, host_row, select
 from moorage import errors
 from moorage.model import RequestSpec
 from moorage.plugin import BadValue, Cloud, Filter, Host, HostView, RequestFilter, Weigher
-from scheduler.decide.decision import Rules
-from scheduler.decide.funnel import Funnel
+from scheduler.decide.environment import DecisionPolicy
 from scheduler.decide.host_candidates import RefusedClaims
-from scheduler.decide.planner import DestinationPlan, NoHost, Planner
+from scheduler.decide.planner import DestinationPlan, NoHost
 from scheduler.decide.plugin_failures import FailureCounts, PluginFailures
-from scheduler.decide.request_filters import Refusal, RequestFilterChain
+from scheduler.decide.request_filters import Refusal
 from scheduler.plugins.loading import Named, Weighted
 from weighers.ram import RamWeigher
 
@@ -101,24 +100,21 @@ VIEW = host_cache([host_row(number) for number in range(3)]).snapshot()
 ASKED = structs.replace(select("r1", count=2), explain=True)
 
 
-def rules(failure_counts: FailureCounts, *, skip: bool, **plugins: Any) -> Rules:
+def rules(failure_counts: FailureCounts, *, skip: bool, **plugins: Any) -> DecisionPolicy:
     plugin_failures = PluginFailures(failure_counts, skip=skip)
     filters = [Named("a", plugins["filter"])] if "filter" in plugins else []
     weighers = [Weighted("a", plugins["weigher"], 1.0)] if "weigher" in plugins else []
     weighers.append(Weighted("ram", RamWeigher({}), 1.0))
     narrowing = [Named("a", plugins["request_filter"])] if "request_filter" in plugins else []
-    return Rules(
-        Planner(Funnel(filters, weighers, plugin_failures), 1),
-        RequestFilterChain(narrowing, plugin_failures=plugin_failures),
-    )
+    return DecisionPolicy(filters, weighers, narrowing, plugin_failures=plugin_failures)
 
 
-def decided(by: Rules) -> DestinationPlan:
-    by = by.for_request()
-    by.planner.check(ASKED.request_spec)
-    narrowed = by.narrowing.narrow(ASKED.request_spec, VIEW, 0.0)
+def decided(by: DecisionPolicy) -> DestinationPlan:
+    planner, request_filters = by.for_request(lambda _begun_after: ())
+    planner.check(ASKED.request_spec)
+    narrowed = request_filters.narrow(ASKED.request_spec, VIEW, 0.0)
     assert not isinstance(narrowed, Refusal)
-    plan = by.planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), RefusedClaims())
+    plan = planner.plan(VIEW, structs.replace(ASKED, request_spec=narrowed), RefusedClaims())
     assert not isinstance(plan, NoHost)
     return plan
 

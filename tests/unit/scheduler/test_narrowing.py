@@ -165,10 +165,10 @@ def test_what_a_request_means_is_checked_again_only_where_it_has_changed() -> No
     checked = []
     traits = iter([(), (), ("CUSTOM_A",), ("CUSTOM_A",)])
     message = select("r1")
-    asking = RequestResolver(
+    resolver = RequestResolver(
         narrowing(lambda _request, _cloud: asked(root_required=next(traits))), message, checked.append
     )
-    plans = [asking.on(view(), 0.0) for _ in range(4)]
+    plans = [resolver.resolve(view(), 0.0) for _ in range(4)]
     assert [one.request_spec.root_required for one in plans if not isinstance(one, Refusal)] == [
         *[()] * 2,
         *[("CUSTOM_A",)] * 2,

@@ -1,0 +1,133 @@
+"""Hold what all decisions of one scheduler share: the store, the host view, the policy, and the count in flight."""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from moorage.db.database import Database
+from moorage.model import RequestSpec, ResourceRequest
+from moorage.plugin import Filter, RequestFilter
+from placement_store import candidates, cells
+from placement_store.db.names import ResourceClassNames, TraitNames
+from scheduler.decide.funnel import Funnel
+from scheduler.decide.planner import Planner
+from scheduler.decide.plugin_failures import PluginFailures
+from scheduler.decide.request_filters import Aggregates, RequestFilterChain
+from scheduler.plugins.loading import Named, Weighted
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import HostCache
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionPolicy:
+    """Hold the plug-ins by which requests are decided, and what is done when one of them breaks.
+
+    :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
+    """
+
+    filters: Sequence[Named[Filter]]
+    weighers: Sequence[Weighted]
+    request_filters: Sequence[Named[RequestFilter]] = ()
+    subset_size: int = 1
+    plugin_failures: PluginFailures = field(default_factory=PluginFailures)
+
+    def for_request(self, aggregates: Aggregates) -> tuple[Planner, RequestFilterChain]:
+        """Return the planner and the request filters of one request.
+
+        They share its plug-in failures: where broken plug-ins are skipped, each is left out of that request alone.
+        """
+        failures = self.plugin_failures.for_request()
+        planner = Planner(Funnel(self.filters, self.weighers, failures), self.subset_size)
+        return planner, RequestFilterChain(self.request_filters, aggregates, failures)
+
+
+@dataclass(slots=True)
+class DecisionEnvironment:
+    """Hold what all decisions of one scheduler share.
+
+    :param policy: the policy of the decisions that begin from now on; it may be replaced at any time.
+    :param aggregates: reads the host aggregates for request filters, which nothing else needs.
+    :param max_age: seconds; a decision follows the store first where the view is older.
+    :param max_tries: plans that the store may refuse before a request fails with contention.
+    """
+
+    database: Database
+    names: ResourceClassNames
+    host_cache: HostCache
+    follower: Follower
+    policy: DecisionPolicy
+    aggregates: Aggregates
+    max_age: float
+    max_tries: int
+
+    def watched(self, decide: Callable[[], T]) -> T:
+        """Return the result of a decision whose plug-ins are timed.
+
+        :raises SlowPlugin: a plug-in does not return, and the policy does not skip it.
+        """
+        return self.policy.plugin_failures.run_watched(decide)
+
+    def check_groups(self, request: RequestSpec) -> None:
+        """Refuse resource groups that contradict each other, and names that do not exist.
+
+        :raises InvalidRequest: the groups contradict each other.
+        :raises NotFound: a resource class or a trait does not exist.
+        """
+        wanted = request.resource_request
+        candidates.check(wanted, path="$.request_spec")
+        for name in {name for group in wanted.groups.values() for name in group.resources}:
+            self.names.id_of(name)
+        if traits := _traits_named(wanted):
+            self.database.read(lambda connection: TraitNames.require(connection, traits))
+
+    def check_cell(self, request: RequestSpec) -> None:
+        """Refuse a cell that does not exist: no filter can distinguish it from one without room.
+
+        :raises CellNotFound: the requested cell does not exist.
+        """
+        wanted = request.requested_destination
+        if wanted and wanted.cell and wanted.cell not in self.host_cache.snapshot().cells:
+            cell = wanted.cell
+            # A new cell has no hosts yet, so the view does not have it.
+            self.database.read(lambda connection: cells.by_uuid(connection, cell))
+
+
+class InFlight:
+    """Count the decisions in flight, and wait for those that are to end. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = itertools.count()
+        self._present: set[int] = set()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count one decision as in flight while the context lasts."""
+        with self._changed:
+            number = next(self._numbers)
+            self._present.add(number)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._present.discard(number)
+                self._changed.notify_all()
+
+    def wait(self, seconds: float) -> int:
+        """Wait until all decisions now in flight have ended; return how many have not after so many seconds."""
+        with self._changed:
+            waited_for = frozenset(self._present)
+            self._changed.wait_for(lambda: waited_for.isdisjoint(self._present), seconds)
+            return len(waited_for & self._present)
+
+
+def _traits_named(request: ResourceRequest) -> set[str]:
+    named = {*request.root_required, *request.root_forbidden}
+    for group in request.groups.values():
+        named.update(group.required, group.forbidden, *group.any_of)
+    return named
