@@ -29,13 +29,12 @@ from conductor.super.cell_clients import Cells
 from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.super.endpoints.builds import SuperOrders
 from conductor.super.endpoints.claims import SuperClaims
-from conductor.super.endpoints.forwarded import SuperRelays
+from conductor.super.endpoints.forwarded import ForwardedOrders
 from conductor.super.endpoints.inspection import SuperInspection
 from conductor.super.endpoints.instances import SuperView
 from conductor.super.endpoints.migrations import SuperMigrationView
 from conductor.super.endpoints.moves import SuperMoveOrders
 from conductor.super.endpoints.targets import Targets
-from conductor.super.scheduling import Asker
 from conductor.super.steps.build import SuperBuilds
 from conductor.super.steps.delete import SuperDeletes
 from conductor.super.steps.move import SuperMoves
@@ -129,9 +128,8 @@ class SuperConductor(_Conductor):
         revoked_claims = RevokedClaims(conductor_disowned, {})
         builds = SuperBuilds(conf, database, revoked_claims, scheduler, placement, cells)
         deletes = SuperDeletes(conf, database, placement, cells)
-        asker = Asker(conf, scheduler, placement)
-        moves = SuperMoves(database, asker, placement, cells)
-        unshelves = SuperUnshelves(database, asker, placement, cells)
+        moves = SuperMoves(conf, database, scheduler, placement, cells)
+        unshelves = SuperUnshelves(conf, database, scheduler, placement, cells)
         steps = builds.steps() | deletes.steps() | moves.steps() | unshelves.steps()
         service = logs.service_name(conf)
         worker = Worker(operations, steps, conf.conductor.workers, service, cells.bulkheads, acknowledgements)
@@ -141,7 +139,7 @@ class SuperConductor(_Conductor):
         migrations = SuperMigrationView(database, cells)
         targets = Targets(bus.client("scheduler"))
         move_orders = SuperMoveOrders(database, requests, operations, worker, view, targets)
-        relays = SuperRelays(conf, database, requests, operations, cells)
+        relays = ForwardedOrders(conf, database, requests, operations, cells)
         ended = SuperEndedRecords(database, conductor_operations, {}, _records_kept(conf))
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(

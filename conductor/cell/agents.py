@@ -6,7 +6,7 @@ from oslo_config import cfg
 
 from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.engine.bulkheads import Bulkheads, Silent, worker_share
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.steps import Backoff, Operation
 from moorage import context, errors
 from moorage.bus.bus import Bus
@@ -91,5 +91,5 @@ class CellAgents:
         try:
             with self.bulkheads.passage(agent, agent, lambda: client.ping(self._probe_seconds)):
                 return client.call(message)
-        except Silent as silent:
+        except CircuitOpen as silent:
             raise errors.AgentUnreachable(agent=agent, reason=str(silent)) from silent

@@ -9,7 +9,7 @@ import msgspec
 from cliff.lister import Lister
 from cliff.show import ShowOne
 
-from conductor.commands.order import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait, instance_row
+from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait, instance_row
 from conductor.commands.timeline import NOTHING, attached, explained, holdings, migrations_of, timeline
 from moorage import errors, ids
 from moorage.cli import lists, request_arguments
@@ -29,7 +29,7 @@ from moorage.model import Instance, ServerGroup
 from moorage.model.allocations import amounts_of, in_words
 
 
-class InstanceBuild(Ordering):
+class InstanceBuild(OrderCommand):
     """Order instances to be built, all placed in one decision.
 
     Further resource groups are asked for in the words of `moorage allocation candidate list`: what follows `--group
@@ -146,7 +146,7 @@ class InstanceShow(Configured, ShowOne):
         return found
 
 
-class InstanceDelete(Ordering):
+class InstanceDelete(OrderCommand):
     """Order instances to be deleted: the guest first, then what it holds. Ordering it twice does no harm."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from conductor.commands.migration import MIGRATION_COLUMNS, migration_row
-from conductor.commands.order import INSTANCE_COLUMNS, Ordering, add_request_id, add_wait
+from conductor.commands.order import INSTANCE_COLUMNS, OrderCommand, add_request_id, add_wait
 from moorage import errors, ids
 from moorage.cli import request_arguments
 from moorage.messages import (
@@ -35,7 +35,7 @@ Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
 
 
-class _Moving(Ordering):
+class _MoveOrder(OrderCommand):
     """A command that orders a move of each of some servers, and shows the migrations."""
 
     #: What `--wait` waits for.
@@ -78,7 +78,7 @@ class _Moving(Ordering):
         raise NotImplementedError
 
 
-class InstanceMigrate(_Moving):
+class InstanceMigrate(_MoveOrder):
     """Move servers to other hosts, stopped meanwhile; then each waits to be confirmed or reverted."""
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
@@ -88,7 +88,7 @@ class InstanceMigrate(_Moving):
         )
 
 
-class InstanceLiveMigrate(_Moving):
+class InstanceLiveMigrate(_MoveOrder):
     """Move servers to other hosts while they run."""
 
     comes_to = "confirmed"
@@ -100,7 +100,7 @@ class InstanceLiveMigrate(_Moving):
         )
 
 
-class InstanceEvacuate(_Moving):
+class InstanceEvacuate(_MoveOrder):
     """Start servers anew elsewhere, whose host has been declared down: `moorage host set NAME --forced-down` first.
 
     What they hold there stays held until that host has come back and has cleaned up, or is deleted.
@@ -115,7 +115,7 @@ class InstanceEvacuate(_Moving):
         )
 
 
-class InstanceResize(_Moving):
+class InstanceResize(_MoveOrder):
     """Give servers another size, on their own or other hosts; then each waits to be confirmed or reverted.
 
     What is not given stays as it is, each extra spec for itself.
@@ -164,7 +164,7 @@ def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], u
     return {key: value for key, value in extra_specs.items() if key not in unset} | dict(given)
 
 
-class _Changing(Ordering):
+class _ServerOrder(OrderCommand):
     """A command that orders something else for each of some servers, and shows them."""
 
     #: The state that `--wait` waits for, and those in which it will not come.
@@ -192,7 +192,7 @@ class _Changing(Ordering):
         raise NotImplementedError
 
 
-class InstanceConfirm(_Changing):
+class InstanceConfirm(_ServerOrder):
     """Let moved servers be where they are: what they have left is destroyed and released.
 
     Where that waits for a host, or others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`,
@@ -205,7 +205,7 @@ class InstanceConfirm(_Changing):
         return ConfirmMigration(request_id=request_id, instance_uuid=uuid)
 
 
-class InstanceRevert(_Changing):
+class InstanceRevert(_ServerOrder):
     """Take moved servers back to where they came from, and to their former size.
 
     Where others have written meanwhile and `[conductor] consumer_conflict_policy` is `fail`, it stays pending, and the
@@ -217,7 +217,7 @@ class InstanceRevert(_Changing):
         return RevertMigration(request_id=request_id, instance_uuid=uuid)
 
 
-class InstanceAbort(_Changing):
+class InstanceAbort(_ServerOrder):
     """Break off live migrations that are under way: the servers stay where they are."""
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
@@ -225,7 +225,7 @@ class InstanceAbort(_Changing):
         return AbortMigration(request_id=request_id, instance_uuid=uuid)
 
 
-class InstanceShelve(_Changing):
+class InstanceShelve(_ServerOrder):
     """Take servers off their hosts: they keep their records and hold nothing.
 
     Servers on hosts that are forced down are to be evacuated instead.
@@ -238,7 +238,7 @@ class InstanceShelve(_Changing):
         return ShelveInstance(request_id=request_id, instance_uuid=uuid)
 
 
-class InstanceUnshelve(_Changing):
+class InstanceUnshelve(_ServerOrder):
     """Place shelved servers again, each in its cell."""
 
     ends = ("shelved", "error", "deleted")
@@ -254,7 +254,7 @@ class InstanceUnshelve(_Changing):
         return UnshelveInstance(request_id=request_id, instance_uuid=uuid, host=given.host)
 
 
-class InstanceRebuild(_Changing):
+class InstanceRebuild(_ServerOrder):
     """Make servers anew where they are, from another image; what they hold stays as it is."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

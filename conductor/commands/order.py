@@ -27,7 +27,7 @@ INSTANCE_COLUMNS = ("uuid", "state", "cell", "host", "attempts", "reason")
 _WAIT_SECONDS = 600.0
 
 
-class Ordering(Configured, Lister):
+class OrderCommand(Configured, Lister):
     """A command that orders something for instances, and may wait until it has come."""
 
     _failed = False

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from conductor.commands.order import Ordering, add_request_id, add_wait_timeout
+from conductor.commands.order import OrderCommand, add_request_id, add_wait_timeout
 from moorage import ids
 from moorage.cli import group_options
 from moorage.cli.command import shown
@@ -15,7 +15,7 @@ from moorage.model.inspection import OperationSummary
 _COLUMNS = ("instance", "group", "operation", "state", "reason")
 
 
-class _Changing(Ordering):
+class _ResourceOrder(OrderCommand):
     """A command that orders something for one resource group of one server, and shows what came of it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -47,7 +47,7 @@ class _Changing(Ordering):
         raise NotImplementedError
 
 
-class InstanceAttachResource(_Changing):
+class InstanceAttachResource(_ResourceOrder):
     """Claim a further resource group for a server that runs, of one provider of its host's tree.
 
     From then on the group is part of what the server asks for: wherever it goes by a move, an evacuation, a resize or
@@ -75,7 +75,7 @@ class InstanceAttachResource(_Changing):
         )
 
 
-class InstanceDetachResource(_Changing):
+class InstanceDetachResource(_ResourceOrder):
     """Release a resource group that was attached to a server: no more of it than is still there.
 
     Also of a server that is shelved: it asks for the group no more when it is unshelved.

@@ -36,7 +36,7 @@ def worker_share(conf: cfg.ConfigOpts) -> int:
     return max(1, workers // 4)
 
 
-class Silent(Exception):
+class CircuitOpen(Exception):
     """The destination has not answered for a while, and is not waited for."""
 
 
@@ -192,12 +192,12 @@ class Bulkheads:
         elif bulkhead.silent_since is not None:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
-            raise Silent(f"it has not answered for {now - bulkhead.silent_since:.0f} s")
+            raise CircuitOpen(f"it has not answered for {now - bulkhead.silent_since:.0f} s")
         if len(bulkhead.begun) < self._share:
             pass
         elif scope is None:
             if bulkhead.overdue(now, self._patience):
-                raise Silent(f"{len(bulkhead.begun)} calls wait for its answer")
+                raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
             # A step that has called it before goes on: done anew, it could not tell that its first call was sent.
             raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))

@@ -12,7 +12,6 @@ from conductor.engine.steps import (
     ATTACH,
     DETACH,
     HEAL,
-    Again,
     Backoff,
     CommitStep,
     Ended,
@@ -20,6 +19,7 @@ from conductor.engine.steps import (
     Next,
     Operation,
     Outcome,
+    Retry,
     Superseded,
     Wait,
 )
@@ -195,7 +195,7 @@ class Operations(Leases):
         )
         if moved.rowcount != 1:
             raise Superseded
-        return following if isinstance(outcome, Next | Again) else None
+        return following if isinstance(outcome, Next | Retry) else None
 
     def _following(self, operation: Operation, outcome: Outcome, lease_number: int) -> Operation:
         step, step_number, payload, tries, delay = operation.step, operation.step_number, operation.payload, 0, 0.0
@@ -203,7 +203,7 @@ class Operations(Leases):
             case Next() | Wait():
                 step, step_number, payload = outcome.step, step_number + 1, msgspec.json.encode(outcome.payload)
                 delay = outcome.delay if isinstance(outcome, Next) else 0.0
-            case Again():
+            case Retry():
                 tries = operation.tries + 1
                 delay = self.backoff.seconds(tries)
             case Ended():
@@ -219,7 +219,7 @@ class Operations(Leases):
             tries=tries,
             lease_number=lease_number,
             # A step that is tried again stays what it was.
-            resumed=operation.resumed and isinstance(outcome, Again),
+            resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
         )
 
@@ -227,7 +227,7 @@ class Operations(Leases):
         reason = getattr(outcome, "reason", None)
         state: OperationState = "pending"
         match outcome:
-            case Next() | Again():
+            case Next() | Retry():
                 due_at: ColumnElement[float] | None = now() + following.delay
             case Wait():
                 due_at = None if outcome.seconds is None else now() + outcome.seconds
@@ -237,7 +237,7 @@ class Operations(Leases):
             "reason": None if reason is None else reason.encode(),
             "state": state,
             "due_at": due_at,
-            **self._lease(isinstance(outcome, Next | Again)),
+            **self._lease(isinstance(outcome, Next | Retry)),
         }
 
 

@@ -39,7 +39,7 @@ class Superseded(Exception):
     """Somebody else has moved the operation; whatever this one has found out no longer counts."""
 
 
-class Nothing(Value, frozen=True):
+class NoPayload(Value, frozen=True):
     """The payload of a step that needs only its operation."""
 
 
@@ -74,6 +74,11 @@ class Operation:
     #: Seconds to wait before the step is done.
     delay: float = 0.0
     taken_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Tell whether the step may have been done before, in part or whole: its requests may have been sent."""
+        return self.tries > 0 or self.resumed
 
     def read(self, kind: type[T]) -> T:
         """Return what was written down for this step."""
@@ -111,7 +116,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Retry:
     """Do the same step again later, for this reason."""
 
     reason: str
@@ -124,7 +129,7 @@ class Ended:
     reason: str | None = None
 
 
-Outcome = Next | Wait | Again | Ended
+Outcome = Next | Wait | Retry | Ended
 #: What a step hands back: called in the transaction that records the outcome, it writes what the step has found out.
 CommitStep = Callable[[Connection], Outcome]
 Step = Callable[[Operation], CommitStep]

@@ -14,7 +14,7 @@ from conductor.engine import bulkheads
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.bulkheads import Bulkheads, Postponed
 from conductor.engine.operations import Operations
-from conductor.engine.steps import Again, CommitStep, Operation, Step, Superseded
+from conductor.engine.steps import CommitStep, Operation, Retry, Step, Superseded
 from moorage import context, errors, failpoints
 from moorage.service.process import Periodic
 
@@ -221,4 +221,4 @@ class Worker:
         except Exception as fault:
             reason = f"an unexpected fault ({type(fault).__name__}), see the log"
             LOG.exception("Step %s of %s has failed and is to be repeated", operation.step, operation.subject)
-        return lambda _connection: Again(reason)
+        return lambda _connection: Retry(reason)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from oslo_config import cfg
 
-from conductor.engine.bulkheads import Bulkheads, Silent, worker_share
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, worker_share
 from conductor.engine.steps import Backoff
 from moorage import errors
 from moorage.bus.bus import Bus
@@ -104,7 +104,7 @@ class Cells:
         try:
             with self.bulkheads.passage(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
                 return client.call(message)
-        except (errors.NoReply, errors.BusUnavailable, Silent) as fault:
+        except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 
     def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:

@@ -26,13 +26,13 @@ from conductor.engine.steps import (
     REVERT,
     SHELVE,
     UNSHELVE,
-    Again,
     CommitStep,
     Ended,
     NewOperation,
     Next,
     Operation,
     Outcome,
+    Retry,
     Step,
 )
 from moorage import context, errors, ids
@@ -139,7 +139,7 @@ class CellDeletes:
             for attempt in gone:
                 self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             if faults and self._operations.age(connection, operation) < self._patience:
-                return Again("; ".join(faults))
+                return Retry("; ".join(faults))
             gone_here = self._held_for_nothing(connection, operation.subject)
             left = operation.read(Destroying).left
             return Next("release", Deleting(leave_residue=bool(faults), guests_gone=gone_here, left=left))

@@ -21,14 +21,14 @@ from conductor.engine.operations import Operations
 from conductor.engine.steps import (
     CONFIRM,
     REVERT,
-    Again,
     CommitStep,
     Ended,
     NewOperation,
     Next,
-    Nothing,
+    NoPayload,
     Operation,
     Outcome,
+    Retry,
     Step,
     Superseded,
 )
@@ -105,7 +105,7 @@ class CellMoveEnds:
         self, connection: Connection, kind: str, instance_uuid: str, migration_uuid: str, *further: str
     ) -> Operation:
         uuid = ids.derived(migration_uuid, kind, *further)
-        new = NewOperation(uuid=uuid, kind=kind, subject=instance_uuid, step="destroy", payload=Nothing())
+        new = NewOperation(uuid=uuid, kind=kind, subject=instance_uuid, step="destroy", payload=NoPayload())
         [begun] = self._operations.begin(connection, [new], context.current().request_id or uuid)
         return begun
 
@@ -178,7 +178,7 @@ class CellMoveEnds:
 
     def _source_unknown(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         is_over = self._operations.age(connection, operation) >= self._patience
-        return self._given_up(operation, why, connection) if is_over else Again(why)
+        return self._given_up(operation, why, connection) if is_over else Retry(why)
 
     def _given_up(self, operation: Operation, why: str, connection: Connection) -> Outcome:
         _instance, migration = self._read(connection, operation, lock=True)
@@ -205,7 +205,7 @@ class CellMoveEnds:
         is_over = patience is not None and self._operations.age(connection, operation) >= patience
         if is_over or self._is_gone(connection, operation, number):
             return self._destroyed(operation, number, "unknown", connection)
-        return Again(why)
+        return Retry(why)
 
     def _destroyed(self, operation: Operation, number: int, fate: Fate, connection: Connection) -> Outcome:
         self._read(connection, operation, lock=True)
@@ -291,7 +291,7 @@ class CellMoveEnds:
         return instance, self._migrations.of(connection, instance)
 
 
-def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting | Nothing:
+def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting | NoPayload:
     """Return what is on record for the step at hand, so that it is done again as it was."""
     match operation.step:
         case "end":
@@ -300,4 +300,4 @@ def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting |
             return operation.read(ReturningToSource)
         case "restart":
             return operation.read(Restarting)
-    return Nothing()
+    return NoPayload()

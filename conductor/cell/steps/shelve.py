@@ -13,7 +13,7 @@ from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.cleanup import CellCleanups
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.conflict_policy import describe_foreign
-from conductor.engine.steps import SHELVE, Again, CommitStep, Ended, Next, Operation, Outcome, Step, Superseded
+from conductor.engine.steps import SHELVE, CommitStep, Ended, Next, Operation, Outcome, Retry, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import DeleteAllocations, Released
@@ -79,7 +79,7 @@ class CellShelves:
             return Next("release", Starting(number=attempt.number))  # its host's word has come meanwhile
         if is_declared_down:
             return Next("leave", Starting(number=attempt.number))
-        return Again(why_waiting(attempt.host, fault))
+        return Retry(why_waiting(attempt.host, fault))
 
     def release(self, operation: Operation) -> CommitStep:
         """Release all that the instance holds."""

@@ -12,7 +12,7 @@ from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import CellMigration, MigrationRecords
 from conductor.engine.operations import Operations
-from conductor.engine.steps import MOVE, Again, CommitStep, Next, Operation, Outcome, Step, Superseded
+from conductor.engine.steps import MOVE, CommitStep, Next, Operation, Outcome, Retry, Step, Superseded
 from moorage import errors
 from moorage.db.database import Database
 from moorage.messages import StopOnHost
@@ -78,7 +78,7 @@ class CellStops:
 
     def _try_again(self, operation: Operation, number: int, why: str, connection: Connection) -> Outcome:
         if self._operations.age(connection, operation) < self._timeout:
-            return Again(why)
+            return Retry(why)
         return self._not_stopped(operation, number, why, True, connection)
 
     def _not_stopped(

@@ -46,7 +46,7 @@ class SuperOrders:
             kind=BUILD,
             subject=message.request_id,
             step="select",
-            payload=self._builds.asking(uuids),
+            payload=self._builds.first_step(uuids),
         )
         begun: list[Operation] = []
 

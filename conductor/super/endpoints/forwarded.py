@@ -39,7 +39,7 @@ from moorage.service.stored_requests import StoredRequests
 R = TypeVar("R")
 
 
-class Passed(Value, frozen=True, kw_only=True):
+class ForwardGuards(Value, frozen=True, kw_only=True):
     """Hold the guards that an order is passed on with. Both are null in the records of a former release."""
 
     order_number: int | None = None
@@ -47,7 +47,7 @@ class Passed(Value, frozen=True, kw_only=True):
     migration_uuid: Uuid | None = None
 
 
-class PassedOn(Mutation[Passed], frozen=True, kw_only=True):
+class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
     """That an order may go to its instance's cell. It is kept here among the stored requests, and never sent."""
 
     topic = "conductor"
@@ -56,7 +56,7 @@ class PassedOn(Mutation[Passed], frozen=True, kw_only=True):
     content: str
 
 
-class SuperRelays:
+class ForwardedOrders:
     """No operation is begun here: the cell has the order on record once it answers, and says itself what is wrong.
 
     An order that is not answered is repeated by whoever gave it, with its request id or anew. Whether it may go to the
@@ -155,11 +155,13 @@ class SuperRelays:
         # Repeated, it is answered from here, whatever is done with the instance by then.
         return self._requests.once(message, lambda _connection: done).result
 
-    def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, Passed]:
+    def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
         """Return the cell that an order is to go to, and what it goes there with; repeated, it is the same."""
-        decision = PassedOn(request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex())
+        decision = ForwardDecision(
+            request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex()
+        )
 
-        def work(connection: Connection) -> Passed:
+        def work(connection: Connection) -> ForwardGuards:
             is_abort = isinstance(message, AbortMigration)
             self._require_unplaced(connection, uuid, may_be_placed=is_abort)
             migration_uuid = None
@@ -167,9 +169,9 @@ class SuperRelays:
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
             if is_abort:
                 # Ordered while the order to move is carried out, which it must not overtake.
-                return Passed(migration_uuid=migration_uuid)
+                return ForwardGuards(migration_uuid=migration_uuid)
             number = super_records.number_order(connection, uuid, getattr(message, "last_order", None))
-            return Passed(order_number=number, migration_uuid=migration_uuid)
+            return ForwardGuards(order_number=number, migration_uuid=migration_uuid)
 
         try:
             passed = self._requests.once(decision, work).result

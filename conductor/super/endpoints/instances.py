@@ -125,7 +125,7 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     )
 
 
-def _ordered(instance: Instance, placing: super_records.Placing | None) -> Instance:
+def _ordered(instance: Instance, placing: super_records.PendingPlacement | None) -> Instance:
     """Return an instance that is being moved or unshelved as such, though its cell may not have heard of it yet."""
     if placing is None:
         return instance

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from conductor.super.cell_clients import Cells, at_once
 from conductor.super.records import migrations as super_migrations
-from conductor.super.records.migrations import OVER, MigrationRecord
+from conductor.super.records.migrations import OVER, SuperMigration
 from moorage import errors
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -54,9 +54,9 @@ class SuperMigrationView:
             self._database.read(lambda connection: super_migrations.list_all(connection, ListMigrations()))
         )
 
-    def _with_cells(self, known: Sequence[MigrationRecord]) -> list[Migration]:
+    def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
         """Return the migrations, each with what its cell says; record those that are over by its word."""
-        by_cell: dict[str, list[MigrationRecord]] = {}
+        by_cell: dict[str, list[SuperMigration]] = {}
         for migration in known:
             by_cell.setdefault(migration.cell_uuid, []).append(migration)
         merged = at_once(self._of_cell, by_cell)
@@ -66,7 +66,7 @@ class SuperMigrationView:
             self._database.write(lambda connection: _note_over(connection, over))
         return [merged[one.uuid] for one in known]
 
-    def _of_cell(self, cell_uuid: str, known: Sequence[MigrationRecord]) -> dict[str, Migration]:
+    def _of_cell(self, cell_uuid: str, known: Sequence[SuperMigration]) -> dict[str, Migration]:
         found: dict[str, Migration] = {}
         cell, fault = None, None
         try:
@@ -93,7 +93,7 @@ def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
         )
 
 
-def merged(known: MigrationRecord, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
+def merged(known: SuperMigration, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
     """Return a migration as its cell has it, except for what is known here alone, or for good."""
     best = in_cell or known
     # What has been given back to the cell as it was is over before the cell is asked for anything else.

@@ -12,8 +12,8 @@ from conductor.engine.worker import Worker
 from conductor.super.endpoints.instances import SuperView
 from conductor.super.endpoints.targets import Targets
 from conductor.super.records import instances as super_records
-from conductor.super.steps.move import Preparing, SuperMoves
-from conductor.super.steps.unshelve import PreparingUnshelve, SuperUnshelves
+from conductor.super.steps.move import PrepareMoveStep, SuperMoves
+from conductor.super.steps.unshelve import PrepareUnshelveStep, SuperUnshelves
 from moorage import context, errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -97,7 +97,7 @@ class SuperMoveOrders:
         self._targets.check(message.host, cell_uuid)
 
         def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
-            preparing = PreparingUnshelve(cell_uuid=cell_uuid, host=message.host, order_number=number)
+            preparing = PrepareUnshelveStep(cell_uuid=cell_uuid, host=message.host, order_number=number)
             return SuperUnshelves.begin(
                 connection,
                 self._operations,
@@ -126,7 +126,7 @@ class SuperMoveOrders:
         migration_uuid = ids.derived(message.request_id, "migration")
 
         def begin(connection: Connection, uuid: str, origin: str, number: int) -> list[Operation]:
-            preparing = Preparing(
+            preparing = PrepareMoveStep(
                 kind=kind,
                 cell_uuid=cell_uuid,
                 host=message.host,

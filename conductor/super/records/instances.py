@@ -65,7 +65,7 @@ def number_order(connection: Connection, uuid: str, last_order: int | None = Non
     return last + 1
 
 
-class Standing(NamedTuple):
+class LockedInstance(NamedTuple):
     """How an instance stands."""
 
     state: InstanceState
@@ -74,7 +74,7 @@ class Standing(NamedTuple):
     operation_uuid: str
 
 
-def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
+def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInstance]:
     """Lock instances, in one global order; return how each of them stands."""
     rows = connection.execute(
         select(instances.c.uuid, instances.c.state, instances.c.cell_uuid, instances.c.operation_uuid)
@@ -82,7 +82,7 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, Standing]:
         .order_by(instances.c.id)
         .with_for_update()
     )
-    return {row.uuid: Standing(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
+    return {row.uuid: LockedInstance(row.state, row.cell_uuid, row.operation_uuid) for row in rows}
 
 
 def is_deleted(connection: Connection, uuid: str) -> bool:
@@ -204,21 +204,21 @@ def read(connection: Connection, uuid: str, *, with_request: bool = False) -> In
     return msgspec.structs.replace(instance, request_spec=msgspec.json.decode(row.request_spec, type=RequestSpec))
 
 
-class Placing(NamedTuple):
+class PendingPlacement(NamedTuple):
     """What is under way here to place an instance that exists."""
 
     kind: str
     operation_uuid: str
 
 
-def being_placed(connection: Connection) -> dict[str, Placing]:
+def being_placed(connection: Connection) -> dict[str, PendingPlacement]:
     """Return, by instance, the moves and unshelvings that no cell has yet."""
     rows = connection.execute(
         select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
             operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))
         )
     )
-    return {row.subject: Placing(row.kind, row.uuid) for row in rows}
+    return {row.subject: PendingPlacement(row.kind, row.uuid) for row in rows}
 
 
 def built_by(connection: Connection, uuid: str) -> Sequence[str]:

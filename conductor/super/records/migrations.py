@@ -18,7 +18,7 @@ from moorage.model.states import MigrationState
 OVER: tuple[MigrationState, ...] = ("confirmed", "reverted", "failed", "ended")
 
 
-class MigrationRecord(Migration, frozen=True, kw_only=True):
+class SuperMigration(Migration, frozen=True, kw_only=True):
     """A migration as it is known here, with the cell that knows better."""
 
     cell_uuid: str
@@ -66,7 +66,7 @@ def change(
     )
 
 
-def read(connection: Connection, uuid: str) -> MigrationRecord:
+def read(connection: Connection, uuid: str) -> SuperMigration:
     """Return one migration.
 
     :raises MigrationNotFound: there is none.
@@ -83,7 +83,7 @@ def open_of(connection: Connection, instance_uuid: str) -> str | None:
     return found[-1].uuid if found else None
 
 
-def list_all(connection: Connection, message: ListMigrations) -> list[MigrationRecord]:
+def list_all(connection: Connection, message: ListMigrations) -> list[SuperMigration]:
     """Return migrations in the order they were asked for, all or a part of them."""
     statement = _SHOWN.order_by(migrations.c.id).limit(message.limit)
     if message.after is not None:
@@ -109,9 +109,9 @@ _SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
 )
 
 
-def _migration(row: Row[Any]) -> MigrationRecord:
+def _migration(row: Row[Any]) -> SuperMigration:
     reason = row.reason or row.waits_for
-    return MigrationRecord(
+    return SuperMigration(
         uuid=row.uuid,
         instance_uuid=row.instance_uuid,
         kind=row.kind,

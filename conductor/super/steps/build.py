@@ -1,4 +1,12 @@
-"""How the super conductor builds: ask the scheduler, hand over to the cells, and release what must not stay held."""
+"""Build instances: ask the scheduler for hosts, hand the instances over to their cells, release failed ones.
+
+::
+
+    select ──> hand_over ──> (end)
+     └─┘ again   └──> release ──> (end)
+
+A request for several instances is all or nothing, and is sent until it is answered or given up.
+"""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -12,50 +20,47 @@ from conductor.engine import conflict_policy
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.bulkheads import Postponed
 from conductor.engine.revoked_claims import RevokedClaims
-from conductor.engine.steps import BUILD, Again, Backoff, CommitStep, Ended, Next, Operation, Outcome, Step
+from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, Step
 from conductor.super.cell_clients import Cells, at_once
 from conductor.super.held_consumers import HeldConsumers, on_node
 from conductor.super.records import instances as super_records
+from conductor.super.scheduling import CONTENTION, UNDECIDED, Scheduling, was_refused
 from moorage import errors
 from moorage.db.database import Database
-from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild, SelectDestinations
+from moorage.messages import MAX_SELECTIONS, BuildInCell, DeleteAllocations, InstanceBuild
 from moorage.model import Generation, Name, RequestSpec, Selection, Uuid, Value
 
 LOG = logging.getLogger(__name__)
 
-#: Answers from which it cannot be told whether the scheduler has claimed, or will yet.
-_UNDECIDED = (errors.Unavailable, errors.RequestInProgress, errors.InternalError)
-
-#: How often a request is tried that was answered by these: four minutes with the default back-off. Arbitrary: longer
-#: than a database or a broker takes to fail over, and than one scheduler of two without its database is met in a row.
+#: The number of tries of a request that met these errors: four minutes with the default back-off. Arbitrary: longer
+#: than the fail-over of a database or a broker, and than a run of tries that meet the one scheduler of two whose
+#: database is away.
 _AWAY, _TRIES_WHILE_AWAY = (errors.StoreUnavailable, errors.BusUnavailable), 10
 
-#: Between two requests to the scheduler after losing to other claims: long enough for those to be seen by its view.
-_CONTENTION = Backoff(first=0.1, longest=2.0)
 
+class SelectStep(Value, frozen=True, kw_only=True):
+    """The payload of step `select`: the next request to the scheduler and the tries so far."""
 
-class Asking(Value, frozen=True, kw_only=True):
-    """Step `select`: the request to the scheduler, told apart from earlier ones of this operation by its number."""
-
+    #: Tells the request apart from the operation's earlier ones.
     number: int
     instance_uuids: tuple[str, ...]
-    #: How many requests before this one have lost to others.
+    #: The number of earlier requests that have lost to other claims.
     lost: int = 0
-    #: A request of this operation may have been sent without being answered: it may claim yet.
+    #: A request of this operation may have been sent without being answered, and may yet claim.
     doubtful: bool = False
-    #: The generations of those consumers that exist: what they hold stays, and the claim is added.
+    #: The generations of the consumers that exist: the claim is added to their allocations.
     generations: dict[Uuid, Generation] = field(default_factory=dict)
-    #: How many requests before this one have met a consumer at another generation.
+    #: The number of earlier requests that have met a consumer at another generation.
     conflicts: int = 0
-    #: How many alternates each request asks for: as many as were configured when the build was ordered, so that a
-    #: repeated request has the same content. Null in the records of earlier versions.
+    #: The number of alternates of each request: as configured when the build was ordered, so that a repeated request
+    #: has the same content. Null in the records of earlier versions.
     num_alternates: int | None = None
-    #: The node on which an instance holds something already: it can be placed nowhere else.
+    #: The node on which an instance has allocations already: it can be placed nowhere else.
     node: Name | None = None
 
 
-class HandingOver(Value, frozen=True, kw_only=True):
-    """Step `hand_over`, and which instances are to be released after it."""
+class HandOverStep(Value, frozen=True, kw_only=True):
+    """The payload of steps `hand_over` and `release`: the instances to release at the end, and the reason."""
 
     release: tuple[str, ...] = ()
     reason: str | None = None
@@ -77,7 +82,7 @@ class SuperBuilds:
         self._held = HeldConsumers(placement)
         self._revoked_claims = revoked_claims
         self._database = database
-        self._scheduler = scheduler
+        self._scheduling = Scheduling(scheduler)
         self._placement = placement
         self._cells = cells
 
@@ -89,10 +94,10 @@ class SuperBuilds:
             (BUILD, "release"): self.release,
         }
 
-    def asking(self, instance_uuids: tuple[str, ...]) -> Asking:
+    def first_step(self, instance_uuids: tuple[str, ...]) -> SelectStep:
         """Return the payload of the first step.
 
-        :raises InvalidRequest: more hosts would be asked for than one answer can name.
+        :raises InvalidRequest: the instances and their alternates need more hosts than one answer can name.
         """
         attempts: int = self._conf.max_attempts
         hosts = len(instance_uuids) * attempts
@@ -103,33 +108,32 @@ class SuperBuilds:
                 f"{hosts} hosts, and one request may need {MAX_SELECTIONS}: order at most "
                 f"{MAX_SELECTIONS // attempts} instances at once",
             )
-        return Asking(number=1, instance_uuids=instance_uuids, num_alternates=attempts - 1)
+        return SelectStep(number=1, instance_uuids=instance_uuids, num_alternates=attempts - 1)
 
     # --- select -------------------------------------------------------------------------------------------------------
 
     def select(self, operation: Operation) -> CommitStep:
         """Ask the scheduler for a claimed host for each instance."""
-        asking = operation.read(Asking)
+        payload = operation.read(SelectStep)
         spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
-        alternates = self._conf.max_attempts - 1 if asking.num_alternates is None else asking.num_alternates
-        message = SelectDestinations(
-            request_id=operation.derived("select", asking.number),
-            request_spec=on_node(spec, asking.node),
-            instance_uuids=asking.instance_uuids,
-            num_alternates=alternates,
-            owner="conductor",
-            consumer_generations=asking.generations,
-            keep_held=bool(asking.generations),
-        )
+        alternates = self._conf.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
         try:
-            answer = self._scheduler.call(message)
+            answer = self._scheduling.select(
+                operation,
+                payload.number,
+                on_node(spec, payload.node),
+                payload.instance_uuids,
+                alternates,
+                generations=payload.generations,
+                keep_held=bool(payload.generations),
+            )
         except errors.ConsumerGenerationConflict as conflict:
             if conflict_policy.is_placed(conflict):
-                return self._on_its_node(operation, asking, spec, conflict)
-            return self._not_selected(operation, asking, conflict)
+                return self._on_its_node(operation, payload, spec, conflict)
+            return self._not_selected(operation, payload, conflict)
         except errors.MoorageError as fault:
-            return self._not_selected(operation, asking, fault)
-        for uuid, (claimed, *alternates) in zip(asking.instance_uuids, answer, strict=True):
+            return self._not_selected(operation, payload, fault)
+        for uuid, (claimed, *alternates) in zip(payload.instance_uuids, answer, strict=True):
             if not claimed.released:
                 LOG.info(
                     "Instance %s is placed on host %s, with %d alternate(s)",
@@ -137,129 +141,130 @@ class SuperBuilds:
                     claimed.service_host,
                     len(alternates),
                 )
-        return partial(self._selected, self._doubt(operation, asking), answer)
+        return partial(self._selected, self._doubt(operation, payload), answer)
 
     def _on_its_node(
-        self, operation: Operation, asking: Asking, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
+        self, operation: Operation, payload: SelectStep, spec: RequestSpec, conflict: errors.ConsumerGenerationConflict
     ) -> CommitStep:
-        """Ask for the one host on which an instance holds something already; else name what stands in the way."""
+        """Restrict the next request to the one host on which an instance has allocations already, or fail the build."""
         uuid = conflict.consumer_uuid
         try:
-            node = self._held.node_of(uuid, spec, instances=len(asking.instance_uuids), tried=asking.node)
+            node = self._held.node_of(uuid, spec, instances=len(payload.instance_uuids), tried=payload.node)
         except errors.InvalidState as refusal:
-            return self._not_selected(operation, asking, refusal)
+            return self._not_selected(operation, payload, refusal)
         LOG.info("Instance %s holds something on node %s already, and is to be placed there", uuid, node)
-        following = structs.replace(_following(self._doubt(operation, asking), asking.instance_uuids), node=node)
+        following = structs.replace(_following(self._doubt(operation, payload), payload.instance_uuids), node=node)
         return lambda _connection: Next("select", following)
 
-    def _doubt(self, operation: Operation, asking: Asking) -> Asking:
-        """Return the request, marked as doubtful if it may have been sent before in vain."""
-        doubtful = asking.doubtful or operation.tries > 0 or operation.resumed
-        return structs.replace(asking, doubtful=doubtful)
+    def _doubt(self, operation: Operation, payload: SelectStep) -> SelectStep:
+        """Return the payload, marked as doubtful if the request may have been sent before without an answer."""
+        return structs.replace(payload, doubtful=payload.doubtful or operation.is_repeated)
 
-    def _selected(self, asking: Asking, answer: Sequence[Sequence[Selection]], connection: Connection) -> Outcome:
-        """Record hosts for those that are still wanted; ask again for those whose claim stands no more.
+    def _selected(self, payload: SelectStep, answer: Sequence[Sequence[Selection]], connection: Connection) -> Outcome:
+        """Record the selections of instances that are still wanted; ask again for those whose claim was released.
 
-        An instance whose deletion is on record is left out: whoever deletes it finds no cell in its record, and
-        releases its claim for good, before or after this.
+        An instance whose deletion is on record is left out: its deletion finds no cell in the record, and releases the
+        claim for good, before or after this.
         """
-        wanted = _building(connection, asking.instance_uuids)
+        wanted = _building(connection, payload.instance_uuids)
         claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
         revoked = self._revoked_claims.among(connection, claims)
         chosen = {
             uuid: selections
-            for uuid, selections in zip(asking.instance_uuids, answer, strict=True)
+            for uuid, selections in zip(payload.instance_uuids, answer, strict=True)
             if uuid in wanted and not selections[0].released and selections[0].claim_id not in revoked
         }
         super_records.select_for(connection, chosen)
-        missing = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid not in chosen]
+        missing = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid not in chosen]
         if missing:
-            asking = structs.replace(asking, generations=asking.generations | _to_name_next(answer, asking))
-            return self._ask_again(connection, asking, missing, errors.ClaimContention(tries=asking.lost + 1))
-        return Next("hand_over", HandingOver())
+            payload = structs.replace(
+                payload, generations=payload.generations | _generations_after_release(answer, payload)
+            )
+            return self._ask_again(connection, payload, missing, errors.ClaimContention(tries=payload.lost + 1))
+        return Next("hand_over", HandOverStep())
 
-    def _not_selected(self, operation: Operation, asking: Asking, fault: errors.MoorageError) -> CommitStep:
-        if isinstance(fault, _UNDECIDED) and operation.tries < self._retries(fault):
+    def _not_selected(self, operation: Operation, payload: SelectStep, fault: errors.MoorageError) -> CommitStep:
+        if isinstance(fault, UNDECIDED) and operation.tries < self._retries(fault):
             raise fault
-        # An unanswered request may be carried out yet, and may claim; so may one that was sent before this answer. One
-        # whose answer is too large for the bus was carried out.
-        doubted = self._doubt(operation, asking)
-        if isinstance(fault, (*_UNDECIDED, errors.ReplyTooLarge)):
-            doubted = structs.replace(asking, doubtful=True)
+        # An unanswered request may yet be carried out, and claim; so may an earlier sending of one that was answered
+        # now. A request whose answer was too large for the bus was carried out.
+        doubted = self._doubt(operation, payload)
+        if isinstance(fault, (*UNDECIDED, errors.ReplyTooLarge)):
+            doubted = structs.replace(payload, doubtful=True)
         return lambda connection: self._refused(connection, doubted, fault)
 
     def _retries(self, fault: errors.MoorageError) -> int:
         unanswered: int = self._conf.max_unanswered_retries
         return max(unanswered, _TRIES_WHILE_AWAY) if isinstance(fault, _AWAY) else unanswered
 
-    def _refused(self, connection: Connection, asking: Asking, fault: errors.MoorageError) -> Outcome:
-        wanted = _building(connection, asking.instance_uuids)
+    def _refused(self, connection: Connection, payload: SelectStep, fault: errors.MoorageError) -> Outcome:
+        wanted = _building(connection, payload.instance_uuids)
         match fault:
             case errors.ConsumerDeleted():
-                # Its deletion overtook this request, which was all or nothing: the others are asked for again. If we
-                # know nothing of a deletion, the uuid has been used before.
+                # Its deletion overtook this request, which was all or nothing: ask again for the others. Without a
+                # deletion on record here, the uuid has been used before.
                 gone = fault.consumer_uuid
                 super_records.fail(connection, [gone], str(fault))
-                rest = [uuid for uuid in asking.instance_uuids if uuid in wanted and uuid != gone]
-                return Next("select", _following(asking, rest)) if rest else self._give_up(asking, [], None)
+                rest = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid != gone]
+                return Next("select", _following(payload, rest)) if rest else self._stop_selecting(payload, [], None)
             case errors.ClaimContention() | errors.ClaimReleased():
-                return self._ask_again(connection, asking, [u for u in asking.instance_uuids if u in wanted], fault)
+                return self._ask_again(connection, payload, [u for u in payload.instance_uuids if u in wanted], fault)
             case errors.ConsumerGenerationConflict() if self._combines(fault):
-                return self._combine(asking, [u for u in asking.instance_uuids if u in wanted], fault)
-        return self._fail(connection, asking, asking.instance_uuids, fault)
+                return self._combine(payload, [u for u in payload.instance_uuids if u in wanted], fault)
+        return self._fail(connection, payload, payload.instance_uuids, fault)
 
     def _combines(self, fault: errors.ConsumerGenerationConflict) -> bool:
-        """Tell whether a claim is added to what a consumer holds that was there before its instance."""
-        # Under `retry` as under `fail` an instance that is to be built is new, and so must its consumer be.
+        """Tell whether the claim is added to foreign allocations of a consumer that existed before its instance."""
+        # Under `retry` as under `fail`, an instance that is to be built is new, and its consumer must be new too.
         return self._conf.consumer_conflict_policy == conflict_policy.COMBINE and not conflict_policy.is_placed(fault)
 
-    def _combine(self, asking: Asking, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
+    def _combine(self, payload: SelectStep, uuids: Sequence[str], fault: errors.ConsumerGenerationConflict) -> Outcome:
         if not uuids:
-            return self._give_up(asking, [], None)
-        others = {uuid: named for uuid, named in asking.generations.items() if uuid != fault.consumer_uuid}
+            return self._stop_selecting(payload, [], None)
+        others = {uuid: named for uuid, named in payload.generations.items() if uuid != fault.consumer_uuid}
         found = {} if fault.found is None else {fault.consumer_uuid: fault.found}
         following = structs.replace(
-            _following(asking, uuids), generations=others | found, conflicts=asking.conflicts + 1
+            _following(payload, uuids), generations=others | found, conflicts=payload.conflicts + 1
         )
         return Next("select", following, delay=conflict_policy.BACKOFF.seconds(following.conflicts))
 
     def _ask_again(
-        self, connection: Connection, asking: Asking, uuids: Sequence[str], fault: errors.MoorageError
+        self, connection: Connection, payload: SelectStep, uuids: Sequence[str], fault: errors.MoorageError
     ) -> Outcome:
-        """Ask with a new id, a bounded number of times."""
+        """Send a request with a new id, at most `max_contention_retries` times."""
         if not uuids:
-            return self._give_up(asking, [], None)
-        if asking.lost >= self._conf.max_contention_retries:
-            return self._fail(connection, asking, uuids, fault)
-        following = _following(asking, uuids, lost=asking.lost + 1)
-        return Next("select", following, delay=_CONTENTION.seconds(following.lost))
+            return self._stop_selecting(payload, [], None)
+        if payload.lost >= self._conf.max_contention_retries:
+            return self._fail(connection, payload, uuids, fault)
+        following = _following(payload, uuids, lost=payload.lost + 1)
+        return Next("select", following, delay=CONTENTION.seconds(following.lost))
 
     def _fail(
-        self, connection: Connection, asking: Asking, uuids: Sequence[str], fault: errors.MoorageError
+        self, connection: Connection, payload: SelectStep, uuids: Sequence[str], fault: errors.MoorageError
     ) -> Outcome:
         explanation = fault.explanation if isinstance(fault, errors.NoValidHost) else None
         super_records.fail(connection, uuids, str(fault), explanation)
         LOG.info("%d instance(s) cannot be placed: %s", len(uuids), fault)
-        return self._give_up(asking, uuids, str(fault))
+        return self._stop_selecting(payload, uuids, str(fault))
 
-    def _give_up(self, asking: Asking, uuids: Sequence[str], reason: str | None) -> Outcome:
-        """Go on with what earlier requests of this operation have claimed, then release where there is doubt.
+    def _stop_selecting(self, payload: SelectStep, uuids: Sequence[str], reason: str | None) -> Outcome:
+        """Hand over the claims of earlier requests of this operation, then release the instances that are in doubt.
 
-        A request that was never answered may still be carried out. Deleting its consumers for good is the fence: what
-        it has claimed goes, and what it would yet claim is refused.
+        A request that was never answered may still be carried out. Deleting its consumers for good is the fence: its
+        claims are released, and later ones are refused.
         """
-        return Next("hand_over", HandingOver(release=tuple(uuids) if asking.doubtful else (), reason=reason))
+        return Next("hand_over", HandOverStep(release=tuple(uuids) if payload.doubtful else (), reason=reason))
 
     # --- hand_over ----------------------------------------------------------------------------------------------------
 
     def hand_over(self, operation: Operation) -> CommitStep:
-        """Give each cell its instances by a call.
+        """Send each cell its instances, until it answers.
 
-        It is never given up while the cell does not answer: the cell may have them and have built them, and only the
-        cell could tell. Their record says what they are waiting for, and deleting them stays possible.
+        There is no time-out: a cell that does not answer may have the instances, and may have built them. Their record
+        shows the reason of the wait, and they can be deleted meanwhile.
         """
         builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
-        # At the same time: one that does not answer must not hold up the instances of the others.
+        # Concurrently: a cell that does not answer must not delay the instances of the others.
         faults = at_once(partial(self._give, operation), builds)
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
@@ -268,7 +273,7 @@ class SuperBuilds:
     def _give(
         self, operation: Operation, cell_uuid: str, builds: Sequence[InstanceBuild]
     ) -> dict[str, errors.MoorageError | Postponed]:
-        """Give one cell its instances; return why it has not taken them, by cell, if so."""
+        """Send one cell its instances; return the error by cell uuid if it has not taken them."""
         message = BuildInCell(request_id=operation.derived("hand_over", cell_uuid), builds=tuple(builds))
         try:
             self._cells.call(cell_uuid, message)
@@ -285,65 +290,61 @@ class SuperBuilds:
         builds: dict[str, tuple[InstanceBuild, ...]],
         faults: dict[str, errors.MoorageError | Postponed],
     ) -> Outcome:
-        handing = operation.read(HandingOver)
-        release, reason, again = list(handing.release), handing.reason, None
+        payload = operation.read(HandOverStep)
+        release, reason, retry = list(payload.release), payload.reason, None
         for cell_uuid, of_cell in builds.items():
             fault = faults.get(cell_uuid)
             uuids = [build.instance_uuid for build in of_cell]
             if fault is None:
                 super_records.handed_over(connection, operation.uuid, cell_uuid)
-            elif _was_refused(fault) and not (operation.tries or operation.resumed):
-                # The cell has said no to the only sending there was, so it has none of them.
+            elif was_refused(fault) and not operation.is_repeated:
+                # The cell has refused the only sending there was, so it has none of the instances.
                 reason = str(fault)
                 super_records.fail(connection, uuids, reason)
                 release += uuids
             else:
-                again = str(fault)
-                # A cell that is known to be away is tried again only when it is back: the record says so at once.
+                retry = str(fault)
+                # The next try waits until the circuit breaker of the cell closes: record the reason at once.
                 if isinstance(fault, errors.CellUnreachable) or operation.tries >= self._conf.max_unanswered_retries:
-                    super_records.note(connection, operation.uuid, cell_uuid, again)
-        if again is not None:
-            return Again(again)
+                    super_records.note(connection, operation.uuid, cell_uuid, retry)
+        if retry is not None:
+            return Retry(retry)
         if release:
-            return Next("release", HandingOver(release=tuple(release), reason=reason))
+            return Next("release", HandOverStep(release=tuple(release), reason=reason))
         return Ended(reason)
 
     # --- release ------------------------------------------------------------------------------------------------------
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release for good what instances in error may hold, or may yet be given by a late request."""
-        handing = operation.read(HandingOver)
-        for uuid in handing.release:
+        """Delete for good the allocations of instances in error, and with them those that a late request may claim."""
+        payload = operation.read(HandOverStep)
+        for uuid in payload.release:
             self._placement.call(
                 DeleteAllocations(request_id=operation.derived("release", uuid), consumer_uuid=uuid, for_good=True)
             )
-        return lambda _connection: Ended(handing.reason)
+        return lambda _connection: Ended(payload.reason)
 
 
 def _building(connection: Connection, uuids: Collection[str]) -> set[str]:
-    """Lock instances; return those that are still to be built."""
+    """Lock instances, and return those that are still being built."""
     return {uuid for uuid, row in super_records.lock(connection, uuids).items() if row.state == "building"}
 
 
-def _to_name_next(answer: Sequence[Sequence[Selection]], asking: Asking) -> dict[str, int]:
-    """Return the generations at which consumers are whose claim of a repeated answer stands no more."""
+def _generations_after_release(answer: Sequence[Sequence[Selection]], payload: SelectStep) -> dict[str, int]:
+    """Return the consumer generations of the instances whose claim in a repeated answer was released since."""
     return {
         uuid: claimed.consumer_generation
-        for uuid, (claimed, *_) in zip(asking.instance_uuids, answer, strict=True)
+        for uuid, (claimed, *_) in zip(payload.instance_uuids, answer, strict=True)
         if claimed.released and claimed.consumer_generation is not None
     }
 
 
-def _following(asking: Asking, uuids: Sequence[str], lost: int | None = None) -> Asking:
+def _following(payload: SelectStep, uuids: Sequence[str], lost: int | None = None) -> SelectStep:
     return structs.replace(
-        asking,
-        number=asking.number + 1,
+        payload,
+        number=payload.number + 1,
         instance_uuids=tuple(uuids),
-        lost=asking.lost if lost is None else lost,
-        # A generation may be named of an instance of the request alone.
-        generations={uuid: named for uuid, named in asking.generations.items() if uuid in uuids},
+        lost=payload.lost if lost is None else lost,
+        # The scheduler refuses the generation of an instance that is not in the request.
+        generations={uuid: named for uuid, named in payload.generations.items() if uuid in uuids},
     )
-
-
-def _was_refused(fault: Exception) -> bool:
-    return isinstance(fault, errors.CallerError) and not isinstance(fault, errors.CellNotFound)

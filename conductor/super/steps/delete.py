@@ -15,7 +15,7 @@ from conductor.engine.steps import (
     CommitStep,
     Ended,
     NewOperation,
-    Nothing,
+    NoPayload,
     Operation,
     Outcome,
     Step,
@@ -66,20 +66,20 @@ class SuperDeletes:
         reason = describe_foreign(released.extras, stay=keeps)
         LOG.info("Instance %s is deleted; %s", uuid, reason or "it holds nothing")
 
-        def record(connection: Connection) -> Outcome:
+        def commit(connection: Connection) -> Outcome:
             super_records.set_state(connection, [uuid], "deleted", reason)
             return Ended()
 
-        return record
+        return commit
 
     def in_cell(self, operation: Operation) -> CommitStep:
         """Order the cell to delete the instance; when it has done so, it says so where it is asked for the instance."""
-        record = self._database.read(lambda connection: super_records.read(connection, operation.subject))
-        if record.cell_uuid is None:
+        commit = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        if commit.cell_uuid is None:
             # The cell has refused to take it: nothing of it is there.
             return self.release(operation)
         self._cells.call(
-            record.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
+            commit.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
         )
         return lambda _connection: Ended()
 
@@ -121,6 +121,6 @@ class SuperDeletes:
             kind=DELETE,
             subject=uuid,
             step="release" if row.cell_uuid is None else "in_cell",
-            payload=Nothing(),
+            payload=NoPayload(),
         )
         return operations.begin(connection, [new], context.current().request_id or message.request_id)

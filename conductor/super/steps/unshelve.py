@@ -1,20 +1,15 @@
-"""How the super conductor places a shelved instance again: the scheduler chooses in its cell, which starts it there."""
+"""Unshelve an instance: its cell reserves it, the scheduler selects a host in that cell, and the cell starts it there."""
 
 import logging
-from functools import partial
 
-import msgspec
+from msgspec import structs
 from sqlalchemy import Connection
 
-from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import UNSHELVE, Again, CommitStep, Ended, NewOperation, Next, Operation, Outcome, Step
-from conductor.super.cell_clients import Cells
+from conductor.engine.steps import UNSHELVE, CommitStep, Ended, NewOperation, Next, Operation, Outcome
 from conductor.super.records import instances as super_records
-from conductor.super.scheduling import Asker, Chosen, Refused
-from conductor.super.steps.move import was_refused, within_cell
+from conductor.super.steps.place_existing import HandOverSelections, NotScheduled, PlaceExisting, within_cell
 from moorage import errors
-from moorage.db.database import Database
 from moorage.messages import (
     CancelUnshelveInCell,
     GetAllocations,
@@ -27,8 +22,8 @@ from moorage.model import Consumer, ConsumerAllocations, Name, RequestSpec, Uuid
 LOG = logging.getLogger(__name__)
 
 
-class PreparingUnshelve(Value, frozen=True, kw_only=True):
-    """Step `prepare`: what was ordered."""
+class PrepareUnshelveStep(Value, frozen=True, kw_only=True):
+    """The payload of step `prepare`: the order."""
 
     cell_uuid: Uuid
     host: Name | None = None
@@ -36,45 +31,32 @@ class PreparingUnshelve(Value, frozen=True, kw_only=True):
     order_number: int | None = None
 
 
-class SuperUnshelves:
+class SuperUnshelves(PlaceExisting):
     """The steps of unshelving."""
 
-    def __init__(self, database: Database, asker: Asker, placement: AcknowledgingClient, cells: Cells) -> None:
-        self._database = database
-        self._asker = asker
-        self._placement = placement
-        self._cells = cells
-
-    def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
-        return self._asker.steps(UNSHELVE) | {
-            (UNSHELVE, "prepare"): self.prepare,
-            (UNSHELVE, "fence"): self.fence,
-            (UNSHELVE, "cancel"): self.cancel,
-            (UNSHELVE, "hand_over"): self.hand_over,
-        }
+    kind = UNSHELVE
 
     @staticmethod
     def begin(
         connection: Connection,
         operations: Operations,
-        preparing: PreparingUnshelve,
+        preparing: PrepareUnshelveStep,
         *,
         uuid: str,
         instance_uuid: str,
         origin: str,
     ) -> list[Operation]:
-        """Record the operation that places an instance again; why it could not be the last time is forgotten.
+        """Record the operation that unshelves an instance, and drop the explanation of the last failure.
 
-        :param origin: the request that it all began with.
+        :param origin: the id of the request that began it all, for the log.
         """
         super_records.explain(connection, instance_uuid, None)
         new = NewOperation(uuid=uuid, kind=UNSHELVE, subject=instance_uuid, step="prepare", payload=preparing)
         return operations.begin(connection, [new], origin)
 
     def prepare(self, operation: Operation) -> CommitStep:
-        """Have the cell take the instance, and say what is to be asked for."""
-        preparing = operation.read(PreparingUnshelve)
+        """Reserve the instance for unshelving in its cell, and get its request from there."""
+        preparing = operation.read(PrepareUnshelveStep)
         number = preparing.order_number
         message = PrepareUnshelveInCell(
             request_id=operation.derived("prepare"), instance_uuid=operation.subject, order_number=number
@@ -82,52 +64,38 @@ class SuperUnshelves:
         try:
             spec = self._cells.call(preparing.cell_uuid, message)
         except errors.MoorageError as fault:
-            if not was_refused(fault):
-                raise
-            # An earlier sending of it may be slower than this refusal; cancelled, it is refused as well.
-            step = "cancel" if operation.tries or operation.resumed else None
-            return partial(_refused, operation, Refused(reason=str(fault), order_number=number), step)
-        asking = self._asker.asking(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
-        return lambda _connection: Next("read", asking)
+            return self._not_prepared(operation, fault, number)
+        following = self.first_step(within_cell(spec, preparing.cell_uuid, preparing.host), order_number=number)
+        return lambda _connection: Next("read", following)
 
-    def hand_over(self, operation: Operation) -> CommitStep:
-        """Give the cell the instance with its claimed host, until it is answered: it may have started it already."""
-        chosen = operation.read(Chosen)
-        selections = chosen.selections
-        message = UnshelveInCell(
+    def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> UnshelveInCell:
+        return UnshelveInCell(
             request_id=operation.derived("hand_over"),
             instance_uuid=operation.subject,
-            selections=selections,
-            order_number=chosen.order_number,
+            selections=payload.selections,
+            order_number=payload.order_number,
         )
-        try:
-            self._cells.call(selections[0].cell_uuid, message)
-        except errors.MoorageError as fault:
-            if not was_refused(fault):
-                raise
-            return partial(_not_taken, operation, str(fault))
-        return lambda _connection: Ended()
 
-    def fence(self, operation: Operation) -> CommitStep:
-        """See to it that no earlier request is carried out any more, or find that one has been.
+    def _handed_over(self, _operation: Operation, _payload: HandOverSelections, _connection: Connection) -> Outcome:
+        return Ended()
 
-        Each of them names a generation of the consumer that has been read before. So what the consumer holds is written
-        once more: that bumps its generation beyond all of them.
+    def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
+        """Write the consumer's allocations once more, unchanged, which bumps its generation.
+
+        Each doubtful request names a generation that was read before, and is refused from now on.
         """
-        refused, uuid = operation.read(Refused), operation.subject
-        if (asking := refused.asking) is None:
-            raise ValueError(f"operation {operation.uuid} has nothing to fence")
+        uuid = operation.subject
         consumer = self._consumer(uuid)
         if consumer is not None and consumer.claim_id is not None:
-            return lambda _connection: Next("recover", asking)
-        same = _as_it_is(consumer, asking.request_spec)
+            return False
+        same = _unchanged(consumer, spec)
         # At this generation it is the same write, whoever sends it and however often.
         request_id = operation.derived("fence", same.consumer_generation)
         try:
             self._placement.call(PutAllocations(request_id=request_id, consumer_uuid=uuid, wanted=same))
         except errors.ConsumerDeleted:
             LOG.info("Instance %s is deleted: nothing can be claimed for it any more", uuid)
-        return lambda _connection: Next("cancel", msgspec.structs.replace(refused, asking=None))
+        return True
 
     def _consumer(self, uuid: str) -> Consumer | None:
         try:
@@ -136,8 +104,8 @@ class SuperUnshelves:
             return None
 
     def cancel(self, operation: Operation) -> CommitStep:
-        """Have the cell leave the instance shelved, until it is answered; it knows if it is gone meanwhile."""
-        refused = operation.read(Refused)
+        """Leave the instance shelved in its cell, until the cell answers; a deleted instance needs no cancelling."""
+        refused = operation.read(NotScheduled)
         known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
         message = CancelUnshelveInCell(
             request_id=operation.derived("cancel"),
@@ -145,23 +113,23 @@ class SuperUnshelves:
             reason=refused.reason,
             order_number=refused.order_number,
         )
-        try:
-            self._cells.call(str(known.cell_uuid), message)
-        except errors.MoorageError as fault:
-            if not was_refused(fault):
-                raise
-            LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, fault)
-        return partial(_refused, operation, refused, None)
+        if (refusal := self._refusal(str(known.cell_uuid), message)) is not None:
+            LOG.info("There is nothing to cancel for instance %s: %s", operation.subject, refusal)
+        return lambda connection: self._end(operation, refused, connection)
+
+    def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
+        super_records.explain(connection, operation.subject, refused.explanation)
+        return Ended(refused.reason)
 
 
-def _as_it_is(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocations:
-    """Return a write that changes nothing of a consumer but its generation, or creates one that holds nothing."""
+def _unchanged(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocations:
+    """Return a write that bumps a consumer's generation and changes nothing else; a missing consumer is created."""
     if consumer is None:
         return ConsumerAllocations(
             allocations={}, project_id=spec.project_id, user_id=spec.user_id, consumer_generation=None
         )
-    # The generations of the providers are of no interest here.
-    held = {at: msgspec.structs.replace(amounts, generation=None) for at, amounts in consumer.allocations.items()}
+    # The provider generations are irrelevant to a write of the same amounts.
+    held = {at: structs.replace(amounts, generation=None) for at, amounts in consumer.allocations.items()}
     return ConsumerAllocations(
         allocations=held,
         project_id=consumer.project_id,
@@ -169,13 +137,3 @@ def _as_it_is(consumer: Consumer | None, spec: RequestSpec) -> ConsumerAllocatio
         consumer_type=consumer.consumer_type,
         consumer_generation=consumer.generation,
     )
-
-
-def _refused(operation: Operation, refused: Refused, step: str | None, connection: Connection) -> Outcome:
-    super_records.explain(connection, operation.subject, refused.explanation)
-    return Ended(refused.reason) if step is None else Next(step, refused)
-
-
-def _not_taken(operation: Operation, reason: str, connection: Connection) -> Outcome:
-    # A cell that has taken the instance to place it has no reason to refuse, unless it is being deleted.
-    return Ended(reason) if super_records.is_deleted(connection, operation.subject) else Again(reason)

@@ -14,20 +14,20 @@ from conductor.engine.operations import Operations
 from conductor.engine.steps import (
     BUILD,
     DELETE,
-    Again,
     Backoff,
     Ended,
     NewOperation,
     Next,
-    Nothing,
+    NoPayload,
     Operation,
+    Retry,
     Superseded,
     Wait,
 )
 from conductor.engine.worker import Worker
 from conductor.schema import cell_operations, conductor_operations
 from conductor.super.records import instances as super_records
-from conductor.super.steps.build import Asking
+from conductor.super.steps.build import SelectStep
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
@@ -60,11 +60,11 @@ def test_an_operation_goes_from_step_to_step_and_ends(database: Database) -> Non
     operations = of(database, "me")
     first = begin(database, operations)
 
-    payload = Asking(number=2, instance_uuids=(ids.fresh(),))
+    payload = SelectStep(number=2, instance_uuids=(ids.fresh(),))
     second = operations.advance(first, lambda _connection: Next("two", payload))
 
     assert second is not None
-    assert (second.step, second.step_number, second.read(Asking)) == ("two", 2, payload)
+    assert (second.step, second.step_number, second.read(SelectStep)) == ("two", 2, payload)
     assert operations.advance(second, lambda _connection: Ended()) is None
     assert operations.due((), 10) == []
     with pytest.raises(Superseded):
@@ -75,7 +75,7 @@ def test_a_step_that_is_tried_again_keeps_its_ids_and_waits_longer_each_time(dat
     operations = of(database, "me")
     first = begin(database, operations)
 
-    again = operations.advance(first, lambda _connection: Again("nobody answers"))
+    again = operations.advance(first, lambda _connection: Retry("nobody answers"))
 
     assert again is not None
     assert (again.step_number, again.tries, again.payload) == (1, 1, first.payload)
@@ -87,10 +87,10 @@ def test_a_step_that_is_tried_again_keeps_its_ids_and_waits_longer_each_time(dat
 def test_what_a_superseded_step_has_written_is_rolled_back(database: Database) -> None:
     operations = of(database, "me")
     first = begin(database, operations)
-    operations.advance(first, lambda _connection: Next("two", Nothing()))
+    operations.advance(first, lambda _connection: Next("two", NoPayload()))
 
     def record(connection: Connection) -> Ended:
-        operations.begin(connection, [NewOperation(ids.fresh(), DELETE, "other", "one", Nothing())], "req")
+        operations.begin(connection, [NewOperation(ids.fresh(), DELETE, "other", "one", NoPayload())], "req")
         return Ended()
 
     with pytest.raises(Superseded):
@@ -190,7 +190,7 @@ def test_a_step_that_takes_longer_than_the_lease_is_not_taken_over(database: Dat
 def test_a_wait_ends_by_itself_when_its_time_is_over(database: Database) -> None:
     operations = of(database, "me")
     operation = begin(database, operations)
-    assert operations.advance(operation, lambda _connection: Wait("two", Nothing(), seconds=0.3)) is None
+    assert operations.advance(operation, lambda _connection: Wait("two", NoPayload(), seconds=0.3)) is None
     assert operations.due((), 10) == []
     assert operations.take(operation.uuid) is None
 
@@ -238,13 +238,13 @@ def test_what_a_lost_connection_has_hidden_is_found_again_by_its_own_conductor(d
 def test_an_operation_that_waits_is_nobodys_until_a_message_moves_it(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
-    assert mine.advance(operation, lambda _connection: Wait("wait", Nothing())) is None
+    assert mine.advance(operation, lambda _connection: Wait("wait", NoPayload())) is None
     assert mine.due((), 10) == []
 
     def redirect(connection: Connection) -> Operation | None:
         waiting = others.pending(connection, "s", BUILD)
         assert waiting is not None
-        return others.redirect(connection, waiting, Next("two", Nothing()))
+        return others.redirect(connection, waiting, Next("two", NoPayload()))
 
     moved = database.write(redirect)
 
@@ -265,7 +265,7 @@ def test_a_message_supersedes_the_step_under_way(database: Database) -> None:
     database.write(end)
 
     with pytest.raises(Superseded):
-        operations.advance(operation, lambda _connection: Next("two", Nothing()))
+        operations.advance(operation, lambda _connection: Next("two", NoPayload()))
 
 
 def test_cells_of_one_database_do_not_see_each_others_operations(database: Database) -> None:
@@ -293,7 +293,7 @@ def test_the_worker_repeats_a_step_that_raises_and_takes_up_what_was_left(databa
             raise errors.BusUnavailable(reason="it is away")
         if len(tries) == 2:
             raise ValueError("ours")
-        return lambda _connection: Next("two", Nothing())
+        return lambda _connection: Next("two", NoPayload())
 
     def two(operation: Operation) -> Callable[[Connection], Ended]:
         ended.set()

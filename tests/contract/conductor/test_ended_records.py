@@ -5,7 +5,7 @@ from sqlalchemy import select
 from support.conductor.record_builders import CELL_UUID, RECORDS, begin, built, records_database  # noqa: F401 - a fixture
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, Nothing, Wait
+from conductor.engine.steps import BUILD, CLEAN, DELETE, Backoff, Ended, NoPayload, Wait
 from conductor.retention import CellEndedRecords, EndedRecords
 from conductor.schema import cell_attempts, cell_instances, cell_operations, conductor_operations
 from moorage import ids
@@ -24,7 +24,7 @@ def operations(database: Database) -> Operations:
 def begun(database: Database, operations: Operations, kind: str, subject: str) -> str:
     """Begin an operation, and return its uuid."""
     operation = begin(database, operations, subject, kind)
-    operations.advance(operation, lambda _connection: Wait("two", Nothing()))
+    operations.advance(operation, lambda _connection: Wait("two", NoPayload()))
     return operation.uuid
 
 

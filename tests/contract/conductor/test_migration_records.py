@@ -11,13 +11,13 @@ from sqlalchemy import Connection
 from support.databases import migrated
 
 from conductor.engine.operations import Operations
-from conductor.engine.steps import DELETE, MOVE, Again, Backoff, Ended, NewOperation, Nothing, Operation
+from conductor.engine.steps import DELETE, MOVE, Backoff, Ended, NewOperation, NoPayload, Operation, Retry
 from conductor.schema import CONDUCTOR, conductor_operations
 from conductor.super.endpoints.moves import require_free
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from conductor.super.steps.delete import SuperDeletes
-from conductor.super.steps.move import Preparing, SuperMoves
+from conductor.super.steps.move import PrepareMoveStep, SuperMoves
 from moorage import errors, ids
 from moorage.config import options
 from moorage.db.database import Database
@@ -55,7 +55,7 @@ def order(connection: Connection, operations: Operations, uuid: str) -> Operatio
     [begun] = SuperMoves.begin(
         connection,
         operations,
-        Preparing(kind="cold-migration", cell_uuid=CELL),
+        PrepareMoveStep(kind="cold-migration", cell_uuid=CELL),
         uuid=ids.fresh(),
         instance_uuid=uuid,
         request_id="r",
@@ -75,7 +75,7 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
     uuid, other = instance(database), instance(database)
     first = database.write(lambda c: order(c, operations, uuid))
     second = database.write(lambda c: order(c, operations, other))
-    operations.advance(first, lambda _connection: Again("nobody answers"))
+    operations.advance(first, lambda _connection: Retry("nobody answers"))
     found = database.read(lambda c: super_migrations.read(c, first.uuid))
     assert (found.state, found.reason, found.kind) == ("placing", "nobody answers", "cold-migration")
 
@@ -128,7 +128,7 @@ def test_an_order_to_delete_ends_a_move_unless_it_is_being_undone(database: Data
     deletes = SuperDeletes(options.new(), database, None, None)  # type: ignore[arg-type]
     uuid, undone = instance(database), instance(database)
     begun = database.write(lambda c: order(c, operations, uuid))
-    cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=Nothing())
+    cancelling = NewOperation(uuid=ids.fresh(), kind=MOVE, subject=undone, step="cancel", payload=NoPayload())
     database.write(lambda c: operations.begin(c, [cancelling], "r"))
 
     for each in (uuid, undone):

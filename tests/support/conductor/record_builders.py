@@ -7,7 +7,7 @@ import pytest
 
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.engine.operations import Operations
-from conductor.engine.steps import BUILD, NewOperation, Nothing, Operation
+from conductor.engine.steps import BUILD, NewOperation, NoPayload, Operation
 from conductor.schema import CELL, CONDUCTOR
 from moorage import ids
 from moorage.db.database import Database
@@ -35,7 +35,7 @@ def records_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator
 
 def begin(database: Database, operations: Operations, subject: str = "s", kind: str = BUILD) -> Operation:
     """Begin an operation that is at its first step."""
-    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=Nothing())
+    new = NewOperation(uuid=ids.fresh(), kind=kind, subject=subject, step="one", payload=NoPayload())
     [begun] = database.write(lambda connection: operations.begin(connection, [new], "req"))
     return begun
 

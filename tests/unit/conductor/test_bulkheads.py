@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from conductor.engine import bulkheads
-from conductor.engine.bulkheads import Bulkheads, Postponed, Silent
+from conductor.engine.bulkheads import Bulkheads, CircuitOpen, Postponed
 from conductor.engine.steps import Backoff
 from moorage import errors
 
@@ -82,7 +82,7 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     all_of_them = built()
     fall_silent(all_of_them, probe)
 
-    with pytest.raises(Silent, match="it has not answered for"), all_of_them.passage("a", "a", probe):
+    with pytest.raises(CircuitOpen, match="it has not answered for"), all_of_them.passage("a", "a", probe):
         raise AssertionError("the call is made")
     with all_of_them.passage("b", "b", probe):
         pass
@@ -201,7 +201,7 @@ def test_where_steps_are_not_postponed_they_are_refused_each_time(
     # It has waited for the probe, and goes on to be refused.
     assert refused.wait(20)
     for tries in (0, 1, 2):
-        with bulkheads.step(tries), pytest.raises(Silent), all_of_them.passage("a", "a", probe):
+        with bulkheads.step(tries), pytest.raises(CircuitOpen), all_of_them.passage("a", "a", probe):
             pass
 
 
@@ -212,6 +212,6 @@ def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_no
     with busy.passage("a", "a", probe), busy.passage("a", "a", probe):
         pass
     call = begin(hanging, probe)
-    with pytest.raises(Silent, match="1 calls wait"), hanging.passage("a", "a", probe):
+    with pytest.raises(CircuitOpen, match="1 calls wait"), hanging.passage("a", "a", probe):
         raise AssertionError("the call is made")
     time_out(call)

@@ -4,15 +4,15 @@ import pytest
 from msgspec import structs
 
 from conductor.super.endpoints.migrations import merged
-from conductor.super.records.migrations import MigrationRecord
+from conductor.super.records.migrations import SuperMigration
 from moorage import ids
 from moorage.model import Migration
 
 UUID, INSTANCE, CELL = ids.fresh(), ids.fresh(), ids.fresh()
 
 
-def record(state: str) -> MigrationRecord:
-    return MigrationRecord(
+def record(state: str) -> SuperMigration:
+    return SuperMigration(
         uuid=UUID,
         instance_uuid=INSTANCE,
         cell_uuid=CELL,

@@ -1,0 +1,368 @@
+"""Place an instance that exists, to move it or to unshelve it: the steps that both operations have in common.
+
+::
+
+    prepare ──> read ──> select ──> hand_over ──> (end)
+       │         │ └─> recover ─────┘
+       └─────────┴──> fence ──> cancel ──> (end)
+
+The generation of the instance's consumer is read, recorded, and only then named in a request to the scheduler. If
+another client writes meanwhile, `[conductor] consumer_conflict_policy` decides whether to try again. One request at most
+claims all the same: each names the generation that the one before it would have bumped.
+
+A request that was sent without an answer may be carried out later. It is kept as doubtful, until `recover` has its
+answer or `fence` has made sure that it will be refused.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from msgspec import structs
+from oslo_config import cfg
+from sqlalchemy import Connection
+
+from conductor.engine import conflict_policy
+from conductor.engine.acknowledgements import AcknowledgingClient
+from conductor.engine.steps import CommitStep, Next, Operation, Outcome, Retry, Step
+from conductor.super.cell_clients import Cells
+from conductor.super.records import instances as super_records
+from conductor.super.scheduling import CONTENTION, UNDECIDED, Scheduling, was_refused
+from moorage import errors
+from moorage.db.database import Database
+from moorage.messages import GetAllocations
+from moorage.messages.wire import Message
+from moorage.model import Consumer, Destination, Generation, Move, RequestSpec, Selection, Value
+
+LOG = logging.getLogger(__name__)
+
+
+class SentRequest(Value, frozen=True, kw_only=True):
+    """One request to the scheduler that may have been sent: all in which it differs from the operation's others."""
+
+    number: int
+    generation: Generation | None
+    keep_held: bool = False
+
+
+class ScheduleStep(Value, frozen=True, kw_only=True):
+    """The payload of steps `read`, `select` and `recover`: the request and the tries so far."""
+
+    request_spec: RequestSpec
+    num_alternates: int
+    move: Move | None = None
+    current: SentRequest = SentRequest(number=0, generation=None)
+    #: The number of requests that have lost to other claims, and to other writers of the consumer.
+    lost: int = 0
+    conflicts: int = 0
+    #: Earlier requests that may have been carried out, or may yet be.
+    doubtful: tuple[SentRequest, ...] = ()
+    #: The number of the order that is carried out; null in the records of earlier versions.
+    order_number: int | None = None
+
+
+class HandOverSelections(Value, frozen=True, kw_only=True):
+    """The payload of step `hand_over`: the request, and the selections that answer it; the first is claimed."""
+
+    request_spec: RequestSpec
+    move: Move | None = None
+    selections: tuple[Selection, ...]
+    order_number: int | None = None
+
+
+class NotScheduled(Value, frozen=True, kw_only=True):
+    """The payload of steps `fence` and `cancel`: the reason why nothing is claimed, certain only after `fence`."""
+
+    reason: str
+    explanation: dict[str, Any] | None = None
+    #: The instance has been deleted.
+    deleted: bool = False
+    #: The state of the scheduling, for `fence`: its doubtful requests may still claim.
+    asking: ScheduleStep | None = None
+    order_number: int | None = None
+
+
+class PlaceExisting(ABC):
+    """The steps of an operation that places an instance which exists in its cell.
+
+    A subclass adds the messages to the cell and the records of its operation: :class:`SuperMoves` and
+    :class:`SuperUnshelves`.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        conf: cfg.ConfigOpts,
+        database: Database,
+        scheduler: AcknowledgingClient,
+        placement: AcknowledgingClient,
+        cells: Cells,
+    ) -> None:
+        self._conf = conf.conductor
+        self._database = database
+        self._scheduling = Scheduling(scheduler)
+        self._placement = placement
+        self._cells = cells
+
+    def steps(self) -> dict[tuple[str, str], Step]:
+        """Return the function for each step."""
+        steps = {
+            "prepare": self.prepare,
+            "read": self.read,
+            "select": self.select,
+            "recover": self.recover,
+            "hand_over": self.hand_over,
+            "fence": self.fence,
+            "cancel": self.cancel,
+        }
+        return {(self.kind, name): step for name, step in steps.items()}
+
+    # --- prepare ------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare(self, operation: Operation) -> CommitStep:
+        """Reserve the instance for this operation in its cell; go on with `read`."""
+
+    def first_step(
+        self, request_spec: RequestSpec, move: Move | None = None, *, order_number: int | None = None
+    ) -> ScheduleStep:
+        """Return the payload of the first step `read`."""
+        alternates = self._conf.max_attempts - 1
+        return ScheduleStep(request_spec=request_spec, num_alternates=alternates, move=move, order_number=order_number)
+
+    def _not_prepared(
+        self, operation: Operation, fault: errors.MoorageError, order_number: int | None = None
+    ) -> CommitStep:
+        """Return the commit step after a failed preparation.
+
+        :raises MoorageError: the ``fault``, if it is no refusal: the cell may have done it.
+        """
+        if not was_refused(fault):
+            raise fault
+        refused = NotScheduled(reason=str(fault), order_number=order_number)
+        if operation.is_repeated:
+            # An earlier sending may arrive after this refusal: once cancelled, it is refused as well.
+            return lambda _connection: Next("cancel", refused)
+        # The only sending there was: the cell refuses whatever else comes under the number of the order.
+        return partial(self._end, operation, refused)
+
+    # --- read ---------------------------------------------------------------------------------------------------------
+
+    def read(self, operation: Operation) -> CommitStep:
+        """Read the consumer generation for the next request, and find out whether an earlier one has claimed."""
+        payload, uuid = operation.read(ScheduleStep), operation.subject
+        try:
+            consumer = self._placement.call(GetAllocations(consumer_uuid=uuid))
+        except errors.ConsumerNotFound:
+            consumer = None
+        if payload.doubtful and _claim_of(consumer) != (payload.move and payload.move.claim_id):
+            return lambda _connection: Next("recover", payload)
+        if (fault := self._not_claimable(uuid, consumer, payload.move)) is not None:
+            return _not_scheduled(operation, payload, fault)
+        current = SentRequest(
+            number=payload.current.number + 1,
+            generation=None if consumer is None else consumer.generation,
+            keep_held=payload.move is None and consumer is not None and self._policy == conflict_policy.COMBINE,
+        )
+        return lambda _connection: Next("select", structs.replace(payload, current=current))
+
+    def _not_claimable(self, uuid: str, consumer: Consumer | None, move: Move | None) -> errors.MoorageError | None:
+        """Return the error that explains why nothing can be claimed for the consumer as it is, if so."""
+        if consumer is None:
+            return None if move is None else errors.ConsumerNotFound(name=uuid)
+        if move is not None:
+            return None
+        if consumer.claim_id is not None:
+            return errors.InvalidState(
+                reason=f"consumer {consumer.uuid} is placed already, by claim {consumer.claim_id}"
+            )
+        if consumer.allocations and self._policy != conflict_policy.COMBINE:
+            return errors.InvalidState(
+                reason=f"others have put something on consumer {consumer.uuid}, "
+                f"and consumer_conflict_policy is {self._policy}"
+            )
+        return None
+
+    # --- select -------------------------------------------------------------------------------------------------------
+
+    def select(self, operation: Operation) -> CommitStep:
+        """Ask the scheduler for a claimed host; repeat the same request until it is answered."""
+        payload = operation.read(ScheduleStep)
+        try:
+            selections = self._select(operation, payload, payload.current)
+        except errors.MoorageError as fault:
+            return self._not_selected(operation, payload, fault)
+        return _selected(payload, selections)
+
+    def _select(self, operation: Operation, payload: ScheduleStep, request: SentRequest) -> Sequence[Selection]:
+        uuid = operation.subject
+        [selections] = self._scheduling.select(
+            operation,
+            request.number,
+            payload.request_spec,
+            (uuid,),
+            payload.num_alternates,
+            generations={} if request.generation is None else {uuid: request.generation},
+            keep_held=request.keep_held,
+            move=payload.move,
+        )
+        claimed = selections[0]
+        if claimed.released:
+            raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=str(claimed.claim_id))
+        LOG.info(
+            "Instance %s is to go to host %s, with %d alternate(s)", uuid, claimed.service_host, len(selections) - 1
+        )
+        return selections
+
+    def _not_selected(self, operation: Operation, payload: ScheduleStep, fault: errors.MoorageError) -> CommitStep:
+        if isinstance(fault, UNDECIDED):
+            raise fault
+        # It may have been sent before, and that sending may arrive after this answer.
+        doubted = structs.replace(payload, doubtful=(*payload.doubtful, payload.current))
+        if operation.is_repeated:
+            payload = doubted
+        match fault:
+            case errors.ClaimContention() if payload.lost < self._conf.max_contention_retries:
+                following = structs.replace(payload, lost=payload.lost + 1)
+                return lambda _connection: Next("read", following, delay=CONTENTION.seconds(following.lost))
+            case errors.ConsumerGenerationConflict() if self._retries(fault, payload.conflicts + 1):
+                following = structs.replace(payload, conflicts=payload.conflicts + 1)
+                delay = conflict_policy.BACKOFF.seconds(following.conflicts)
+                return lambda _connection: Next("read", following, delay=delay)
+        # A request that was sent once is in doubt too: a second copy of it may arrive when there is room again. It would
+        # claim for nobody, and take the source's allocations from a server that stays there.
+        return _not_scheduled(operation, doubted, fault)
+
+    def _retries(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:
+        return conflict_policy.retries(self._policy, fault, conflicts, self._conf.max_contention_retries)
+
+    @property
+    def _policy(self) -> str:
+        policy: str = self._conf.consumer_conflict_policy
+        return policy
+
+    # --- recover ------------------------------------------------------------------------------------------------------
+
+    def recover(self, operation: Operation) -> CommitStep:
+        """Repeat the doubtful requests unchanged until one answers: that one has claimed."""
+        payload = operation.read(ScheduleStep)
+        refusal: errors.MoorageError = errors.ConsumerNotFound(name=operation.subject)
+        for request in payload.doubtful:
+            try:
+                return _selected(payload, self._select(operation, payload, request))
+            except UNDECIDED:
+                raise
+            except errors.ConsumerDeleted as fault:
+                return _not_scheduled(operation, payload, fault)
+            except errors.MoorageError as fault:
+                refusal = fault
+        return partial(_not_recovered, operation, refusal)
+
+    # --- hand_over ----------------------------------------------------------------------------------------------------
+
+    def hand_over(self, operation: Operation) -> CommitStep:
+        """Send the claimed host to the cell, until it answers: it may have begun to use it already."""
+        payload = operation.read(HandOverSelections)
+        cell_uuid = payload.selections[0].cell_uuid
+        refusal = self._refusal(cell_uuid, self._hand_over_message(operation, payload))
+        if refusal is not None:
+            return partial(self._not_taken, operation, str(refusal))
+        return partial(self._handed_over, operation, payload)
+
+    @abstractmethod
+    def _hand_over_message(self, operation: Operation, payload: HandOverSelections) -> Message[Any]:
+        """Return the message that hands the instance over to its cell."""
+
+    @abstractmethod
+    def _handed_over(self, operation: Operation, payload: HandOverSelections, connection: Connection) -> Outcome:
+        """Record that the cell has the selections."""
+
+    def _not_taken(self, operation: Operation, reason: str, connection: Connection) -> Outcome:
+        # A cell that has reserved the instance for this operation refuses it only if it is being deleted.
+        if not super_records.is_deleted(connection, operation.subject):
+            return Retry(reason)
+        return self._end(operation, NotScheduled(reason=reason, deleted=True), connection)
+
+    # --- fence and cancel ---------------------------------------------------------------------------------------------
+
+    def fence(self, operation: Operation) -> CommitStep:
+        """Make sure that every doubtful request will be refused, or find that one of them has claimed."""
+        refused = operation.read(NotScheduled)
+        if (payload := refused.asking) is None:
+            raise ValueError(f"operation {operation.uuid} has nothing to fence")
+        if self._fence(operation, payload.request_spec):
+            return lambda _connection: Next("cancel", structs.replace(refused, asking=None))
+        return lambda _connection: Next("recover", payload)
+
+    @abstractmethod
+    def _fence(self, operation: Operation, spec: RequestSpec) -> bool:
+        """Invalidate all doubtful requests; return false if one of them has claimed."""
+
+    @abstractmethod
+    def cancel(self, operation: Operation) -> CommitStep:
+        """Release the instance from this operation in its cell, until it answers."""
+
+    @abstractmethod
+    def _end(self, operation: Operation, refused: NotScheduled, connection: Connection) -> Outcome:
+        """Record that the instance was not placed, and why; end the operation."""
+
+    def _refusal(self, cell_uuid: str, message: Message[Any]) -> errors.MoorageError | None:
+        """Send a message to a cell; return the error with which it has refused it, if so.
+
+        :raises MoorageError: any other error, after which the cell may have carried it out.
+        """
+        try:
+            self._cells.call(cell_uuid, message)
+        except errors.MoorageError as fault:
+            if not was_refused(fault):
+                raise
+            return fault
+        return None
+
+
+def without_destination(spec: RequestSpec) -> RequestSpec:
+    """Return a request without the hosts that were required or ignored for one operation."""
+    return structs.replace(spec, requested_destination=None, ignore_hosts=(), force_hosts=(), force_nodes=())
+
+
+def within_cell(spec: RequestSpec, cell_uuid: str, host: str | None) -> RequestSpec:
+    """Return a request that is restricted to a cell and, if ``host`` is given, to a host of it."""
+    return structs.replace(without_destination(spec), requested_destination=Destination(cell=cell_uuid, host=host))
+
+
+def _claim_of(consumer: Consumer | None) -> str | None:
+    return None if consumer is None else consumer.claim_id
+
+
+def _selected(payload: ScheduleStep, selections: Sequence[Selection]) -> CommitStep:
+    following = HandOverSelections(
+        request_spec=payload.request_spec,
+        move=payload.move,
+        selections=tuple(selections),
+        order_number=payload.order_number,
+    )
+    return lambda _connection: Next("hand_over", following)
+
+
+def _not_scheduled(operation: Operation, payload: ScheduleStep, fault: errors.MoorageError) -> CommitStep:
+    deleted = isinstance(fault, errors.ConsumerDeleted) and fault.consumer_uuid == operation.subject
+    LOG.info("Instance %s stays where it is: %s", operation.subject, fault)
+    refused = NotScheduled(
+        reason=str(fault),
+        explanation=dict(fault.explanation) if isinstance(fault, errors.NoValidHost) else None,
+        deleted=deleted,
+        asking=payload if payload.doubtful else None,
+        order_number=payload.order_number,
+    )
+    # A deleted consumer needs no fence: its tombstone refuses whatever comes late.
+    return lambda _connection: Next("fence" if payload.doubtful and not deleted else "cancel", refused)
+
+
+def _not_recovered(operation: Operation, refusal: errors.MoorageError, connection: Connection) -> Outcome:
+    if super_records.is_deleted(connection, operation.subject):
+        return Next("cancel", NotScheduled(reason=str(refusal), deleted=True))
+    # The consumer has allocations of which no doubtful request knows: nothing that could be undone from here.
+    return Retry(str(refusal))
