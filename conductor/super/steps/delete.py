@@ -1,4 +1,4 @@
-"""How the super conductor deletes: itself while no cell can have the instance, through the cell from then on."""
+"""Delete an instance: here while no cell can have it, through its cell from then on."""
 
 import logging
 
@@ -44,10 +44,10 @@ class SuperDeletes:
         return {(DELETE, "release"): self.release, (DELETE, "in_cell"): self.in_cell}
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release for good what the instance holds: a selection that is still on its way is refused from then on.
+        """Delete the instance's consumer for good: a claim that arrives later is refused.
 
-        A claim that may stand goes whole: what was claimed with it is not on record. Where none stands, all that is
-        held others have put there, and it is named in the instance's record.
+        A claim that may be there is released whole: its allocations are not on record here. Without a claim, all
+        allocations of the consumer are foreign, and the instance's record names them.
         """
         uuid, keeps = operation.subject, self._writes.keeps_foreign
 
@@ -73,21 +73,21 @@ class SuperDeletes:
         return commit
 
     def in_cell(self, operation: Operation) -> CommitStep:
-        """Order the cell to delete the instance; when it has done so, it says so where it is asked for the instance."""
-        commit = self._database.read(lambda connection: super_records.read(connection, operation.subject))
-        if commit.cell_uuid is None:
-            # The cell has refused to take it: nothing of it is there.
+        """Order the cell to delete the instance; the instance is deleted once the cell shows it as deleted."""
+        known = self._database.read(lambda connection: super_records.read(connection, operation.subject))
+        if known.cell_uuid is None:
+            # The cell has refused to take the instance, and has nothing of it.
             return self.release(operation)
         self._cells.call(
-            commit.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
+            known.cell_uuid, DeleteInCell(request_id=operation.derived("in_cell"), instance_uuid=operation.subject)
         )
         return lambda _connection: Ended()
 
     def _end_placing(self, connection: Connection, operations: Operations, uuid: str) -> None:
-        """End a move or an unshelving of which no cell knows the outcome yet.
+        """End a move or an unshelving that its cell does not yet carry out.
 
-        What its request to the scheduler claims or has claimed, for the instance and for the migration that the cell
-        has prepared, goes with the instance in one write; later it meets the tombstones.
+        The claims of its requests to the scheduler, for the instance and for the migration that the cell has prepared,
+        are deleted with the instance in one write; a later claim is refused by the tombstones.
         """
         reason = "the instance is being deleted"
         for kind in (MOVE, UNSHELVE):
@@ -97,10 +97,11 @@ class SuperDeletes:
                 super_migrations.change(connection, pending.uuid, state="ended", reason=reason)
 
     def order(self, connection: Connection, operations: Operations, message: DeleteInstance) -> list[Operation]:
-        """Record that an instance is to be deleted; ordered before, it is tried again at once.
+        """Record that an instance is to be deleted; if that was ordered before, retry its present step at once.
 
-        The instance's record says which half deletes it. Its cell is recorded before the cell is told of it, so
-        without one no cell has it or will have it: recording a cell skips instances that are being deleted.
+        The instance's record decides which conductor deletes it. Its cell is recorded before anything is sent there,
+        so without a cell on record no cell has it or will have it: recording a cell skips instances that are being
+        deleted.
 
         :raises InstanceNotFound: there is none.
         """

@@ -7,8 +7,8 @@
        └─────────┴──> fence ──> cancel ──> (end)
 
 The generation of the instance's consumer is read, recorded, and only then named in a request to the scheduler. If
-another client writes meanwhile, `[conductor] consumer_conflict_policy` decides whether to try again. One request at most
-claims all the same: each names the generation that the one before it would have bumped.
+another client writes meanwhile, `[conductor] consumer_conflict_policy` decides whether to try again. At most one
+request claims all the same: each names the generation that the one before it would have bumped.
 
 A request that was sent without an answer may be carried out later. It is kept as doubtful, until `recover` has its
 answer or `fence` has made sure that it will be refused.
@@ -232,8 +232,8 @@ class PlaceExisting(ABC):
                 following = structs.replace(payload, conflicts=payload.conflicts + 1)
                 delay = conflict_policy.BACKOFF.seconds(following.conflicts)
                 return lambda _connection: Next("read", following, delay=delay)
-        # A request that was sent once is in doubt too: a second copy of it may arrive when there is room again. It would
-        # claim for nobody, and take the source's allocations from a server that stays there.
+        # A request that was sent once is in doubt too: a second copy of it may arrive when there is room again. It
+        # would claim for nobody, and take the source's allocations from a server that stays there.
         return _not_scheduled(operation, doubted, fault)
 
     def _retries(self, fault: errors.ConsumerGenerationConflict, conflicts: int) -> bool:

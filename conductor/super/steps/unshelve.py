@@ -1,4 +1,4 @@
-"""Unshelve an instance: its cell reserves it, the scheduler selects a host in that cell, and the cell starts it there."""
+"""Unshelve an instance: its cell reserves it, the scheduler selects a host of that cell, the cell starts it there."""
 
 import logging
 
