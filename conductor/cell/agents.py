@@ -89,7 +89,7 @@ class CellAgents:
     def _call(self, agent: str, message: Message[R]) -> R:
         client = self._bus.client(self._topic, server=agent)
         try:
-            with self.bulkheads.passage(agent, agent, lambda: client.ping(self._probe_seconds)):
+            with self.bulkheads.admit(agent, agent, lambda: client.ping(self._probe_seconds)):
                 return client.call(message)
         except CircuitOpen as silent:
             raise errors.AgentUnreachable(agent=agent, reason=str(silent)) from silent

@@ -1,4 +1,7 @@
-"""What the placement role and the schedulers need not keep any longer: answers that are on record here."""
+"""Acknowledge stored answers of the placement role and the schedulers that are on record here.
+
+They need not keep an acknowledged answer for the case that the request is repeated.
+"""
 
 import logging
 import threading
@@ -13,15 +16,15 @@ LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-#: The most that is kept in memory while nobody takes it; what is beyond that goes by its age. Arbitrary.
+#: The most acknowledgements kept in memory while they cannot be sent; the others expire there by age. Arbitrary.
 _MOST = 100_000
 
 
 class Acknowledgements:
-    """Requests that were answered, and those whose answers have been recorded since.
+    """Requests that were answered, and requests whose answers have been recorded since.
 
-    A step is done in one thread, from its first call to the transaction that records it. What is lost with this
-    process is kept longer there, and nothing else comes of it.
+    A step runs in one thread, from its first call to the transaction that records it. If this process dies, its
+    acknowledgements are lost: the answers are kept longer, without other consequences.
     """
 
     def __init__(self, placement: Client) -> None:
@@ -31,23 +34,23 @@ class Acknowledgements:
         self._recorded: list[str] = []
 
     def answered(self, request_id: str) -> None:
-        """Note that the step of this thread has its answer."""
+        """Note that a request of this thread's step has been answered."""
         self._here().append(request_id)
 
     def begin(self) -> None:
-        """Note that this thread begins a step."""
+        """Begin a step in this thread."""
         self._here().clear()
 
     def recorded(self) -> None:
-        """Note that what the step of this thread has been answered is on record."""
+        """Note that the answers to this thread's step are on record."""
         with self._lock:
             self._recorded += self._here()[: max(0, _MOST - len(self._recorded))]
         self._here().clear()
 
     def send(self) -> None:
-        """Acknowledge what is on record; what is not taken is sent again the next time.
+        """Send the acknowledgements; those that are not taken are sent again the next time.
 
-        :raises Unavailable: nobody has taken it.
+        :raises Unavailable: the placement role does not answer.
         """
         while True:
             with self._lock:
@@ -67,7 +70,7 @@ class Acknowledgements:
 
 
 class AcknowledgingClient:
-    """A topic that steps send to, and that keeps its answers until they are acknowledged."""
+    """A client for steps, of a topic that stores its answers until they are acknowledged."""
 
     def __init__(self, client: Client, acknowledgements: Acknowledgements) -> None:
         self._client = client
@@ -82,7 +85,7 @@ class AcknowledgingClient:
 
 
 def settle(acknowledgements: Acknowledgements) -> None:
-    """Acknowledge for the last time, as far as that is possible."""
+    """Send the acknowledgements for the last time, as far as that is possible."""
     try:
         acknowledgements.send()
     except errors.MoorageError as fault:

@@ -1,8 +1,8 @@
-"""Keep one destination that does not answer from taking the threads that others need.
+"""Bulkheads and circuit breakers: a destination that does not answer must not use up the threads of the others.
 
-A destination is a cell, of the super conductor, or an agent, of a cell conductor. The steps that wait for one of them
-hold a share of the worker's threads and no more; the others are postponed and hold none. Once a destination has let a
-call time out, its circuit breaker opens: nobody waits for it any more, until it has answered a probe.
+A destination is a cell (of the super conductor) or an agent (of a cell conductor). The steps that wait for one
+destination hold a limited share of the worker's threads; further steps are postponed and hold none. When a call to a
+destination times out, its circuit breaker opens: no step waits for it until it has answered a probe.
 """
 
 import contextvars
@@ -22,35 +22,35 @@ from moorage import errors
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds after which a silent destination is probed again at the latest; its operations go on when it answers.
+#: The longest back-off between two probes, in seconds; the operations of a destination go on when it answers.
 _LONGEST_BACKOFF = 3.0
-#: Probes under way at a time.
+#: The number of probes under way at a time.
 _PROBES_AT_ONCE = 8
 
 Wake = Callable[[], None]
 
 
 def worker_share(conf: cfg.ConfigOpts) -> int:
-    """Return how many of a conductor's workers may wait for one destination: several may fall silent at once."""
+    """Return how many of a conductor's workers may wait for one destination: several may fail at the same time."""
     workers: int = conf.conductor.workers
     return max(1, workers // 4)
 
 
 class CircuitOpen(Exception):
-    """The destination has not answered for a while, and is not waited for."""
+    """The circuit breaker of the destination is open: it has not answered for a while, and no call waits for it."""
 
 
 class Postponed(Exception):
-    """The step is to be done once there is room for it, and holds no thread until then."""
+    """The step must wait for room in its bulkhead, and holds no thread until then."""
 
     def __init__(self, register: Callable[[Wake], None]) -> None:
         super().__init__("there is no room for another call to it")
-        #: Takes what is called when there is room; at once, where there is some by now.
+        #: Registers the callback for when there is room; it is called at once if there is room by now.
         self.register = register
 
 
 class StepScope:
-    """One step that a worker does, and the destinations that it has called."""
+    """One step in a worker's thread, and the destinations that it has called."""
 
     def __init__(self, tries: int) -> None:
         self.tries = tries
@@ -62,7 +62,7 @@ _STEP: contextvars.ContextVar[StepScope | None] = contextvars.ContextVar("step",
 
 @contextmanager
 def step(tries: int) -> Iterator[None]:
-    """Mark what this thread calls as calls of one step, which can be postponed."""
+    """Mark the calls of this thread as calls of one step, which can be postponed."""
     token = _STEP.set(StepScope(tries))
     try:
         yield
@@ -72,36 +72,36 @@ def step(tries: int) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Bulkhead:
-    """The calls to one destination, and whether it answers."""
+    """The calls to one destination, and the state of its circuit breaker."""
 
     name: str
     probe: Callable[[], None]
-    #: When the calls under way began.
+    #: The times at which the calls under way began, by the monotonic clock.
     begun: list[float] = field(default_factory=list)
     answered_at: float = float("-inf")
-    #: Since when it has answered nothing, how many probes it has not answered, and when the next one is due.
+    #: When the breaker opened (null while it is closed), the number of failed probes, the time of the next probe.
     silent_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
-    #: Steps that wait, those apart whose record names no reason yet.
+    #: Postponed steps: in ``fresh`` those whose record names no reason for the wait yet.
     fresh: deque[Wake] = field(default_factory=deque)
     waiting: deque[Wake] = field(default_factory=deque)
 
     @property
     def is_suspected(self) -> bool:
-        """Whether it has let a call time out, and a first probe is to show whether it answers."""
+        """Tell whether a call has timed out and the first probe has not been made yet."""
         return self.silent_since is not None and not self.failures
 
     def overdue(self, now: float, patience: float) -> bool:
-        """Return whether a call has been under way for ``patience`` seconds, and nothing was answered since then."""
+        """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
         return bool(self.begun) and max(min(self.begun), self.answered_at) + patience < now
 
     def due(self, share: int) -> list[Wake]:
-        """Take the steps that may go on now from those that wait."""
+        """Remove the steps that may go on now from the queues, and return their callbacks."""
         if self.is_suspected:
             return []
         if self.silent_since is not None:
-            # One after the other, each records why it does not go on.
+            # They go on one after the other: each records why it waits, and is then postponed again.
             return [self.fresh.popleft()] if self.fresh else []
         taken: list[Wake] = []
         while (self.fresh or self.waiting) and len(self.begun) + len(taken) < share:
@@ -112,12 +112,13 @@ class _Bulkhead:
 class Bulkheads:
     """The bulkheads of one conductor, by destination.
 
-    :param kind: what a destination is, for the log.
-    :param share: the calls of steps to one destination that may be under way at a time.
-    :param backoff: the seconds between two probes of a silent destination.
-    :param opens_on: the errors that show that a destination is silent.
-    :param patience: seconds after which a call that is no step's waits in vain, where the share is used up.
-    :param postpones: whether a step waits until a silent destination answers, once its record says so. Otherwise it is
+    :param kind: the noun for a destination, for the log.
+    :param share: the number of calls to one destination that may be under way at a time.
+    :param backoff: the seconds between two probes of a destination whose breaker is open.
+    :param opens_on: the errors that open the breaker.
+    :param patience: seconds after which a call under way counts as unanswered, for calls outside of steps when the
+        share is used up.
+    :param postpones: whether a step waits until the breaker closes, once its record shows the reason. Otherwise it is
         refused each time.
     """
 
@@ -143,11 +144,11 @@ class Bulkheads:
         self._prober = threading.Thread(target=self._run, name=f"probes of {kind}s", daemon=True)
 
     def start(self) -> None:
-        """Begin to probe destinations that are silent."""
+        """Start to probe the destinations whose breakers are open."""
         self._prober.start()
 
     def stop(self) -> None:
-        """End with the probes under way."""
+        """Finish the probes under way, and stop."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -155,17 +156,17 @@ class Bulkheads:
             self._prober.join()
 
     @contextmanager
-    def passage(self, key: str, name: str, probe: Callable[[], None]) -> Iterator[None]:
-        """Make one call to a destination.
+    def admit(self, key: str, name: str, probe: Callable[[], None]) -> Iterator[None]:
+        """Admit one call to a destination, made in the ``with`` block.
 
-        :param probe: raises an error unless the destination answers; it waits for a short time.
-        :raises Silent: the destination has not answered for a while.
-        :raises Postponed: its share is used up; of a step alone.
+        :param probe: raises an error unless the destination answers within a short time.
+        :raises CircuitOpen: the destination has not answered for a while.
+        :raises Postponed: its share is used up; raised only within a step.
         """
         begun = time.monotonic()
         with self._changed:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
-            self._admit(key, bulkhead, begun)
+            self._check_admission(key, bulkhead, begun)
             bulkhead.begun.append(begun)
         met: BaseException | None = None
         try:
@@ -177,16 +178,16 @@ class Bulkheads:
             self._over(bulkhead, begun, met)
 
     def wake(self) -> None:
-        """Let steps that wait go on, as far as there is room for them."""
+        """Wake the postponed steps for which there is room now."""
         with self._changed:
             due = [wake for bulkhead in self._bulkheads.values() for wake in bulkhead.due(self._share)]
         for wake in due:
             wake()
 
-    def _admit(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
+    def _check_admission(self, key: str, bulkhead: _Bulkhead, now: float) -> None:
         scope = _STEP.get()
         if bulkhead.is_suspected:
-            # One lost message is no silence: whoever asks again at once is answered. Steps can wait for the probe.
+            # One lost message proves little, so a call outside of a step is still made. A step can wait for the probe.
             if scope is not None:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
         elif bulkhead.silent_since is not None:
@@ -199,27 +200,27 @@ class Bulkheads:
             if bulkhead.overdue(now, self._patience):
                 raise CircuitOpen(f"{len(bulkhead.begun)} calls wait for its answer")
         elif key not in scope.entered:
-            # A step that has called it before goes on: done anew, it could not tell that its first call was sent.
+            # A step that has called it before must go on: repeated from its start, it could not know of its first call.
             raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
         if scope is not None:
             scope.entered.add(key)
 
     def _wait(self, bulkhead: _Bulkhead, wake: Wake, *, fresh: bool) -> None:
         with self._changed:
-            # One that is refused each time must go on, to be refused, when the destination falls silent.
+            # Without ``postpones``, a waiting step must go on when the breaker opens: it is refused, and records that.
             (bulkhead.fresh if fresh or not self._postpones else bulkhead.waiting).append(wake)
-        # The room may have come meanwhile.
+        # There may be room by now.
         self.wake()
 
     def _over(self, bulkhead: _Bulkhead, begun: float, met: BaseException | None) -> None:
         with self._changed:
             bulkhead.begun.remove(begun)
             if isinstance(met, self._opens_on):
-                # What has answered since this call began is not silent.
+                # A destination that has answered another call since this one began is alive.
                 if begun > bulkhead.answered_at and bulkhead.silent_since is None:
                     self._open(bulkhead, begun, met)
             elif met is None or (isinstance(met, errors.MoorageError) and not isinstance(met, errors.BusUnavailable)):
-                # A bus that is away says nothing of one destination of many; any other error is the destination's.
+                # An unavailable bus proves nothing about one of its many destinations; any other error is an answer.
                 self._close(bulkhead)
         self.wake()
 
@@ -232,7 +233,7 @@ class Bulkheads:
     def _open(self, bulkhead: _Bulkhead, begun: float, met: BaseException) -> None:
         bulkhead.silent_since, bulkhead.probe_at = begun, begun
         if isinstance(met, errors.BusUnavailable):
-            # That was a probe of its bus: there is nothing more to be found out.
+            # The failed call was as good as a probe: its bus is away.
             self._postpone_probe(bulkhead)
         self._changed.notify_all()
 
@@ -251,7 +252,7 @@ class Bulkheads:
             self.wake()
 
     def _due(self) -> list[_Bulkhead] | None:
-        """Wait until probes are due, and return what is to be probed; nothing at the end."""
+        """Wait until probes are due, and return the bulkheads to probe; null when stopped."""
         with self._changed:
             while not self._ended:
                 silent = [each for each in self._bulkheads.values() if each.silent_since is not None]

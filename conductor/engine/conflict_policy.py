@@ -124,9 +124,9 @@ class PolicyWrites:
             payload, is_read=False, generation=None, migration_generation=None, conflicts=payload.conflicts + 1
         )
 
-        def record(_connection: Connection) -> Outcome:
+        def commit(_connection: Connection) -> Outcome:
             if self._policy == FAIL:
                 return Wait(operation.step, following, reason=f"{conflict} Order it again.")
             return Next(operation.step, following, delay=BACKOFF.seconds(following.conflicts))
 
-        return record
+        return commit

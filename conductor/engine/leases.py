@@ -1,4 +1,4 @@
-"""Who works on which operation: by lease, so that the work of a conductor which has died is gone on with by another."""
+"""Leases on operations: if a conductor dies, another one takes over its operations when their leases have expired."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -11,19 +11,19 @@ from moorage import ids
 from moorage.db.columns import now
 from moorage.db.database import Database
 
-#: Seconds after which this conductor takes an operation of its own that it has not in hand: its order or its last step
-#: was committed and the connection lost before that was known. Longer than from a commit to the worker's queue.
+#: Seconds after which this conductor takes an operation that it owns by its lease but has not in its queue: the
+#: connection was lost after the commit of its order or last step. Longer than from a commit to the worker's queue.
 _OWN_GRACE_SECONDS = 1.0
 
 
 class Leases:
-    """The leases of one schema's operations: owner, until, number.
+    """The leases of one schema's operations: owner, expiry, number.
 
-    A lease is renewed for as long as its owner lives (:meth:`renew`), however long a step takes; its number is raised
-    whenever it changes hands, and whoever records a step names that number.
+    The owner renews its leases while it is alive (:meth:`renew`), however long a step takes. The lease number is raised
+    each time the lease is taken, and recording a step names it (a fencing token).
 
-    :param name: the conductor's. It takes operations under an owner of its own in each of its lives, so that two
-        conductors which were given one name do not take each other's work.
+    :param name: the name of the conductor. The owner of a lease is the name with a suffix that is new in each process,
+        so that two conductors which were given one name do not take each other's work.
     """
 
     def __init__(self, database: Database, table: Table, name: str, scope: Mapping[str, str], seconds: float) -> None:
@@ -35,15 +35,15 @@ class Leases:
         self.lease_seconds = seconds
         self._known_steps: list[tuple[str, str]] | None = None
 
-    def take_only(self, steps: Collection[tuple[str, str]]) -> None:
-        """Take no operation from now on whose next step is none of these, by kind and name.
+    def restrict_to(self, steps: Collection[tuple[str, str]]) -> None:
+        """Take only operations whose next step is one of these, by kind and name.
 
-        A newer release has written such a step, and a conductor of that release goes on with it.
+        Any other step was recorded by a newer release, and is left to a conductor of that release.
         """
         self._known_steps = sorted(steps)
 
-    def leave(self, operation: Operation) -> None:
-        """Give one operation back: another conductor need not wait for the lease to run out.
+    def release(self, operation: Operation) -> None:
+        """Release one lease, so that another conductor need not wait for it to expire.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -61,12 +61,12 @@ class Leases:
         self._database.write(lambda connection: connection.execute(statement))
 
     def take(self, uuid: str) -> Operation | None:
-        """Take an operation that is due, unless another conductor has it; return it with the step to be done."""
+        """Take the lease of an operation that is due, unless another conductor has it, and return the operation."""
         table = self._table
 
         def work(connection: Connection) -> Operation | None:
-            # One that is locked is being moved at this moment, or is held by a conductor that was stopped in the
-            # middle of a transaction: nothing that could be waited for.
+            # A locked row is being changed at this moment, or by a conductor that hangs in the middle of a transaction:
+            # do not wait for it.
             row = connection.execute(
                 select(table)
                 .where(*self._mine(), table.c.uuid == uuid, self._free(), table.c.due_at <= now())
@@ -76,8 +76,8 @@ class Leases:
 
         return self._database.write(work)
 
-    def keep(self, operation: Operation) -> Operation | None:
-        """Take an operation in hand once more, before its step is done; return nothing if it has changed hands."""
+    def take_again(self, operation: Operation) -> Operation | None:
+        """Take the lease of this conductor's operation again; return null if another conductor has it by now."""
         table = self._table
 
         def work(connection: Connection) -> Operation | None:
@@ -98,15 +98,15 @@ class Leases:
 
         return self._database.write(work)
 
-    def is_old(self, operation: Operation) -> bool:
-        """Tell whether it must be kept before its step is done, because others may have taken it meanwhile.
+    def is_stale(self, operation: Operation) -> bool:
+        """Tell whether an operation must be taken again (:meth:`take_again`) before its step is done.
 
-        A conductor that was stopped for a while does not know of it.
+        This process may have been paused, and another conductor may have taken the operation meanwhile.
         """
         return time.monotonic() - operation.taken_at > self.lease_seconds / 3
 
     def renew(self, uuids: Collection[str]) -> None:
-        """Say that this conductor lives, and still works on these; what others have taken stays theirs.
+        """Renew the leases on these operations; those that other conductors have taken stay theirs.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -137,15 +137,15 @@ class Leases:
         )
         return [uuid for uuid in uuids if uuid not in held][:limit]
 
-    def adopt(self) -> None:
-        """Free what a conductor of this name has left when it died: nobody need wait for those leases to run out.
+    def release_former(self) -> None:
+        """Release the leases that a former process of this name has left, without waiting for them to expire.
 
-        One that lives and was given the same name loses nothing but its leases.
+        If another process with this name is alive, it loses its leases and nothing else.
         """
         self._free_all(self._table.c.lease_owner.startswith(self._lives, autoescape=True))
 
-    def let_go(self) -> None:
-        """Give back all that this conductor has taken: another one need not wait for the leases to run out."""
+    def release_all(self) -> None:
+        """Release all leases of this conductor, so that another one need not wait for them to expire."""
         self._free_all(self._table.c.lease_owner == self._owner)
 
     def _free_all(self, owned: ColumnElement[bool]) -> None:
@@ -184,7 +184,7 @@ class Leases:
 
 
 def found(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:
-    """Return an operation as its row has it."""
+    """Return the operation of a row."""
     return Operation(
         uuid=row.uuid,
         kind=row.kind,

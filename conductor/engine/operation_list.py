@@ -1,4 +1,4 @@
-"""Operations as an operator sees them: what is to be done next, who has it, since when."""
+"""Read operations for operators: the next step, the owner of the lease, the age."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, Table, or_, select
 from moorage.db.columns import now
 from moorage.model.inspection import OperationSummary
 
-#: The most that one answer holds that is no part; of more the newest. Arbitrary: less than a message takes.
+#: The most operations in an answer without a limit; of more, the newest. Arbitrary: they fit into one message.
 _MOST = 5000
 
 
@@ -32,9 +32,11 @@ class OperationStates:
         limit: int | None = None,
         after: str | None = None,
     ) -> list[OperationSummary]:
-        """Return operations, the oldest first: with ``subjects`` or ``uuids`` those about one or named so.
+        """Return operations, the oldest first.
 
-        With ``limit`` a part of them, by uuid.
+        :param ended: include those that have ended.
+        :param subjects: restrict the list to operations with one of these subjects or of ``uuids``.
+        :param limit: return a page of at most so many, in the order of their uuids, after the uuid ``after``.
         """
         table = self._table
         statement = select(
@@ -67,7 +69,7 @@ class OperationStates:
             tries=row.tries,
             reason=None if row.reason is None else row.reason.decode(),
             cell_uuid=self._scope.get("cell_uuid"),
-            # Whatever life of the conductor it is.
+            # The name without the suffix of the process.
             lease_owner=None if row.lease_owner is None else row.lease_owner.partition("/")[0],
             lease_left=row.lease_left,
             age=row.age,

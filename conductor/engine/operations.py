@@ -1,4 +1,7 @@
-"""Operations as records: the next step is written down with all that it needs, and only then done."""
+"""Operations as records: the next step is recorded with its payload, and only then done.
+
+Each transition is a compare-and-swap on the step number and the lease number.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,23 +34,23 @@ from moorage.model.states import OperationState
 
 @dataclass(frozen=True, slots=True)
 class PendingOperation:
-    """An operation that is under way, as it was read without a lock."""
+    """A pending operation that was read without a lock."""
 
     uuid: str
     kind: str
     step: str
-    #: Its step has been tried in vain, or waits for somebody to look at it.
+    #: Its step has failed at least once, or waits for an operator.
     is_stuck: bool
     payload: bytes
 
 
 class Operations(Leases):
-    """The operations of one schema, as one conductor sees them.
+    """The operations of one schema, with the leases of one conductor.
 
-    :param name: the conductor's.
-    :param scope: columns that narrow the table down, with their values: the cell.
-    :param backoff: how long to wait before a step is tried again.
-    :param lease_seconds: after so many without a sign of life another conductor goes on with what this one has.
+    :param name: the name of the conductor.
+    :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
+    :param backoff: the wait before a step is retried.
+    :param lease_seconds: the seconds after which a lease expires that is not renewed.
     """
 
     def __init__(
@@ -65,10 +68,10 @@ class Operations(Leases):
     def begin(
         self, connection: Connection, new: Sequence[NewOperation], request_id: str, *, taken: bool = True
     ) -> list[Operation]:
-        """Write down new operations with their first step, and take them.
+        """Record new operations with their first step, and take their leases.
 
-        :param request_id: the request that it all began with.
-        :param taken: false leaves them to whoever looks next for what is due.
+        :param request_id: the id of the request that began it all, for the log.
+        :param taken: false leaves them to the next conductor that looks for due operations.
         """
         if not new:
             return []
@@ -102,25 +105,26 @@ class Operations(Leases):
         connection.execute(statement, [{name: getattr(each, name) for name in columns} for each in begun])
         return begun
 
-    def advance(self, operation: Operation, record: CommitStep) -> Operation | None:
-        """Record what came of a step; return the operation with its next step, or nothing where there is none to do.
+    def advance(self, operation: Operation, commit: CommitStep) -> Operation | None:
+        """Commit the outcome of a step; return the operation with its next step, or null if there is none to do now.
 
-        :raises Superseded: somebody else has moved or ended it, or has the lease; nothing was recorded.
+        :raises Superseded: another thread or conductor has changed or ended the operation, or has its lease; nothing
+            was recorded.
         """
 
         def work(connection: Connection) -> Operation | None:
-            return self._apply(connection, operation, record(connection), operation.lease_number)
+            return self._apply(connection, operation, commit(connection), operation.lease_number)
 
         return self._database.write(work)
 
     def redirect(self, connection: Connection, operation: Operation, outcome: Outcome) -> Operation | None:
-        """Move an operation that :meth:`pending` has locked, because of a message; whoever was at it is superseded."""
+        """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
         return self._apply(connection, operation, outcome, operation.lease_number + 1)
 
     def at_once(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
-        """Have the operation of this kind that is under way do its present step again now; return it, if there is one.
+        """Retry the present step of the pending operation of this kind at once; return it in a list, empty if none.
 
-        It is done with the payload that is on record, so as the same request.
+        The payload stays as recorded, so that the step sends the same requests.
         """
         pending = self.pending(connection, subject, kind)
         if pending is None:
@@ -129,7 +133,7 @@ class Operations(Leases):
         return [] if again is None else [again]
 
     def pending(self, connection: Connection, subject: str, kind: str) -> Operation | None:
-        """Lock and return the operation of this kind that is under way for ``subject``."""
+        """Lock and return the pending operation of this kind for ``subject``, or null."""
         table = self._table
         row = connection.execute(
             select(table)
@@ -139,7 +143,7 @@ class Operations(Leases):
         return None if row is None else found(row, row.lease_number)
 
     def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
-        """Return what is under way for these subjects, without locking it."""
+        """Return the pending operations by subject, without locking them."""
         table = self._table
         columns = (table.c.uuid, table.c.subject, table.c.kind, table.c.step, table.c.reason, table.c.payload)
         query = select(*columns).where(*self._mine(), table.c.subject.in_(subjects), table.c.state == "pending")
@@ -150,19 +154,19 @@ class Operations(Leases):
         return found
 
     def age(self, connection: Connection, operation: Operation) -> float:
-        """Return how many seconds ago an operation was begun."""
+        """Return the age of an operation in seconds."""
         table = self._table
         begun = select(now() - table.c.created_at).where(*self._mine(), table.c.uuid == operation.uuid)
         return connection.scalars(begun).one()
 
     def is_pending(self, connection: Connection, uuid: str) -> bool:
-        """Return whether an operation is under way."""
+        """Return whether an operation is pending."""
         table = self._table
         one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid, table.c.state == "pending")
         return connection.scalars(one).one_or_none() is not None
 
     def known(self, connection: Connection, uuid: str) -> bool:
-        """Return whether there is such an operation, ended or not."""
+        """Return whether an operation exists, ended or not."""
         table = self._table
         one = select(table.c.uuid).where(*self._mine(), table.c.uuid == uuid)
         return connection.scalars(one).one_or_none() is not None
@@ -218,7 +222,7 @@ class Operations(Leases):
             payload=payload,
             tries=tries,
             lease_number=lease_number,
-            # A step that is tried again stays what it was.
+            # A retried step may have been done before if it was resumed before.
             resumed=operation.resumed and isinstance(outcome, Retry),
             delay=delay,
         )
@@ -242,10 +246,10 @@ class Operations(Leases):
 
 
 def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
-    """Refuse whatever changes what an instance asks for or where it is, while that is being changed.
+    """Refuse an order that changes an instance's request or host while another operation changes its allocations.
 
-    :raises InvalidState: a resource group is being attached to the instance, or detached from it, or what the store
-        has of the instance is being healed.
+    :raises InvalidState: a resource group is being attached to the instance or detached from it, or its allocations
+        are being healed.
     """
     for kind in (ATTACH, DETACH, HEAL):
         if (pending := operations.pending(connection, uuid, kind)) is not None:

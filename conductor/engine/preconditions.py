@@ -1,4 +1,7 @@
-"""What is to be done before an instance can be moved that cannot be moved as it is."""
+"""Explain why an instance cannot be moved in its present state, and what the operator must do first.
+
+Both conductors refuse with the same words: the super conductor by what it has read, the cell by its records.
+"""
 
 from collections.abc import Mapping
 
@@ -7,8 +10,8 @@ from moorage.model import MoveKind
 
 _UNDER_WAY = "wait for {migration} to end, or abort it if it is a live migration"
 _WAITING = "confirm or revert {migration} first"
-#: By the state of an instance.
-_FIRST: Mapping[str, str] = {
+#: The advice to the operator, by the state of the instance.
+_ADVICE: Mapping[str, str] = {
     "building": "wait: a host that does not report in time is given up, and the next one tried",
     "moving": _UNDER_WAY,
     "moved": _WAITING,
@@ -23,12 +26,12 @@ _FIRST: Mapping[str, str] = {
 def cannot_move(
     instance_uuid: str, state: str, kind: MoveKind, migration_uuid: str | None = None
 ) -> errors.InvalidState:
-    """Return the error that says why an instance in this state cannot be moved, and what is to be done first.
+    """Return the error for an order to move an instance in this state, with the advice what to do first.
 
-    :param migration_uuid: its migration that has not ended, if any.
+    :param migration_uuid: the instance's migration that has not ended, if any.
     """
     done, needed = ("evacuated", "active or error") if kind == "evacuation" else ("moved", "active")
     migration = "its move" if migration_uuid is None else f"migration {migration_uuid}"
-    first = _FIRST.get(state)
+    first = _ADVICE.get(state)
     advice = "" if first is None else f". {first[0].upper()}{first[1:].format(migration=migration)}"
     return errors.InvalidState(reason=f"instance {instance_uuid} is {state}; to be {done} it must be {needed}{advice}")

@@ -1,4 +1,7 @@
-"""Claims that their owner has said it does not want: whatever comes late and names one is refused."""
+"""Record revoked claims: the owner has told the reconciler that it does not want them.
+
+A message that arrives late and names a revoked claim is refused.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -8,9 +11,9 @@ from moorage.db.columns import now
 
 
 class RevokedClaims:
-    """The record of such claims of one schema; each method is a part of the transaction that it is given.
+    """The revoked claims of one schema; each method runs in the caller's transaction.
 
-    :param scope: columns that narrow the table down, with their values: the cell.
+    :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     """
 
     def __init__(self, table: Table, scope: Mapping[str, str]) -> None:
@@ -18,7 +21,7 @@ class RevokedClaims:
         self._scope = dict(scope)
 
     def add(self, connection: Connection, claim_id: str, consumer_uuid: str) -> None:
-        """Record that a claim is not wanted; the consumer's record is locked, so nobody else does so meanwhile."""
+        """Record a revoked claim. The caller has locked the consumer's record, so no other transaction adds it too."""
         if self.among(connection, [claim_id]):
             return
         connection.execute(
@@ -26,12 +29,12 @@ class RevokedClaims:
         )
 
     def among(self, connection: Connection, claim_ids: Collection[str]) -> set[str]:
-        """Return those of the claims that are not wanted."""
+        """Return the revoked ones among these claims."""
         column = self._table.c.claim_id
         return set(connection.scalars(select(column).where(*self._mine(), column.in_(claim_ids))))
 
     def forget(self, connection: Connection, seconds: float) -> None:
-        """Forget what was recorded so long ago that nothing which names it can still be on its way."""
+        """Delete the claims that were revoked more than so many ``seconds`` ago: no message can name them any more."""
         connection.execute(self._table.delete().where(*self._mine(), self._table.c.created_at < now() - seconds))
 
     def _mine(self) -> list[ColumnElement[bool]]:

@@ -1,8 +1,8 @@
-"""What a step of an operation is: what it is given, and what may come of it.
+"""The types of a step of an operation: its input, its outcomes, and the operation kinds and states.
 
-A step is a function of its operation. It may be done again by anyone, and names the same ids each time: they follow
-from the operation's uuid (:func:`moorage.ids.derived`). What it found out is recorded together with the step that
-comes next, in one transaction that counts only if nobody else has moved the operation meanwhile.
+A step is a function of its operation. Any conductor may repeat it, with the same request ids each time: they are
+derived from the operation's uuid (:func:`moorage.ids.derived`). Its results are recorded together with the next step,
+in one transaction that is rolled back if another one has changed the operation meanwhile.
 """
 
 import random
@@ -29,14 +29,14 @@ UNSHELVE = "unshelve"
 REBUILD = "rebuild"
 ATTACH = "attach"
 DETACH = "detach"
-#: Of a cell alone: have the store hold for an instance what is on record here.
+#: In a cell only: make the store's allocations of an instance match the cell's records.
 HEAL = "heal"
-#: Of a cell alone: see to it that nothing is left of an attempt that has ended without its host's word.
+#: In a cell only: clean up after an attempt that has ended without a confirmation of its host.
 CLEAN = "clean"
 
 
 class Superseded(Exception):
-    """Somebody else has moved the operation; whatever this one has found out no longer counts."""
+    """Another thread or conductor has changed the operation; the results of this step are discarded."""
 
 
 class NoPayload(Value, frozen=True):
@@ -45,20 +45,20 @@ class NoPayload(Value, frozen=True):
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to wait before a step is tried again: ``first`` seconds, then three times as long, up to ``longest``."""
+    """The wait before a step is retried: ``first`` seconds, then three times as long each time, up to ``longest``."""
 
     first: float = 1.0
     longest: float = 30.0
 
     def seconds(self, tries: int) -> float:
-        """Return the wait after so many tries in vain, with a quarter of it at random, so that many do not march."""
+        """Return the seconds to wait after so many failed tries; a quarter of it is random, to spread many retries."""
         wait = min(self.first * 3.0 ** min(tries - 1, 20), self.longest)
         return wait * random.uniform(0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation in the hands of this conductor, about to do a step."""
+    """An operation whose lease this conductor has, about to do a step."""
 
     uuid: str
     kind: str
@@ -69,7 +69,7 @@ class Operation:
     payload: bytes
     tries: int
     lease_number: int
-    #: Found in the records rather than begun or moved just now: the step may have been done before, in part or whole.
+    #: Read from the records, not begun or advanced just now: the step may have been done before, in part or whole.
     resumed: bool = False
     #: Seconds to wait before the step is done.
     delay: float = 0.0
@@ -81,15 +81,15 @@ class Operation:
         return self.tries > 0 or self.resumed
 
     def read(self, kind: type[T]) -> T:
-        """Return what was written down for this step."""
+        """Return the payload of this step, decoded."""
         return msgspec.json.decode(self.payload, type=kind)
 
     def derived(self, *words: object) -> str:
-        """Return the id that this operation uses for ``words``: the same whoever asks, and whenever."""
+        """Return the id that this operation derives from ``words``: the same in every conductor, at any time."""
         return ids.derived(self.uuid, *words)
 
 
-# --- What may come of a step ------------------------------------------------------------------------------------------
+# --- The outcomes of a step -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +97,16 @@ class Next:
     """Go on with another step, after ``delay`` seconds."""
 
     step: str
-    #: Raw where it is what was recorded before.
+    #: Raw if it is the payload that is on record.
     payload: Value | msgspec.Raw
     delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Go on when a message says so; if none does within ``seconds``, do this step.
+    """Wait for a message that redirects the operation; if none comes within ``seconds``, do this step.
 
-    With a reason somebody is to see why it waits.
+    A ``reason`` shows an operator why it waits.
     """
 
     step: str
@@ -117,27 +117,27 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Do the same step again later, for this reason."""
+    """Repeat the same step after a back-off, for this reason."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing is left to do; with a reason, what was asked for could not be had."""
+    """The operation has ended; with a reason, it has failed."""
 
     reason: str | None = None
 
 
 Outcome = Next | Wait | Retry | Ended
-#: What a step hands back: called in the transaction that records the outcome, it writes what the step has found out.
+#: The result of a step: a function that is called in the transaction which records the outcome. It writes the results.
 CommitStep = Callable[[Connection], Outcome]
 Step = Callable[[Operation], CommitStep]
 
 
 @dataclass(frozen=True, slots=True)
 class NewOperation:
-    """An operation to be begun."""
+    """An operation to begin, with its first step."""
 
     uuid: str
     kind: str

@@ -1,4 +1,4 @@
-"""The threads that drive operations: each does one step after the other until the operation waits or has ended."""
+"""The worker threads: each drives an operation from step to step until it waits, is postponed or has ended."""
 
 import heapq
 import itertools
@@ -20,21 +20,21 @@ from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the records for operations that nobody has in hand. Arbitrary: what is begun here is
-#: handed over in memory, so this finds only what a stopped or dead conductor has left, or a lost connection.
+#: Seconds between two queries for due operations without a lease. Arbitrary: operations that begin here are queued in
+#: memory, so the query finds only those of a stopped or dead conductor, or of a lost connection.
 SWEEP_SECONDS = 2.0
 _SWEEP_LIMIT = 200
-#: Arbitrary: a statement that no database finds too long.
+#: The most operations in one statement. Arbitrary: no database refuses a statement of that length.
 _RENEWED_AT_ONCE = 1000
 
 
 class Worker:
     """A bounded number of threads for the operations of one schema.
 
-    :param steps: for each kind and step, the function that does it. A step that raises is done again after a while.
-    :param service: the name that log lines carry.
-    :param bulkheads: of the destinations that steps call.
-    :param acknowledgements: is told when the answers to a step's requests are on record.
+    :param steps: the function for each kind and step. A step that raises an error is retried after a back-off.
+    :param service: the service name on log lines.
+    :param bulkheads: the bulkheads of the destinations that steps call.
+    :param acknowledgements: notes when the answers to a step's requests are on record.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Worker:
         self._bulkheads = bulkheads
         self._operations = operations
         self._steps = steps
-        operations.take_only(steps.keys())
+        operations.restrict_to(steps.keys())
         for kind, step in steps:
             failpoints.declare("step", kind, step)
         self._service = service
         self._changed = threading.Condition()
-        # When to be done, by the monotonic clock; then in the order of arrival.
+        # A heap by due time (monotonic clock), then by order of arrival.
         self._queue: list[tuple[float, int, Operation]] = []
         self._arrivals = itertools.count()
-        # Operations in the queue or in a thread's hands: the sweep leaves them alone.
+        # The operations in the queue or in a thread, which the sweep must skip.
         self._held: Counter[str] = Counter()
         self._ended = False
         self._threads = [
@@ -66,22 +66,22 @@ class Worker:
         ]
         lease = operations.lease_seconds
         self._sweep = Periodic("operations", self.sweep, min(SWEEP_SECONDS, lease / 2))
-        # Three signs of life in the time of a lease: two of them may be lost.
+        # Three renewals per lease time: two of them may fail.
         self._renewal = Periodic("leases", self.renew, lease / 3)
 
     def start(self) -> None:
-        """Begin to work, first on what the records say is due.
+        """Start to work, first on the operations that are due.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
-        self._operations.adopt()
+        self._operations.release_former()
         for thread in self._threads:
             thread.start()
         self._sweep.start()
         self._renewal.start()
 
     def stop(self) -> None:
-        """Do the steps under way to their end; everything else stays on record, free for another conductor."""
+        """Finish the steps under way, then release all leases: other conductors take over the operations."""
         self._sweep.stop()
         with self._changed:
             self._ended = True
@@ -89,15 +89,15 @@ class Worker:
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
-        # The steps that were under way had their leases renewed to their end.
+        # Not before: the leases of the steps under way must be renewed until they end.
         self._renewal.stop()
         try:
-            self._operations.let_go()
+            self._operations.release_all()
         except errors.MoorageError as fault:
             LOG.warning("Operations are free for others only when their leases have run out: %s", fault)
 
     def take_up(self, *operations: Operation | None) -> None:
-        """Work on operations that this conductor has taken."""
+        """Queue operations whose lease this conductor has; null is skipped."""
         with self._changed:
             for operation in operations:
                 if operation is not None:
@@ -105,7 +105,7 @@ class Worker:
                     self._put(operation)
 
     def sweep(self) -> None:
-        """Take what is due and in nobody's hands.
+        """Take the due operations whose lease nobody has.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -120,7 +120,7 @@ class Worker:
                 self.take_up(operation)
 
     def renew(self) -> None:
-        """Renew the leases of all that is in hand, however long a step takes.
+        """Renew the leases of all operations in the queue or in a thread.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -138,7 +138,7 @@ class Worker:
             while (operation := self._next()) is not None:
                 with context.bound(request_id=operation.request_id):
                     self._drive(operation)
-                # What it was to call, it may have found unneeded: its place is free for the next one.
+                # A step that was woken may have ended without its call: its place is free for the next one.
                 self._bulkheads.wake()
 
     def _next(self) -> Operation | None:
@@ -167,21 +167,21 @@ class Worker:
                 self._put(following)
                 return
             self._held[operation.uuid] -= 1
-            self._held += Counter()  # drops those that are held no more
+            self._held += Counter()  # drops the keys that have become 0
 
     def _resume(self, operation: Operation) -> None:
         with self._changed:
             self._put(replace(operation, delay=0.0))
 
     def _step(self, operation: Operation) -> Operation | None:
-        """Do one step and record what came of it; return what is to be done next."""
+        """Do one step and record its outcome; return the operation with its next step, or null."""
         try:
             if (operation.kind, operation.step) not in self._steps:
-                # A message has moved it without changing its step, which a newer release has written.
+                # A message has redirected it to a step that only a newer release has.
                 LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
-                self._operations.leave(operation)
+                self._operations.release(operation)
                 return None
-            current = self._operations.keep(operation) if self._operations.is_old(operation) else operation
+            current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
             return None if current is None else self._do_and_record(current)
         except Superseded:
             LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
@@ -190,19 +190,20 @@ class Worker:
             raise
         except errors.MoorageError as fault:
             LOG.warning("Step %s of %s cannot be recorded: %s", operation.step, operation.subject, fault)
-        except Exception:  # the thread must outlive whatever one operation meets
+        except Exception:  # the thread must survive any error of one operation
             LOG.exception("Step %s of %s cannot be recorded", operation.step, operation.subject)
-        # Whether it was recorded is unknown. Done again it changes nothing, and is recorded or found superseded.
+        # It is unknown whether the outcome was recorded. Repeated, the step sends the same requests, and is recorded or
+        # found superseded.
         return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True)
 
     def _do_and_record(self, operation: Operation) -> Operation | None:
         failpoints.reached("begin")
         if self._acknowledgements is not None:
             self._acknowledgements.begin()
-        record = self._done(operation)
+        commit = self._done(operation)
         failpoints.reached("done")
-        following = self._operations.advance(operation, record)
-        # A step that is to be done again will ask for the same answers once more.
+        following = self._operations.advance(operation, commit)
+        # A step that is retried sends the same requests again: their answers must be kept.
         if self._acknowledgements is not None and (following is None or not following.tries):
             self._acknowledgements.recorded()
         return following
@@ -211,7 +212,7 @@ class Worker:
         try:
             return self._steps[operation.kind, operation.step](operation)
         except Superseded:
-            # Somebody has just moved the operation as well, or is about to: recording this finds it out.
+            # Another one has just changed the operation too, or is about to: recording this detects it.
             reason = "what it is about has changed meanwhile"
         except Postponed:
             raise

@@ -102,7 +102,7 @@ class Cells:
         cell = self.cell(uuid)
         client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
         try:
-            with self.bulkheads.passage(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
+            with self.bulkheads.admit(uuid, cell.name, lambda: client.ping(self._probe_seconds)):
                 return client.call(message)
         except (errors.NoReply, errors.BusUnavailable, CircuitOpen) as fault:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault

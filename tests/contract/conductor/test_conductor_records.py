@@ -149,16 +149,16 @@ def test_a_lease_that_is_renewed_is_not_taken_and_a_lost_one_does_not_come_back(
 def test_before_a_step_a_conductor_that_was_stopped_finds_out_whether_it_still_has_it(database: Database) -> None:
     mine, others = of(database, "me"), of(database, "other")
     kept, lost = begin(database, mine), begin(database, mine, "t")
-    assert not mine.is_old(kept)
+    assert not mine.is_stale(kept)
     for operation in (kept, lost):
         run_out(database, operation)
     assert others.take(lost.uuid) is not None
 
-    again = mine.keep(kept)
+    again = mine.take_again(kept)
 
     assert again is not None
     assert (again.step, again.lease_number, again.resumed) == ("one", 2, False)
-    assert mine.keep(lost) is None
+    assert mine.take_again(lost) is None
     with pytest.raises(Superseded):
         mine.advance(kept, lambda _connection: Ended())
     mine.advance(again, lambda _connection: Ended())
@@ -206,7 +206,7 @@ def test_a_conductor_that_stops_gives_back_what_it_has(database: Database) -> No
     mine, others = of(database, "me"), of(database, "other")
     operation = begin(database, mine)
 
-    mine.let_go()
+    mine.release_all()
 
     assert others.due((), 10) == [operation.uuid]
 
@@ -218,7 +218,7 @@ def test_a_conductor_that_is_started_again_goes_on_with_what_its_last_life_has_l
     again = of(database, "me")
     assert again.due((), 10) == []
 
-    again.adopt()
+    again.release_former()
 
     assert again.due((), 10) == [left.uuid]
     assert again.take(others.uuid) is None
@@ -272,7 +272,7 @@ def test_cells_of_one_database_do_not_see_each_others_operations(database: Datab
     one, two = of(database, "me", ids.fresh()), of(database, "me", ids.fresh())
     operation = begin(database, one)
 
-    one.let_go()
+    one.release_all()
 
     assert two.due((), 10) == []
     assert two.take(operation.uuid) is None

@@ -52,7 +52,7 @@ def built() -> Iterator[Callable[..., Bulkheads]]:
 
 
 def fail(bulkheads_: Bulkheads, probe: Probe, fault: errors.MoorageError = UNANSWERED) -> None:
-    with pytest.raises(type(fault)), bulkheads_.passage("a", "a", probe):
+    with pytest.raises(type(fault)), bulkheads_.admit("a", "a", probe):
         raise fault
 
 
@@ -66,7 +66,7 @@ def fall_silent(bulkheads_: Bulkheads, probe: Probe) -> None:
 
 def begin(bulkheads_: Bulkheads, probe: Probe) -> AbstractContextManager[None]:
     """Begin a call that goes on."""
-    call = bulkheads_.passage("a", "a", probe)
+    call = bulkheads_.admit("a", "a", probe)
     call.__enter__()
     return call
 
@@ -82,18 +82,18 @@ def test_a_destination_that_lets_a_call_time_out_is_waited_for_no_more_until_it_
     all_of_them = built()
     fall_silent(all_of_them, probe)
 
-    with pytest.raises(CircuitOpen, match="it has not answered for"), all_of_them.passage("a", "a", probe):
+    with pytest.raises(CircuitOpen, match="it has not answered for"), all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
-    with all_of_them.passage("b", "b", probe):
+    with all_of_them.admit("b", "b", probe):
         pass
     answered = threading.Event()
-    with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+    with bulkheads.step(tries=1), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
     postponed.value.register(answered.set)
     assert not answered.is_set()
     probe.answers.set()
     assert answered.wait(20)
-    with all_of_them.passage("a", "a", probe):
+    with all_of_them.admit("a", "a", probe):
         pass
 
 
@@ -105,11 +105,11 @@ def test_after_one_lost_message_a_question_is_asked_and_a_step_waits_for_the_pro
     fail(all_of_them, probe)
     assert probe.probed.acquire(timeout=20)
 
-    with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+    with bulkheads.step(tries=0), pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
     postponed.value.register(woken.set)
     assert not woken.is_set()
-    with pytest.raises(errors.NoReply), all_of_them.passage("a", "a", probe):
+    with pytest.raises(errors.NoReply), all_of_them.admit("a", "a", probe):
         raise UNANSWERED
 
     probe.answers.set()
@@ -123,7 +123,7 @@ def test_neither_a_refusal_nor_a_bus_that_is_away_makes_a_destination_silent(
 ) -> None:
     all_of_them = built()
     fail(all_of_them, probe, fault)
-    with all_of_them.passage("a", "a", probe):
+    with all_of_them.admit("a", "a", probe):
         pass
 
 
@@ -132,10 +132,10 @@ def test_a_call_that_began_before_another_one_was_answered_shows_no_silence(
 ) -> None:
     all_of_them = built()
     first = begin(all_of_them, probe)
-    with all_of_them.passage("a", "a", probe):
+    with all_of_them.admit("a", "a", probe):
         pass
     time_out(first)
-    with all_of_them.passage("a", "a", probe):
+    with all_of_them.admit("a", "a", probe):
         pass
 
 
@@ -143,11 +143,11 @@ def test_a_step_beyond_the_share_is_postponed_until_a_call_is_over(
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     all_of_them, woken = built(share=1), threading.Event()
-    with all_of_them.passage("a", "a", probe):
+    with all_of_them.admit("a", "a", probe):
         with bulkheads.step(tries=0):
-            with pytest.raises(Postponed) as postponed, all_of_them.passage("a", "a", probe):
+            with pytest.raises(Postponed) as postponed, all_of_them.admit("a", "a", probe):
                 raise AssertionError("the call is made")
-            with all_of_them.passage("b", "b", probe):
+            with all_of_them.admit("b", "b", probe):
                 pass
         postponed.value.register(woken.set)
         assert not woken.is_set()
@@ -159,11 +159,11 @@ def test_a_step_goes_on_with_a_destination_that_it_has_called_before(
 ) -> None:
     all_of_them = built(share=1)
     with bulkheads.step(tries=0):
-        with all_of_them.passage("a", "a", probe):
+        with all_of_them.admit("a", "a", probe):
             pass
         with bulkheads.step(tries=0):
             of_another = begin(all_of_them, probe)
-        with all_of_them.passage("a", "a", probe):
+        with all_of_them.admit("a", "a", probe):
             pass
     time_out(of_another)
 
@@ -174,7 +174,7 @@ def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_on
     all_of_them, told = built(share=1), list[int]()
     first = begin(all_of_them, probe)
     for number in range(3):
-        with bulkheads.step(tries=0), pytest.raises(Postponed) as caught, all_of_them.passage("a", "a", probe):
+        with bulkheads.step(tries=0), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
             raise AssertionError("the call is made")
         caught.value.register(partial(told.append, number))
 
@@ -184,7 +184,7 @@ def test_when_a_destination_falls_silent_each_step_that_waits_is_told_so_once_on
         assert probe.probed.acquire(timeout=20), told
     assert told == [0, 1, 2]
     # From then on its record names the reason, and it waits.
-    with bulkheads.step(tries=1), pytest.raises(Postponed), all_of_them.passage("a", "a", probe):
+    with bulkheads.step(tries=1), pytest.raises(Postponed), all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
 
 
@@ -194,14 +194,14 @@ def test_where_steps_are_not_postponed_they_are_refused_each_time(
     all_of_them, refused = built(postpones=False), threading.Event()
     probe.ends.clear()
     fail(all_of_them, probe)
-    with bulkheads.step(tries=1), pytest.raises(Postponed) as caught, all_of_them.passage("a", "a", probe):
+    with bulkheads.step(tries=1), pytest.raises(Postponed) as caught, all_of_them.admit("a", "a", probe):
         raise AssertionError("the call is made")
     caught.value.register(refused.set)
     probe.ends.set()
     # It has waited for the probe, and goes on to be refused.
     assert refused.wait(20)
     for tries in (0, 1, 2):
-        with bulkheads.step(tries), pytest.raises(CircuitOpen), all_of_them.passage("a", "a", probe):
+        with bulkheads.step(tries), pytest.raises(CircuitOpen), all_of_them.admit("a", "a", probe):
             pass
 
 
@@ -209,9 +209,9 @@ def test_a_question_waits_for_a_busy_destination_and_not_for_one_that_answers_no
     built: Callable[..., Bulkheads], probe: Probe
 ) -> None:
     busy, hanging = built(share=1, patience=60.0), built(share=1, patience=0.0)
-    with busy.passage("a", "a", probe), busy.passage("a", "a", probe):
+    with busy.admit("a", "a", probe), busy.admit("a", "a", probe):
         pass
     call = begin(hanging, probe)
-    with pytest.raises(CircuitOpen, match="1 calls wait"), hanging.passage("a", "a", probe):
+    with pytest.raises(CircuitOpen, match="1 calls wait"), hanging.admit("a", "a", probe):
         raise AssertionError("the call is made")
     time_out(call)
