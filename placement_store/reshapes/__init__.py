@@ -1,1 +1,1 @@
-"""Reshapes: how inventories, and all that is allocated of them, move between providers, all at once or not at all."""
+"""Reshapes: inventories and their allocations move between providers in one transaction."""

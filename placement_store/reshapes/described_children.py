@@ -1,4 +1,4 @@
-"""The children that a reshape creates or finds as it describes them, and what the request's names stand for."""
+"""Resolve the child providers that a reshape describes: some exist, the others are to be created."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ class NewChild:
 
 @dataclass(frozen=True, slots=True)
 class ExtendedTree:
-    """The providers of a tree together with the children that are new to it."""
+    """A tree together with the children that a reshape will create in it."""
 
     tree: ReshapeTree
     new: Sequence[NewChild]
-    #: How the request wants inventories to be described where they arrive.
+    #: The fields that the request sets on inventories where amounts arrive.
     fields: Mapping[Pair, InventoryFields]
     #: Name by uuid.
     names: Mapping[str, str]
 
     def uuid_of(self, reference: str) -> str:
-        """Return the uuid of the provider that is named by uuid or by name.
+        """Return the uuid of a provider, existing or new, that is referred to by uuid or by name.
 
-        :raises ProviderNotFound: it is neither there nor described.
+        :raises ProviderNotFound: it neither exists nor is described.
         """
         uuid = _find(self.tree, {child.uuid: child.described.name for child in self.new}, reference)
         if uuid is None:
@@ -42,11 +42,11 @@ class ExtendedTree:
 
 
 def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid: Callable[[str], str]) -> ExtendedTree:
-    """Return the tree with the children that are described.
+    """Extend a tree by the children that are described.
 
-    :param new_uuid: makes up the uuid of a new provider of which only the name is given.
-    :raises InvalidRequest: a child is described twice, is there otherwise than described, or is its own ancestor.
-    :raises ProviderNotFound: a parent is neither there nor described.
+    :param new_uuid: generates the uuid of a new provider of which only the name is given.
+    :raises InvalidRequest: a child is described twice, exists with another name or parent, or is its own ancestor.
+    :raises ProviderNotFound: a parent neither exists nor is described.
     """
     _refuse_doubles(described)
     uuids = [
@@ -75,7 +75,7 @@ def extend_tree(tree: ReshapeTree, described: Sequence[ChildProvider], new_uuid:
 
 
 def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str | None:
-    """Return the uuid of a provider; ``new`` has the names of those described, by uuid."""
+    """Return the uuid of a provider; ``new`` has the names of the new ones, by uuid."""
     if reference in new:
         return reference
     by_name = next((uuid for uuid, name in new.items() if name == reference), None)
@@ -83,7 +83,7 @@ def _find(tree: ReshapeTree, new: Mapping[str, str], reference: str) -> str | No
 
 
 def _identity(tree: ReshapeTree, child: ChildProvider, path: str) -> str | None:
-    """Return the uuid of a child that is there; nothing if it is new."""
+    """Return the uuid of an existing child; null for a new one."""
     named = next((one.uuid for one in tree.providers.values() if one.name == child.name), None)
     if child.uuid is None:
         return named

@@ -1,6 +1,7 @@
-"""Dealing: which of its new places each consumer's part of a moved inventory goes to, so that every part fits whole.
+"""The distribution of moved allocations: each consumer's part goes whole to one of its places, as items into bins.
 
-Pure: providers and consumers go by their uuids, resource classes by their names, and nothing is read or written.
+These are plain values: providers and consumers are given by their uuids, resource classes by their names, and nothing
+is read or written.
 """
 
 import math
@@ -11,18 +12,18 @@ from dataclasses import dataclass, field
 from moorage import errors
 from placement_store.claims.isolated_groups import Groups
 
-#: A provider and a resource class: what one inventory, and the room in it, goes by.
+#: A provider and a resource class: the key of an inventory, and of its bin.
 Pair = tuple[str, str]
 #: A consumer, a provider and a resource class.
 Held = tuple[str, str, str]
 
-#: So many places an error tells of, each with what it lacks.
-_PLACES_TOLD = 4
+#: The most places that an error lists, each with its shortage.
+_PLACES_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """An inventory as it will be: how much it takes in all, what of that is not dealt again, and its unit rules."""
+    """An inventory after the reshape: its capacity, the use that is not distributed again, and its unit rules."""
 
     capacity: float
     used: int = 0
@@ -41,9 +42,9 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What one consumer holds of a provider and what goes together: all of it goes to one of ``places``.
+    """A part of a consumer's allocations of one provider that stays together: all of it goes to one of ``places``.
 
-    The provider itself is one of the places if it keeps some of the inventory.
+    The provider itself is one of the places if some of its inventory stays.
     """
 
     consumer: str
@@ -54,129 +55,129 @@ class Item:
 
     @property
     def pairs(self) -> list[Pair]:
-        """The rooms that it may come to use."""
+        """The keys of the bins that it may use."""
         return [(place, name) for place in self.places for name in self.amounts]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributionProblem:
-    """A question to :func:`placement_store.reshapes.distribution_search.distribute`."""
+    """The input of :func:`placement_store.reshapes.distribution_search.distribute`."""
 
-    units: Sequence[Item]
-    #: Each place of each unit has a room for each of the unit's classes.
-    rooms: Mapping[Pair, Bin]
-    #: What the consumers hold there now, the units included. Unit rules are asked only of sums that become others.
+    items: Sequence[Item]
+    #: Each place of each item has a bin for each of the item's classes.
+    bins: Mapping[Pair, Bin]
+    #: The consumers' present allocations, the items included. Unit rules are checked only for sums that change.
     held: Mapping[Held, int]
-    #: What the providers are called, for whoever reads an error.
+    #: The names of the providers, for errors.
     names: Mapping[str, str]
-    #: By consumer, the providers of its isolated groups by suffix: what is of one comes to no provider of another.
+    #: By consumer, the providers of its isolated groups by suffix: no two groups may end on one provider.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
 
 class PartialDistribution:
-    """Where the units lie that have been dealt so far. Cheap to change and to change back."""
+    """The places of the items that have been placed so far. Cheap to change and to undo."""
 
-    def __init__(self, deal: DistributionProblem) -> None:
-        self._rooms = deal.rooms
-        self._held = deal.held
-        self._names = deal.names
-        self._used = {pair: room.used for pair, room in deal.rooms.items()}
-        self._isolated = deal.isolated
-        #: By consumer and provider, how much of each isolated group is there: its provider itself, and units put there.
+    def __init__(self, problem: DistributionProblem) -> None:
+        self._bins = problem.bins
+        self._held = problem.held
+        self._names = problem.names
+        self._used = {pair: bin_.used for pair, bin_ in problem.bins.items()}
+        self._isolated = problem.isolated
+        #: By consumer and provider, a count for each isolated group: its provider itself, and items placed there.
         self._groups = {
             (consumer, provider): Counter({suffix: 1})
-            for consumer, groups in deal.isolated.items()
+            for consumer, groups in problem.isolated.items()
             for suffix, providers in groups.items()
             for provider in providers
         }
-        self._sums = Counter(deal.held)
-        for unit in deal.units:
-            self._sums.subtract({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
+        self._sums = Counter(problem.held)
+        for item in problem.items:
+            self._sums.subtract({(item.consumer, item.source, name): amount for name, amount in item.amounts.items()})
 
-    def put(self, unit: Item, place: str) -> None:
-        """Lay a unit down."""
-        self._move(unit, place, 1)
+    def put(self, item: Item, place: str) -> None:
+        """Place an item."""
+        self._move(item, place, 1)
 
-    def take_back(self, unit: Item, place: str) -> None:
+    def take_back(self, item: Item, place: str) -> None:
         """Undo :meth:`put`."""
-        self._move(unit, place, -1)
+        self._move(item, place, -1)
 
-    def _move(self, unit: Item, place: str, sign: int) -> None:
-        for name, amount in unit.amounts.items():
+    def _move(self, item: Item, place: str, sign: int) -> None:
+        for name, amount in item.amounts.items():
             self._used[place, name] += sign * amount
-            self._sums[unit.consumer, place, name] += sign * amount
-        for suffix in self._suffixes(unit):
-            self._groups.setdefault((unit.consumer, place), Counter())[suffix] += sign
+            self._sums[item.consumer, place, name] += sign * amount
+        for suffix in self._suffixes(item):
+            self._groups.setdefault((item.consumer, place), Counter())[suffix] += sign
 
-    def _suffixes(self, unit: Item) -> set[str]:
-        groups = self._isolated.get(unit.consumer, {})
-        return {suffix for suffix, providers in groups.items() if unit.source in providers}
+    def _suffixes(self, item: Item) -> set[str]:
+        groups = self._isolated.get(item.consumer, {})
+        return {suffix for suffix, providers in groups.items() if item.source in providers}
 
     def used(self, pair: Pair) -> int:
-        """Return how much of a room is taken."""
+        """Return how much of a bin is used."""
         return self._used[pair]
 
     def free(self, pair: Pair) -> int:
-        """Return how much of a room is left."""
-        return max(0, math.floor(self._rooms[pair].capacity - self._used[pair]))
+        """Return how much of a bin is free."""
+        return max(0, math.floor(self._bins[pair].capacity - self._used[pair]))
 
-    def holds(self, unit: Item, place: str) -> bool:
-        """Tell whether a place already has something of a unit's consumer and classes, or an isolated group of it."""
-        if (unit.consumer, place) in self._groups:
+    def holds(self, item: Item, place: str) -> bool:
+        """Tell whether a place already has amounts of an item's consumer and classes, or an isolated group of it."""
+        if (item.consumer, place) in self._groups:
             return True
-        return any(self._sums[unit.consumer, place, name] for name in unit.amounts)
+        return any(self._sums[item.consumer, place, name] for name in item.amounts)
 
-    def fits(self, unit: Item, place: str) -> bool:
-        """Tell whether a unit may be put there, as far as that can be said before its consumer's last one is."""
-        return all(self._lack(unit, place, name) is None for name in unit.amounts)
+    def fits(self, item: Item, place: str) -> bool:
+        """Tell whether an item fits into a place; unit rules are checked once its consumer's last item is placed."""
+        return all(self._lack(item, place, name) is None for name in item.amounts)
 
-    def looseness(self, unit: Item, place: str) -> float:
-        """Return the share of the room that is left once a unit that fits has been put there, summed over classes."""
+    def slack(self, item: Item, place: str) -> float:
+        """Return the free share of a place after placing an item that fits, summed over classes."""
         return sum(
-            (self._rooms[place, name].capacity - self._used[place, name] - amount) / self._rooms[place, name].capacity
-            for name, amount in unit.amounts.items()
+            (self._bins[place, name].capacity - self._used[place, name] - amount) / self._bins[place, name].capacity
+            for name, amount in item.amounts.items()
         )
 
-    def broken_rules(self, units: Iterable[Item]) -> Iterable[str]:
-        """Yield what is wrong with the sums of a consumer of whom all units have been put."""
-        touched = {(unit.consumer, place, name) for unit in units for place in unit.places for name in unit.amounts}
+    def broken_rules(self, items: Iterable[Item]) -> Iterable[str]:
+        """Yield the unit rules that the sums of a consumer break, once all its items have been placed."""
+        touched = {(item.consumer, place, name) for item in items for place in item.places for name in item.amounts}
         for consumer, place, name in sorted(touched):
             amount = self._sums[consumer, place, name]
             if amount and amount != self._held.get((consumer, place, name), 0):
-                rule = self._rooms[place, name].broken_rule(amount)
+                rule = self._bins[place, name].broken_rule(amount)
                 if rule is not None:
-                    yield f"{self._called(place)} takes no {amount} of {name}: {rule}"
+                    yield f"{self._name_of(place)} takes no {amount} of {name}: {rule}"
 
-    def refusals(self, unit: Item) -> list[str]:
-        """Return what each place lacks that a unit does not fit into."""
-        lacks = ((self._lack(unit, place, name) for name in unit.amounts) for place in unit.places)
+    def refusals(self, item: Item) -> list[str]:
+        """Return the shortage of each place that an item does not fit into."""
+        lacks = ((self._lack(item, place, name) for name in item.amounts) for place in item.places)
         return [found for of_place in lacks if (found := next(filter(None, of_place), None))]
 
-    def _lack(self, unit: Item, place: str, name: str) -> str | None:
-        room, amount = self._rooms[place, name], unit.amounts[name]
-        if (other := self._isolated_from(unit, place)) is not None:
-            return f"{self._called(place)} serves group {other} of the same consumer, whose groups are isolated"
-        if self._used[place, name] + amount > room.capacity:
-            return f"{self._called(place)} has {self.free((place, name))} of {amount} {name} free"
-        total = self._sums[unit.consumer, place, name] + amount
-        # What stays as it was may be more than rules that came later would let pass.
-        if total > max(room.max_unit, self._held.get((unit.consumer, place, name), 0)):
-            return f"{self._called(place)} takes no {total} of {name}: its max_unit is {room.max_unit}"
+    def _lack(self, item: Item, place: str, name: str) -> str | None:
+        bin_, amount = self._bins[place, name], item.amounts[name]
+        if (other := self._isolated_from(item, place)) is not None:
+            return f"{self._name_of(place)} serves group {other} of the same consumer, whose groups are isolated"
+        if self._used[place, name] + amount > bin_.capacity:
+            return f"{self._name_of(place)} has {self.free((place, name))} of {amount} {name} free"
+        total = self._sums[item.consumer, place, name] + amount
+        # A sum that does not change may exceed a max_unit that was set later.
+        if total > max(bin_.max_unit, self._held.get((item.consumer, place, name), 0)):
+            return f"{self._name_of(place)} takes no {total} of {name}: its max_unit is {bin_.max_unit}"
         return None
 
-    def _isolated_from(self, unit: Item, place: str) -> str | None:
-        """Return the isolated group that keeps a unit away from a place, if one does."""
-        if not self._isolated or not (own := self._suffixes(unit)):
+    def _isolated_from(self, item: Item, place: str) -> str | None:
+        """Return the isolated group of the same consumer that excludes an item from a place, if there is one."""
+        if not self._isolated or not (own := self._suffixes(item)):
             return None
-        there = self._groups.get((unit.consumer, place), Counter[str]())
+        there = self._groups.get((item.consumer, place), Counter[str]())
         return next((suffix for suffix, count in sorted(there.items()) if count > 0 and suffix not in own), None)
 
-    def _called(self, place: str) -> str:
+    def _name_of(self, place: str) -> str:
         return self._names.get(place, place)
 
 
-def impossible(unit: Item, refusals: Sequence[str]) -> errors.ImpossibleDeal:
-    """Return the error that says that a unit fits nowhere, and what each place lacks."""
-    told = "; ".join(refusals[:_PLACES_TOLD])
-    more = f"; and {len(refusals) - _PLACES_TOLD} more" if len(refusals) > _PLACES_TOLD else ""
-    return errors.ImpossibleDeal(consumer_uuid=unit.consumer, provider_uuid=unit.source, reason=f"{told}{more}")
+def impossible(item: Item, refusals: Sequence[str]) -> errors.ImpossibleDeal:
+    """Build the error for an item that fits nowhere, with the shortage of each place."""
+    shown = "; ".join(refusals[:_PLACES_SHOWN])
+    more = f"; and {len(refusals) - _PLACES_SHOWN} more" if len(refusals) > _PLACES_SHOWN else ""
+    return errors.ImpossibleDeal(consumer_uuid=item.consumer, provider_uuid=item.source, reason=f"{shown}{more}")

@@ -1,4 +1,4 @@
-"""The search for a deal: depth first, the largest first, and back again from where nothing fits."""
+"""Search for a distribution: depth first, the largest items first, backtracking from dead ends."""
 
 import math
 from collections import Counter
@@ -13,38 +13,39 @@ from placement_store.reshapes.distribution import DistributionProblem, Item, Pai
 _NARROW = "allow more steps, or say for some of the consumers where their amounts go"
 
 
-def distribute(asked: DistributionProblem, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
-    """Return the place of each unit, such that all fit; the same for the same question.
+def distribute(problem: DistributionProblem, *, max_steps: int, max_seconds: float = SECONDS) -> list[str]:
+    """Return a place for each item, such that all fit; deterministic.
 
-    A unit stays where it is if it can. Otherwise it goes where its consumer has nothing of its classes, if it can, and
-    there where it leaves the least room. Units that have no room in common are dealt apart.
+    An item stays where it is if it can. Otherwise it prefers a place where its consumer has nothing of its classes, and
+    among those the one with the least free room left (best fit). Items that have no bin in common are searched for
+    separately.
 
-    :param max_steps: how many units to lay down.
+    :param max_steps: how many times to place an item.
     :param max_seconds: a limit of processor time: the providers may be locked as long as the search goes on.
-    :raises ImpossibleDeal: there is no such deal; of a consumer that could not be placed beside the others.
-    :raises SearchBoundReached: within these limits no deal was found, nor that there is none.
+    :raises ImpossibleDeal: there is no distribution; it names a consumer that could not be placed beside the others.
+    :raises SearchBoundReached: within these limits, none was found, nor proved impossible.
     """
-    sources = sorted({unit.source for unit in asked.units})
-    what = f"a deal of what is held of {', '.join(asked.names.get(source, source) for source in sources)}"
+    sources = sorted({item.source for item in problem.items})
+    what = f"a deal of what is held of {', '.join(problem.names.get(source, source) for source in sources)}"
     budget = SearchBudget(what, steps=max_steps, seconds=max_seconds, narrow=_NARROW)
     with budget.running():
-        return _dealt(asked, budget)
+        return _distribute_all(problem, budget)
 
 
-def _dealt(asked: DistributionProblem, steps: SearchBudget) -> list[str]:
-    table = PartialDistribution(asked)
+def _distribute_all(problem: DistributionProblem, steps: SearchBudget) -> list[str]:
+    distribution = PartialDistribution(problem)
     places: dict[int, str] = {}
-    for component in _components(asked):
-        found = _Search(asked, table, [asked.units[number] for number in component], steps).run()
+    for component in _components(problem):
+        found = _Search(problem, distribution, [problem.items[number] for number in component], steps).run()
         places.update(zip(component, found, strict=True))
-    return [places[number] for number in range(len(asked.units))]
+    return [places[number] for number in range(len(problem.items))]
 
 
-# --- What is dealt apart, and in which order --------------------------------------------------------------------------
+# --- Independent parts of the problem, and their order ----------------------------------------------------------------
 
 
-def _components(asked: DistributionProblem) -> list[list[int]]:
-    """Return the numbers of the units that compete, directly or through others, for a room; in the order to deal in."""
+def _components(problem: DistributionProblem) -> list[list[int]]:
+    """Partition the items into components that compete, directly or through others, for bins; each in search order."""
     leader: dict[Pair, Pair] = {}
 
     def find(pair: Pair) -> Pair:
@@ -53,143 +54,147 @@ def _components(asked: DistributionProblem) -> list[list[int]]:
             pair = leader[pair]
         return pair
 
-    for unit in asked.units:
-        first, *others = unit.pairs
+    for item in problem.items:
+        first, *others = item.pairs
         for other in others:
             leader[find(other)] = find(first)
-    # The groups of one consumer keep each other away, whatever they hold.
+    # Isolated groups of one consumer exclude each other, whatever classes they have.
     isolated: dict[str, Pair] = {}
-    for unit in asked.units:
-        if unit.consumer in asked.isolated:
-            leader[find(unit.pairs[0])] = find(isolated.setdefault(unit.consumer, unit.pairs[0]))
+    for item in problem.items:
+        if item.consumer in problem.isolated:
+            leader[find(item.pairs[0])] = find(isolated.setdefault(item.consumer, item.pairs[0]))
     components: dict[Pair, list[int]] = {}
-    for number, unit in enumerate(asked.units):
-        components.setdefault(find(unit.pairs[0]), []).append(number)
-    return [_in_order(asked, component) for component in components.values()]
+    for number, item in enumerate(problem.items):
+        components.setdefault(find(item.pairs[0]), []).append(number)
+    return [_in_order(problem, component) for component in components.values()]
 
 
-def _in_order(asked: DistributionProblem, component: Sequence[int]) -> list[int]:
-    """Return numbers consumer by consumer: first those without a choice, then the largest; those alike by uuid."""
+def _in_order(problem: DistributionProblem, component: Sequence[int]) -> list[int]:
+    """Sort items consumer by consumer: those with one place first, then the largest; equal ones by uuid."""
     by_consumer: dict[str, list[int]] = {}
     for number in component:
-        by_consumer.setdefault(asked.units[number].consumer, []).append(number)
+        by_consumer.setdefault(problem.items[number].consumer, []).append(number)
 
     def rank(consumer: str) -> tuple[bool, float, list[list[tuple[str, int]]], str]:
-        own = [asked.units[number] for number in by_consumer[consumer]]
-        has_choice = any(len(unit.places) > 1 for unit in own)
+        own = [problem.items[number] for number in by_consumer[consumer]]
+        has_choice = any(len(item.places) > 1 for item in own)
         return (
             has_choice,
-            -sum(_size(asked, unit) for unit in own),
-            [sorted(unit.amounts.items()) for unit in own],
+            -sum(_size(problem, item) for item in own),
+            [sorted(item.amounts.items()) for item in own],
             consumer,
         )
 
     return [number for consumer in sorted(by_consumer, key=rank) for number in by_consumer[consumer]]
 
 
-def _size(asked: DistributionProblem, unit: Item) -> float:
-    """Return which share of its largest room a unit needs, of the class of which that is most."""
-    largest = {name: max(asked.rooms[place, name].capacity for place in unit.places) for name in unit.amounts}
-    return max(amount / largest[name] if largest[name] > 0 else math.inf for name, amount in unit.amounts.items())
+def _size(problem: DistributionProblem, item: Item) -> float:
+    """Return the share of its largest bin that an item needs, for the class where that is highest."""
+    largest = {name: max(problem.bins[place, name].capacity for place in item.places) for name in item.amounts}
+    return max(amount / largest[name] if largest[name] > 0 else math.inf for name, amount in item.amounts.items())
 
 
 # --- One component --------------------------------------------------------------------------------------------------
 
-#: How many units have been dealt, and what is taken of the places: of those alike in no particular order.
+#: The number of items placed, and the amounts used of the places, sorted within each kind of equal places.
 _State = tuple[int, tuple[tuple[tuple[int, ...], ...], ...]]
 
 
 class _Search:
-    """The search for the places of units that compete.
+    """The search for the places of one component.
 
-    Two things keep it from trying the same thing twice under other names. Of places that are alike and have as much
-    taken, one is tried for all. And what is left to deal once some consumers have been dealt with depends on what is
-    taken alone: where that has led nowhere before, be it by other ways, it is not tried again.
+    Two rules break symmetries. Of equal places with equal use, only one is tried. And once all items of some consumers
+    are placed, the rest of the search depends on the use of the places alone: a state that has failed before, whichever
+    way it was reached, is not tried again.
     """
 
     def __init__(
-        self, asked: DistributionProblem, table: PartialDistribution, units: Sequence[Item], steps: SearchBudget
+        self,
+        problem: DistributionProblem,
+        distribution: PartialDistribution,
+        items: Sequence[Item],
+        steps: SearchBudget,
     ) -> None:
-        self._table = table
-        self._units = units
+        self._distribution = distribution
+        self._items = items
         self._steps = steps
-        self._kinds = _kinds(asked, units)
+        self._kinds = _kinds(problem, items)
         self._kind_of = {place: kind for kind, places in enumerate(self._kinds) for place in places}
-        self._pairs = _pairs_by_place(units)
-        self._is_hopeless = _asks_too_much(table, units)
+        self._pairs = _pairs_by_place(items)
+        self._is_infeasible = _exceeds_capacity(distribution, items)
         self._failed: set[_State] = set()
         self._deepest = -1
-        self._dead_end = impossible(units[0], [])
+        self._dead_end = impossible(items[0], [])
 
     def run(self) -> list[str]:
-        """Return the place of each unit; the table then has them there.
+        """Return the place of each item; they stay placed in the distribution.
 
-        :raises ImpossibleDeal: there is no deal.
-        :raises SearchBoundReached: the steps were used up.
+        :raises ImpossibleDeal: there is no distribution.
+        :raises SearchBoundReached: the budget is used up.
         """
         chosen: list[str] = []
         options = [self._options(0)]
-        while len(chosen) < len(self._units):
-            unit = self._units[len(chosen)]
+        while len(chosen) < len(self._items):
+            item = self._items[len(chosen)]
             place = next(options[-1], None)
             if place is not None:
                 self._steps.take_step()
-                self._table.put(unit, place)
+                self._distribution.put(item, place)
                 chosen.append(place)
                 if self._may_go_on(len(chosen)):
                     options.append(self._options(len(chosen)))
                     continue
             else:
-                self._note_failure(len(chosen))
+                self._record_failure(len(chosen))
                 options.pop()
                 if not chosen:
                     raise self._dead_end
-            self._table.take_back(self._units[len(chosen) - 1], chosen.pop())
+            self._distribution.take_back(self._items[len(chosen) - 1], chosen.pop())
         return chosen
 
     def _options(self, number: int) -> Iterator[str]:
-        """Yield the places where a unit fits, the best first."""
-        unit, seen = self._units[number], set[object]()
+        """Yield the places where an item fits, the best first."""
+        item, seen = self._items[number], set[object]()
         fitting: list[tuple[bool, bool, float, str]] = []
-        for place in unit.places:
-            if not self._table.fits(unit, place):
+        for place in item.places:
+            if not self._distribution.fits(item, place):
                 continue
-            # One that has something of the same consumer is like no other: its rules are asked of the sum.
-            if not (shared := self._table.holds(unit, place)):
+            # A place with allocations of the same consumer is equal to no other: its unit rules apply to the sum.
+            if not (shared := self._distribution.holds(item, place)):
                 same = (self._kind_of[place], self._taken_of(place))
                 if same in seen:
                     continue
                 seen.add(same)
-            fitting.append((place != unit.source, shared, self._table.looseness(unit, place), place))
+            fitting.append((place != item.source, shared, self._distribution.slack(item, place), place))
         if not fitting:
-            self._note_dead_end(number, self._table.refusals(unit))
-        # What a consumer holds of two providers may be two groups, which the store knows only where they are isolated:
-        # it stays apart where there is room. Places that are as good as each other keep the order of their names.
+            self._record_dead_end(number, self._distribution.refusals(item))
+        # A consumer's allocations of two providers may be two groups, which the store has recorded only where they are
+        # isolated: they stay apart where there is room. Equally good places keep the order of their uuids.
         for *_, place in sorted(fitting, key=itemgetter(0, 1, 2)):
             yield place
 
-    def _may_go_on(self, dealt: int) -> bool:
-        """Tell whether the unit just put, the ``dealt``-th, leaves it possible that all are."""
-        if not self._begins_a_consumer(dealt):
+    def _may_go_on(self, placed: int) -> bool:
+        """Tell whether the search can go on after placing the ``placed``-th item."""
+        if not self._begins_a_consumer(placed):
             return True
-        consumer = self._units[dealt - 1].consumer
+        consumer = self._items[placed - 1].consumer
         own = takewhile(
-            lambda unit: unit.consumer == consumer, (self._units[number] for number in range(dealt - 1, -1, -1))
+            lambda item: item.consumer == consumer, (self._items[number] for number in range(placed - 1, -1, -1))
         )
-        broken = list(self._table.broken_rules(own))
+        broken = list(self._distribution.broken_rules(own))
         if broken:
-            self._note_dead_end(dealt - 1, broken)
+            self._record_dead_end(placed - 1, broken)
             return False
-        return not self._failed or self._state(dealt) not in self._failed
+        return not self._failed or self._state(placed) not in self._failed
 
     def _begins_a_consumer(self, number: int) -> bool:
-        if number in (0, len(self._units)):
+        if number in (0, len(self._items)):
             return True
-        return self._units[number].consumer != self._units[number - 1].consumer
+        return self._items[number].consumer != self._items[number - 1].consumer
 
-    # --- What has failed --------------------------------------------------------------------------------------------
+    # --- Failures ---------------------------------------------------------------------------------------------------
 
-    def _note_failure(self, number: int) -> None:
+    def _record_failure(self, number: int) -> None:
         if self._begins_a_consumer(number):
             self._failed.add(self._state(number))
 
@@ -197,43 +202,43 @@ class _Search:
         return number, tuple(tuple(sorted(self._taken_of(place) for place in places)) for places in self._kinds)
 
     def _taken_of(self, place: str) -> tuple[int, ...]:
-        return tuple(self._table.used(pair) for pair in self._pairs[place])
+        return tuple(self._distribution.used(pair) for pair in self._pairs[place])
 
-    def _note_dead_end(self, number: int, refusals: Sequence[str]) -> None:
+    def _record_dead_end(self, number: int, refusals: Sequence[str]) -> None:
         if number > self._deepest:
             self._deepest = number
-            self._dead_end = impossible(self._units[number], refusals)
-        if self._is_hopeless:
+            self._dead_end = impossible(self._items[number], refusals)
+        if self._is_infeasible:
             raise self._dead_end
 
 
-def _pairs_by_place(units: Sequence[Item]) -> dict[str, list[Pair]]:
+def _pairs_by_place(items: Sequence[Item]) -> dict[str, list[Pair]]:
     pairs: dict[str, set[Pair]] = {}
-    for unit in units:
-        for pair in unit.pairs:
+    for item in items:
+        for pair in item.pairs:
             pairs.setdefault(pair[0], set()).add(pair)
     return {place: sorted(found) for place, found in pairs.items()}
 
 
-def _kinds(asked: DistributionProblem, units: Sequence[Item]) -> list[list[str]]:
-    """Return the places, those together that are the same to every unit but for what is taken of them."""
-    choices = sorted({(unit.places, tuple(sorted(unit.amounts))) for unit in units})
-    distinct = {unit.source for unit in units} | {provider for _, provider, _ in asked.held}
-    distinct |= {one for groups in asked.isolated.values() for providers in groups.values() for one in providers}
+def _kinds(problem: DistributionProblem, items: Sequence[Item]) -> list[list[str]]:
+    """Group the places that are equal for every item, apart from their use."""
+    choices = sorted({(item.places, tuple(sorted(item.amounts))) for item in items})
+    distinct = {item.source for item in items} | {provider for _, provider, _ in problem.held}
+    distinct |= {one for groups in problem.isolated.values() for providers in groups.values() for one in providers}
     kinds: dict[object, list[str]] = {}
-    for place, pairs in _pairs_by_place(units).items():
-        rooms = tuple((name, replace(asked.rooms[place, name], used=0)) for _, name in pairs)
+    for place, pairs in _pairs_by_place(items).items():
+        bins = tuple((name, replace(problem.bins[place, name], used=0)) for _, name in pairs)
         chosen_by = tuple(number for number, (places, _) in enumerate(choices) if place in places)
-        kinds.setdefault(place if place in distinct else (rooms, chosen_by), []).append(place)
+        kinds.setdefault(place if place in distinct else (bins, chosen_by), []).append(place)
     return list(kinds.values())
 
 
-def _asks_too_much(table: PartialDistribution, units: Sequence[Item]) -> bool:
-    """Tell whether there is less room in all than is to be dealt; then nobody need try every way of finding out."""
-    asked: Counter[str] = Counter()
-    for unit in units:
-        asked.update(unit.amounts)
+def _exceeds_capacity(distribution: PartialDistribution, items: Sequence[Item]) -> bool:
+    """Tell whether the items need more than all bins have free: then the first dead end is the answer."""
+    demanded: Counter[str] = Counter()
+    for item in items:
+        demanded.update(item.amounts)
     free: Counter[str] = Counter()
-    for pair in {pair for unit in units for pair in unit.pairs}:
-        free[pair[1]] += table.free(pair)
-    return any(amount > free[name] for name, amount in asked.items())
+    for pair in {pair for item in items for pair in item.pairs}:
+        free[pair[1]] += distribution.free(pair)
+    return any(amount > free[name] for name, amount in demanded.items())

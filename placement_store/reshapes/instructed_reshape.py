@@ -1,4 +1,4 @@
-"""Reshapes by move instructions, carried out: the tree is locked, read, thought over and written in one transaction."""
+"""Carry out a reshape by move instructions: the tree is locked, read, planned and written in one transaction."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,56 +27,59 @@ from placement_store.reshapes.reshape_tree import ReshapeTree
 
 
 def plan(connection: Connection, message: PlanReshape, names: ResourceClassNames) -> ReshapePlan:
-    """Return what the same request would do if it were carried out now; nothing is locked or written.
+    """Plan a reshape without carrying it out: nothing is locked or written.
 
-    What is raised is what :func:`carry_out` would raise.
+    It raises the same errors as :func:`carry_out`.
     """
     root_id = reshape_tree.root_of(connection, move_instructions.references(message))
     tree = reshape_tree.read(connection, root_id, move_instructions.classes(message), names)
-    moves = move_instructions.moves(tree, message, lambda _name: ids.fresh())
-    TraitNames.require(connection, {name for child in moves.new for name in child.described.traits})
-    return moves.as_plan()
+    changes = move_instructions.plan_changes(tree, message, lambda _name: ids.fresh())
+    TraitNames.require(connection, {name for child in changes.new for name in child.described.traits})
+    return changes.as_plan()
 
 
 def carry_out(connection: Connection, message: ReshapeByInstructions, names: ResourceClassNames) -> ReshapePlan:
-    """Move inventories with all that is allocated of them; return what has been done.
+    """Move inventories together with their allocations; return the changes.
 
-    No writer that came before is still at work once the tree is locked, and none that comes later has begun: so it
-    succeeds unless it is impossible. The claims of the consumers stay as they are.
+    Once the tree is locked, earlier writers have ended and later ones have not begun: so it succeeds unless it is
+    impossible. The claims of the consumers do not change.
 
-    :raises ProviderNotFound: a provider is neither there nor described.
+    :raises ProviderNotFound: a provider neither exists nor is described.
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait of a new provider does not exist.
     :raises AlreadyExists: the uuid or name of a new provider is taken.
-    :raises InvalidRequest: naming the path of what cannot be meant.
-    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than there is.
-    :raises ImpossibleDeal: what a consumer holds fits nowhere.
-    :raises SearchBoundReached: whether there is a deal was not found out.
-    :raises StaleRead: the tree, or what a consumer holds elsewhere, has just changed; a new transaction may succeed.
+    :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than its total.
+    :raises ImpossibleDeal: a consumer's allocations fit nowhere.
+    :raises SearchBoundReached: the search for a distribution reached its bound without a result.
+    :raises StaleRead: the tree, or a consumer's other allocations, have just changed; a new transaction may succeed.
     """
     root_id = reshape_tree.root_of(connection, move_instructions.references(message))
     classes = move_instructions.classes(message)
-    # All who claim there wait for as long as the tree is locked: so it is thought over first, and once more only if it
+    # Claims on this tree wait while it is locked: so the plan is made before the lock, and made again only if the tree
     # has changed by then.
     before = reshape_tree.read(connection, root_id, classes, names)
-    answer = _thought_over(before, message)
+    planned = _planned(before, message)
     tree = reshape_tree.lock(connection, before, root_id, classes, names)
-    moves = answer() if tree == before else _thought_over(tree, message)()
-    numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, moves.new)
-    pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in moves.inventories}
-    wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in moves.inventories.items()})
-    reshape.write(connection, wanted, _changes(connection, moves, pairs, numbers), names)
-    return moves.as_plan()
+    changes = planned() if tree == before else _planned(tree, message)()
+    numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, changes.new)
+    pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in changes.inventories}
+    wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in changes.inventories.items()})
+    reshape.write(connection, wanted, _changes(connection, changes, pairs, numbers), names)
+    return changes.as_plan()
 
 
-def _thought_over(tree: ReshapeTree, message: ReshapeByInstructions) -> Callable[[], InstructedChanges]:
-    """Return what tells what becomes of a tree, or raises what forbids it."""
+def _planned(tree: ReshapeTree, message: ReshapeByInstructions) -> Callable[[], InstructedChanges]:
+    """Plan the changes of a tree; the callable returns them, or raises the error that forbids them.
+
+    An error of the plan that was made before the lock counts only if the tree is still the same.
+    """
     try:
-        # Whoever repeats the request names the same children.
-        moves = move_instructions.moves(tree, message, partial(ids.derived, message.request_id))
+        # A repeated request derives the same uuids for the children.
+        changes = move_instructions.plan_changes(tree, message, partial(ids.derived, message.request_id))
     except errors.MoorageError as fault:
         return partial(_refuse, fault)
-    return lambda: moves
+    return lambda: changes
 
 
 def _refuse(fault: errors.MoorageError) -> InstructedChanges:
@@ -84,7 +87,7 @@ def _refuse(fault: errors.MoorageError) -> InstructedChanges:
 
 
 def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
-    """Create the children with what they are described to have beside inventories; return their ids by uuid."""
+    """Create the children with their traits and aggregates, without inventories; return their ids by uuid."""
     if not new:
         return {}
     created = new_providers.create(
@@ -96,7 +99,7 @@ def _create(connection: Connection, new: Sequence[NewChild]) -> dict[str, int]:
 
 
 def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) -> dict[int, dict[int, Inventory]]:
-    """Return all inventories of the providers that some of change."""
+    """Return all inventories, after the change, of the providers of which some inventory changes."""
     present = providers.inventories_of(connection, {provider_id for provider_id, _ in changed})
     wanted = {
         provider_id: {number: row.described for number, row in present.get(provider_id, {}).items()}
@@ -111,31 +114,34 @@ def _wanted(connection: Connection, changed: Mapping[Pair, Inventory | None]) ->
 
 
 def _changes(
-    connection: Connection, moves: InstructedChanges, pairs: Mapping[tuple[str, str], Pair], numbers: Mapping[str, int]
+    connection: Connection,
+    changes: InstructedChanges,
+    pairs: Mapping[tuple[str, str], Pair],
+    numbers: Mapping[str, int],
 ) -> list[ConsumerChange]:
-    """Return what becomes of the consumers that hold something elsewhere afterwards."""
-    found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in moves.dealt})
+    """Return the changes of the consumers whose allocations move."""
+    found = consumers.holdings(connection, {dealt.consumer_uuid for dealt in changes.dealt})
     after = {uuid: Counter(holding.amounts) for uuid, holding in found.items()}
-    for dealt in moves.dealt:
+    for dealt in changes.dealt:
         if dealt.consumer_uuid not in after:
             raise StaleRead
         _move(after[dealt.consumer_uuid], dealt, pairs)
     return [
         ConsumerChange(
-            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, moves, numbers)
+            uuid=uuid, before=found[uuid], after=+held, columns=_isolated(found[uuid], +held, changes, numbers)
         )
         for uuid, held in after.items()
     ]
 
 
 def _isolated(
-    holding: Holding, after: Mapping[Pair, int], moves: InstructedChanges, numbers: Mapping[str, int]
+    holding: Holding, after: Mapping[Pair, int], changes: InstructedChanges, numbers: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the column with the places of a consumer's isolated groups, if it has any."""
+    """Return the column with the providers of a consumer's isolated groups, if it has any."""
     if holding.isolated_groups is None:
         return {}
     moved: dict[str, set[str]] = {}
-    for dealt in moves.dealt:
+    for dealt in changes.dealt:
         if dealt.consumer_uuid == holding.uuid:
             moved.setdefault(dealt.from_resource_provider, set()).add(dealt.to_resource_provider)
     left = {provider_id for provider_id, _ in after}

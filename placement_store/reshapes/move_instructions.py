@@ -1,4 +1,4 @@
-"""Move instructions: what they make of a tree and of all who hold something of it. Pure: nothing is read or written."""
+"""Plan a reshape by move instructions: the changes of a tree and of its consumers. Nothing is read or written."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +19,15 @@ Instructed = ReshapeByInstructions | PlanReshape
 
 @dataclass(frozen=True, slots=True)
 class InstructedChanges:
-    """What is to be done."""
+    """The changes that move instructions lead to."""
 
     new: Sequence[NewChild]
-    #: The inventories that change; null for one that goes.
+    #: The inventories that change; null for one that is deleted.
     inventories: Mapping[Pair, Inventory | None]
     dealt: Sequence[Dealt]
 
     def as_plan(self) -> ReshapePlan:
-        """Return it in the words of a message."""
+        """Convert the changes to the message that answers the request."""
         inventories: dict[str, dict[str, Inventory]] = {uuid: {} for uuid, _ in self.inventories}
         for (uuid, name), inventory in self.inventories.items():
             if inventory is not None:
@@ -37,7 +37,7 @@ class InstructedChanges:
 
 
 def references(message: Instructed) -> list[Reference]:
-    """Return how a request names providers."""
+    """Return every reference to a provider in a request, with its path."""
     found: list[Reference] = []
     for position, instruction in enumerate(message.instructions):
         path = f"$.instructions[{position}]"
@@ -49,10 +49,10 @@ def references(message: Instructed) -> list[Reference]:
         found.append(Reference(f"{path}.name", child.name))
         if child.uuid is not None:
             found.append(Reference(f"{path}.uuid", child.uuid))
-    for position, word in enumerate(message.dealt):
+    for position, instructed in enumerate(message.dealt):
         path = f"$.dealt[{position}]"
-        found.append(Reference(f"{path}.from_resource_provider", word.from_resource_provider))
-        found.append(Reference(f"{path}.to_resource_provider", word.to_resource_provider))
+        found.append(Reference(f"{path}.from_resource_provider", instructed.from_resource_provider))
+        found.append(Reference(f"{path}.to_resource_provider", instructed.to_resource_provider))
     return found
 
 
@@ -61,61 +61,64 @@ def classes(message: Instructed) -> list[str]:
     return sorted({name for instruction in message.instructions for name in instruction.moved_resources})
 
 
-def moves(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str], str]) -> InstructedChanges:
-    """Return what a request makes of a tree.
+def plan_changes(tree: ReshapeTree, message: Instructed, new_uuid: Callable[[str], str]) -> InstructedChanges:
+    """Plan the changes that a request makes to a tree.
 
-    :param new_uuid: makes up the uuid of a new provider of which only the name is given.
-    :raises ProviderNotFound: a provider is neither there nor described.
-    :raises InvalidRequest: naming the path of what cannot be meant.
-    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than there is.
-    :raises ImpossibleDeal: what somebody holds fits nowhere.
-    :raises SearchBoundReached: whether there is a deal was not found out.
+    :param new_uuid: generates the uuid of a new provider of which only the name is given.
+    :raises ProviderNotFound: a provider neither exists nor is described.
+    :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidInventory: an inventory would be impossible, or more is to be moved than its total.
+    :raises ImpossibleDeal: a consumer's allocations fit nowhere.
+    :raises SearchBoundReached: the search for a distribution reached its bound without a result.
     """
-    relatives = extend_tree(tree, message.providers, new_uuid)
-    movements = moved_inventories.movements(relatives, message.instructions)
-    inventories = moved_inventories.after(relatives, movements)
-    places = _places(tree, movements)
+    extended = extend_tree(tree, message.providers, new_uuid)
+    moved = moved_inventories.sum_instructions(extended, message.instructions)
+    inventories = moved_inventories.inventories_after(extended, moved)
+    places = _places(tree, moved)
     held = Counter(tree.held)
-    units = [*_callers_units(relatives, message.dealt, places, held), *_units(held, places)]
-    rooms = _rooms(tree, inventories, units)
-    asked = DistributionProblem(units=units, rooms=rooms, held=tree.held, names=relatives.names, isolated=tree.isolated)
-    found = distribute(asked, max_steps=message.search_steps)
-    return InstructedChanges(relatives.new, inventories, _dealt(units, found))
+    # The caller's own distribution first: the search has only the rest to distribute.
+    items = [*_callers_items(extended, message.dealt, places, held), *_items(held, places)]
+    bins = _bins(tree, inventories, items)
+    problem = DistributionProblem(items=items, bins=bins, held=tree.held, names=extended.names, isolated=tree.isolated)
+    found = distribute(problem, max_steps=message.search_steps)
+    return InstructedChanges(extended.new, inventories, _reallocations(items, found))
 
 
-# --- What is dealt ----------------------------------------------------------------------------------------------------
+# --- Allocations to distribute ----------------------------------------------------------------------------------------
 
 
-def _places(tree: ReshapeTree, movements: MovedAmounts) -> dict[Pair, tuple[str, ...]]:
-    """Return where what is held of each inventory that shrinks may be afterwards: there, if something of it stays."""
+def _places(tree: ReshapeTree, moved: MovedAmounts) -> dict[Pair, tuple[str, ...]]:
+    """Return the places for the allocations of each inventory that shrinks: itself too, if some of it stays."""
     return {
-        source: (*[source[0]] * (tree.inventories[source].total > movements.leaving[source]), *targets)
-        for source, targets in movements.targets.items()
+        source: (*[source[0]] * (tree.inventories[source].total > moved.leaving[source]), *targets)
+        for source, targets in moved.targets.items()
     }
 
 
-def _callers_units(
-    relatives: ExtendedTree, words: Sequence[Dealt], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
+def _callers_items(
+    extended: ExtendedTree, sent: Sequence[Dealt], places: Mapping[Pair, tuple[str, ...]], held: Counter[Held]
 ) -> Iterator[Item]:
-    """Yield what the caller has dealt, each with one place alone, and take it from what is ``held``."""
-    for position, word in enumerate(words):
+    """Yield the allocations that the caller has distributed, each with one place, and subtract them from ``held``."""
+    for position, instructed in enumerate(sent):
         path = f"$.dealt[{position}]"
-        source = relatives.uuid_of(word.from_resource_provider)
-        target = relatives.uuid_of(word.to_resource_provider)
-        for name, amount in word.resources.items():
+        source = extended.uuid_of(instructed.from_resource_provider)
+        target = extended.uuid_of(instructed.to_resource_provider)
+        for name, amount in instructed.resources.items():
             if target not in places.get((source, name), ()):
-                reason = f"no {name} is moved from {word.from_resource_provider} to {word.to_resource_provider}"
+                reason = (
+                    f"no {name} is moved from {instructed.from_resource_provider} to {instructed.to_resource_provider}"
+                )
                 raise errors.InvalidRequest(path=f"{path}.to_resource_provider", reason=reason)
-            present = held[word.consumer_uuid, source, name]
+            present = held[instructed.consumer_uuid, source, name]
             if amount > present:
-                reason = f"consumer {word.consumer_uuid} has {present} of it there to be dealt"
+                reason = f"consumer {instructed.consumer_uuid} has {present} of it there to be dealt"
                 raise errors.InvalidRequest(path=f"{path}.resources[{name!r}]", reason=reason)
-            held[word.consumer_uuid, source, name] -= amount
-        yield Item(word.consumer_uuid, source, word.resources, (target,))
+            held[instructed.consumer_uuid, source, name] -= amount
+        yield Item(instructed.consumer_uuid, source, instructed.resources, (target,))
 
 
-def _units(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> list[Item]:
-    """Return what is held of what moves: classes that have the same places go together, consumer by consumer."""
+def _items(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> list[Item]:
+    """Return the allocations of inventories that move as items: per consumer, classes with the same places together."""
     together: dict[tuple[str, str, tuple[str, ...]], dict[str, int]] = {}
     for (consumer, source, name), amount in sorted(held.items()):
         if amount and (source, name) in places:
@@ -123,10 +126,10 @@ def _units(held: Mapping[Held, int], places: Mapping[Pair, tuple[str, ...]]) -> 
     return [Item(consumer, source, amounts, where) for (consumer, source, where), amounts in together.items()]
 
 
-def _rooms(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], units: Sequence[Item]) -> dict[Pair, Bin]:
+def _bins(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], items: Sequence[Item]) -> dict[Pair, Bin]:
     used = Counter({pair: row.used for pair, row in tree.inventories.items()})
-    for unit in units:
-        used.subtract({(unit.source, name): amount for name, amount in unit.amounts.items()})
+    for item in items:
+        used.subtract({(item.source, name): amount for name, amount in item.amounts.items()})
     return {
         pair: Bin(
             capacity=inventory.capacity,
@@ -140,12 +143,12 @@ def _rooms(tree: ReshapeTree, inventories: Mapping[Pair, Inventory | None], unit
     }
 
 
-def _dealt(units: Sequence[Item], places: Sequence[str]) -> list[Dealt]:
-    """Return what goes elsewhere, of each consumer and way together."""
+def _reallocations(items: Sequence[Item], places: Sequence[str]) -> list[Dealt]:
+    """Return the allocations that move, summed by consumer, source and target."""
     found: dict[tuple[str, str, str], Counter[str]] = {}
-    for unit, place in zip(units, places, strict=True):
-        if place != unit.source:
-            found.setdefault((unit.consumer, unit.source, place), Counter()).update(unit.amounts)
+    for item, place in zip(items, places, strict=True):
+        if place != item.source:
+            found.setdefault((item.consumer, item.source, place), Counter()).update(item.amounts)
     return [
         Dealt(
             consumer_uuid=consumer, from_resource_provider=source, to_resource_provider=place, resources=dict(amounts)

@@ -1,4 +1,4 @@
-"""What becomes of the inventories that move instructions move: of what leaves, of what stays, of what arrives."""
+"""Compute the inventories after move instructions: what leaves, what stays, what arrives."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,34 +17,34 @@ _MOST = 2**31 - 1
 
 @dataclass(slots=True)
 class MovedAmounts:
-    """How much of each inventory goes where. Pairs are of a provider's uuid and a resource class."""
+    """The amounts that leave and arrive, by inventory: a pair of a provider's uuid and a resource class."""
 
     leaving: Counter[Pair] = field(default_factory=Counter)
     arriving: Counter[Pair] = field(default_factory=Counter)
-    #: Where what leaves an inventory goes, in the order of the instructions.
+    #: The targets of each inventory that loses an amount, in the order of the instructions.
     targets: dict[Pair, list[str]] = field(default_factory=dict)
-    #: The inventory that the first instruction brings something from.
+    #: By target, the source of the first instruction.
     origins: dict[Pair, Pair] = field(default_factory=dict)
 
 
-def movements(family: ExtendedTree, instructions: Sequence[MoveInstruction]) -> MovedAmounts:
-    """Return what the instructions come to.
+def sum_instructions(extended: ExtendedTree, instructions: Sequence[MoveInstruction]) -> MovedAmounts:
+    """Sum the instructions by inventory.
 
-    :raises ProviderNotFound: a provider is neither there nor described.
-    :raises InvalidRequest: something is to move to where it is, or is described where nothing arrives.
+    :raises ProviderNotFound: a provider neither exists nor is described.
+    :raises InvalidRequest: source and target are the same, or an inventory is described where nothing arrives.
     :raises InvalidInventory: more is to be moved than there is.
     """
     found = MovedAmounts()
     for position, instruction in enumerate(instructions):
-        source = family.uuid_of(instruction.from_resource_provider)
-        target = family.uuid_of(instruction.to_resource_provider)
+        source = extended.uuid_of(instruction.from_resource_provider)
+        target = extended.uuid_of(instruction.to_resource_provider)
         if source == target:
             path = f"$.instructions[{position}].to_resource_provider"
             raise errors.InvalidRequest(path=path, reason="it is where this is moved from")
         for name, amount in instruction.moved_resources.items():
             _move(found, (source, name), (target, name), amount)
-    _refuse_too_much(family, found)
-    _refuse_idle_descriptions(family, found)
+    _refuse_too_much(extended, found)
+    _refuse_idle_descriptions(extended, found)
     return found
 
 
@@ -56,50 +56,50 @@ def _move(found: MovedAmounts, source: Pair, target: Pair, amount: int) -> None:
     found.origins.setdefault(target, source)
 
 
-def _refuse_too_much(family: ExtendedTree, found: MovedAmounts) -> None:
+def _refuse_too_much(extended: ExtendedTree, found: MovedAmounts) -> None:
     for source, amount in found.leaving.items():
-        row = family.tree.inventories.get(source)
+        row = extended.tree.inventories.get(source)
         total = 0 if row is None else row.total
         if amount > total:
             raise _invalid(source, f"{amount} are to be moved and there are {total}")
 
 
-def _refuse_idle_descriptions(family: ExtendedTree, found: MovedAmounts) -> None:
-    for uuid, name in family.fields:
+def _refuse_idle_descriptions(extended: ExtendedTree, found: MovedAmounts) -> None:
+    for uuid, name in extended.fields:
         if (uuid, name) not in found.arriving:
             raise errors.InvalidRequest(
-                path="$.providers", reason=f"{name} of {family.names[uuid]} is described, and none of it moves there"
+                path="$.providers", reason=f"{name} of {extended.names[uuid]} is described, and none of it moves there"
             )
 
 
-def after(family: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
+def inventories_after(extended: ExtendedTree, found: MovedAmounts) -> dict[Pair, Inventory | None]:
     """Return the inventories that change, as they will be; null for one of which nothing is left.
 
-    :raises InvalidInventory: what would be is impossible, or less would be reserved in all than now.
+    :raises InvalidInventory: an inventory would be impossible, or less would be reserved in all than now.
     """
     changed: dict[Pair, Inventory | None] = {}
     for pair in dict.fromkeys([*found.leaving, *found.arriving]):
-        row = family.tree.inventories.get(pair)
+        row = extended.tree.inventories.get(pair)
         total = (0 if row is None else row.total) - found.leaving[pair] + found.arriving[pair]
         if not total:
             changed[pair] = None
         elif pair in found.arriving:
-            changed[pair] = _arrived(family, found, pair, total)
+            changed[pair] = _arrived(extended, found, pair, total)
         elif row is not None:
-            # As little of what is reserved goes along as must.
+            # Reservations stay with what stays, as far as the total allows.
             changed[pair] = msgspec.structs.replace(row.described, total=total, reserved=min(row.reserved, total))
     for pair, inventory in changed.items():
         if inventory is not None:
             _refuse_impossible(pair, inventory)
-    _refuse_lost_reservations(family, changed)
+    _refuse_lost_reservations(extended, changed)
     return changed
 
 
-def _arrived(family: ExtendedTree, found: MovedAmounts, pair: Pair, total: int) -> Inventory:
-    """Return an inventory that something arrives at: as the request describes it, else as it is, else as it was."""
-    fields = family.fields.get(pair, InventoryFields())
-    present = family.tree.inventories.get(pair)
-    origin = present or family.tree.inventories[found.origins[pair]]
+def _arrived(extended: ExtendedTree, found: MovedAmounts, pair: Pair, total: int) -> Inventory:
+    """Return an inventory that gains an amount; its fields come from the request, else itself, else its source."""
+    fields = extended.fields.get(pair, InventoryFields())
+    present = extended.tree.inventories.get(pair)
+    origin = present or extended.tree.inventories[found.origins[pair]]
     known = msgspec.structs.replace(origin.described, reserved=0 if present is None else present.reserved)
     rules = _rules(known, total, arrives=present is None)
     given = {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
@@ -110,10 +110,10 @@ def _arrived(family: ExtendedTree, found: MovedAmounts, pair: Pair, total: int) 
 
 
 def _rules(known: Inventory, total: int, *, arrives: bool) -> dict[str, int]:
-    """Return the unit rules of so much, from those of what it comes from or is added to.
+    """Return the unit rules of an inventory with this total, derived from those of its source or of itself.
 
-    Where the largest amount was all there was, it is all there is. In a new place, the rules let all be allocated of a
-    part that is smaller than the whole that they were made for.
+    A max_unit that was the total stays the total. In a new place, the rules are lowered so that all of a part that is
+    smaller than the source can be allocated.
     """
     largest = total if known.max_unit == known.total else known.max_unit
     if not arrives:
@@ -134,12 +134,12 @@ def _refuse_impossible(pair: Pair, inventory: Inventory) -> None:
         raise _invalid(pair, "no amount keeps its min_unit, max_unit and step_size")
 
 
-def _refuse_lost_reservations(family: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:
-    """See to it that as much of each class is reserved afterwards as before: whoever reserved it still counts on it."""
+def _refuse_lost_reservations(extended: ExtendedTree, changed: Mapping[Pair, Inventory | None]) -> None:
+    """Refuse a reshape after which less of a class is reserved than before: the reservations are still needed."""
     lost: Counter[str] = Counter()
     first: dict[str, Pair] = {}
     for pair, inventory in changed.items():
-        row = family.tree.inventories.get(pair)
+        row = extended.tree.inventories.get(pair)
         lost[pair[1]] += (row.reserved if row else 0) - (inventory.reserved if inventory else 0)
         if row and row.reserved > (inventory.reserved if inventory else 0):
             first.setdefault(pair[1], pair)

@@ -1,4 +1,4 @@
-"""Reshapes as a whole: inventories of many providers and allocations of many consumers, all at once or not at all."""
+"""Write inventories of many providers and allocations of many consumers in one transaction."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ from placement_store.providers.inventories import Wanted
 
 
 def reshape(connection: Connection, message: Reshape, names: ResourceClassNames) -> None:
-    """Do what a message asks for; see :func:`carry_out`, also for what is raised."""
+    """Serve a message; see :func:`carry_out`, also for the errors raised."""
     puts_of = {uuid: Put.over_rpc(asked) for uuid, asked in message.allocations.items()}
     carry_out(connection, message.inventories, puts_of, names)
 
@@ -30,17 +30,17 @@ def carry_out(
     puts_of: Mapping[str, Put],
     names: ResourceClassNames,
 ) -> None:
-    """Give providers all the inventories and consumers all the allocations that are named; the others stay.
+    """Replace all inventories of the named providers and all allocations of the named consumers.
 
     :raises ProviderNotFound: a provider that is named does not exist.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises ConsumerGenerationConflict: a consumer is not at the generation that was named.
     :raises ConsumerDeleted: a consumer has been deleted for good.
-    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
-    :raises InventoryInUse: a class is to go of which somebody, named or not, holds something then.
-    :raises CapacityExceeded: what is wanted does not fit what is wanted of the providers.
-    :raises StaleRead: what was read has changed since; a new transaction finds out how.
+    :raises InvalidInventory: more is reserved than the total, or the capacity is out of range.
+    :raises InventoryInUse: a class is to be removed of which a consumer, named or not, still has allocations then.
+    :raises CapacityExceeded: the allocations do not fit the new inventories.
+    :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
     ids = {uuid: key.id for uuid, key in providers.keys_of(connection, described).items()}
     wanted = {
@@ -66,15 +66,15 @@ def write(
 
     The generation of each of these providers is bumped by one.
 
-    :raises InventoryInUse: a class is to go of which somebody holds something then.
-    :raises CapacityExceeded: it does not fit.
+    :raises InventoryInUse: a class is to be removed of which a consumer still has allocations then.
+    :raises CapacityExceeded: the allocations do not fit.
     :raises ConsumerDeleted: a consumer to be created has been deleted for good.
     :raises ResourceClassNotFound: a resource class has been deleted.
     :raises StaleRead: a consumer has changed since it was read; a new transaction may succeed.
     """
     others = wanted.keys() - allocations.providers_touched(changes)
     providers.bump_generations(connection, others, by=1)
-    # What arrives must find its inventory, and what leaves must be able to: so first there is both.
+    # Allocations need their inventory both before and after they move: so in between, old and new exist together.
     inventories.replace(connection, _interim(connection, wanted, changes), names)
     allocations.write(connection, changes, names)
     inventories.replace(connection, wanted, names)
@@ -84,10 +84,10 @@ def write(
 def _interim(
     connection: Connection, wanted: Mapping[int, Wanted], changes: Sequence[ConsumerChange]
 ) -> dict[int, dict[int, Inventory]]:
-    """Return what there is together with what is wanted.
+    """Return the present inventories together with the wanted ones.
 
-    What somebody is given an amount of is as it is wanted: that is what it must fit. What only loses something stays as
-    it is until it has lost it, so that nobody is warned of an inventory that seems over-full for a moment.
+    An inventory that gains an allocation is already as wanted: that is what the allocation must fit. One that only
+    loses allocations keeps its present form until then, so that no warning about an over-full inventory is logged.
     """
     given = {pair for change in changes for pair in change.differing if pair in change.after}
     present = providers.inventories_of(connection, wanted)

@@ -1,4 +1,4 @@
-"""The tree that a reshape by move instructions concerns: found by what is named, locked whole, read once."""
+"""Find, read and lock the tree that a reshape by move instructions is about."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,31 +32,31 @@ class TreeProvider(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReshapeTree:
-    """One tree with its inventories of some classes, and who holds what of them: all as it was at one moment."""
+    """One tree with its inventories of some classes, and their allocations, as of one moment."""
 
     #: By uuid.
     providers: Mapping[str, TreeProvider]
     inventories: Mapping[Pair, InventoryRow]
     held: Mapping[Held, int]
-    #: By consumer, the providers of its isolated groups by suffix; of those that have some.
+    #: By consumer, the providers of its isolated groups by suffix; only consumers that have such groups.
     isolated: Mapping[str, Groups] = field(default_factory=dict)
 
     def uuid_of(self, reference: str) -> str | None:
-        """Return the uuid of the provider that has this uuid, or else this name; nothing where there is none."""
+        """Return the uuid of the provider with this uuid or, failing that, this name; null where there is none."""
         if reference in self.providers:
             return reference
         return next((one.uuid for one in self.providers.values() if one.name == reference), None)
 
 
 class Reference(NamedTuple):
-    """How a request names a provider, by uuid or by name, and where it does so."""
+    """A reference to a provider in a request, by uuid or by name, and its path."""
 
     path: str
     text: str
 
 
 def read(connection: Connection, root_id: int, classes: Collection[str], names: ResourceClassNames) -> ReshapeTree:
-    """Return the tree of this root, with its inventories of these classes; nothing is locked.
+    """Read the tree of this root, with its inventories of these classes; nothing is locked.
 
     :raises ResourceClassNotFound: a class does not exist.
     """
@@ -83,13 +83,13 @@ def read(connection: Connection, root_id: int, classes: Collection[str], names: 
 def lock(
     connection: Connection, before: ReshapeTree, root_id: int, classes: Collection[str], names: ResourceClassNames
 ) -> ReshapeTree:
-    """Do as :func:`read` did before, and keep all of it from being changed by others until the transaction ends.
+    """Lock the tree until the transaction ends, and read it again.
 
-    What is had and held may have changed since.
+    Inventories and allocations may have changed since it was read ``before``.
 
-    :raises StaleRead: the providers are no longer those of a moment ago; a new transaction may succeed.
+    :raises StaleRead: providers have been added, removed or moved since; a new transaction may succeed.
     """
-    # Whoever changes an inventory or an allocation has its provider's row first, so nobody is at it from here on.
+    # Every writer of an inventory or an allocation locks the provider's row first, so nothing changes from here on.
     providers.lock(connection, [one.id for one in before.providers.values()])
     tree = read(connection, root_id, classes, names)
     if tree.providers != before.providers:
@@ -98,20 +98,20 @@ def lock(
 
 
 def root_of(connection: Connection, references: Sequence[Reference]) -> int:
-    """Return the id of the root of all these providers; those that are not there are passed over.
+    """Return the id of the root of all these providers; those that do not exist are ignored.
 
-    :raises InvalidRequest: they are of more than one tree.
-    :raises ProviderNotFound: none of them is there.
+    :raises InvalidRequest: they belong to more than one tree.
+    :raises ProviderNotFound: none of them exists.
     """
     table = resource_providers.c
     query = select(table.uuid, table.name, table.root_provider_id)
     texts = {reference.text for reference in references}
     rows = [
         *bulk.select_in(connection, query, table.name, sorted(texts)),
-        # Only what may be a uuid: the column takes no other characters.
+        # Only texts that can be a uuid: the column takes no other characters.
         *bulk.select_in(connection, query, table.uuid, sorted(text for text in texts if _UUID.fullmatch(text))),
     ]
-    # A uuid goes before a name that is spelled like one.
+    # A uuid takes precedence over a name that is spelled like one.
     roots = {row.name: row.root_provider_id for row in rows} | {row.uuid: row.root_provider_id for row in rows}
     present = [reference for reference in references if reference.text in roots]
     if not present:
@@ -127,8 +127,8 @@ def root_of(connection: Connection, references: Sequence[Reference]) -> int:
 
 
 def _held(connection: Connection, ids: Sequence[int], class_ids: Sequence[int]) -> Iterator[Any]:
-    """Return each inventory once for each consumer that holds something of it, and once if nobody does."""
-    # One statement, which sees one moment, be the tree locked or not.
+    """Return each inventory once per consumer with an allocation of it, and once if there is none."""
+    # One statement, which reads one snapshot, whether the tree is locked or not.
     #
     # SELECT i.*, c.uuid, a.used FROM inventories i
     #   LEFT JOIN allocations a ON a.resource_provider_id = i.resource_provider_id AND a.resource_class_id = ...

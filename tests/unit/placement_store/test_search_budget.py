@@ -111,7 +111,7 @@ def test_a_request_remembers_a_bounded_number_of_positions() -> None:
 
 
 def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
-    asked = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
+    problem = spec(groups=groups(**{f"g{number}": {"VGPU": 2} for number in range(4)}), group_policy="none")
     hosts = [
         one
         for host in range(3)
@@ -119,27 +119,27 @@ def test_all_hosts_and_all_plans_of_one_decision_share_one_budget() -> None:
     ]
     view = host_cache_of(*hosts, hosts=3).snapshot()
     whole = SearchBudget(seconds=1_000_000, clock=ticking())
-    assert HostCandidates(asked.resource_request, {}, whole).first(view, 0) is not None
+    assert HostCandidates(problem.resource_request, {}, whole).first(view, 0) is not None
     refused_claims = RefusedClaims(SearchBudget(seconds=1.5 * whole.seconds, clock=ticking()))
 
-    assert HostCandidates(asked.resource_request, {}, refused_claims.budget).first(view, 0) is not None
+    assert HostCandidates(problem.resource_request, {}, refused_claims.budget).first(view, 0) is not None
     # The next plan of the same request goes on with what is left, which is too little for a second host.
     with pytest.raises(errors.SearchBoundReached):
-        HostCandidates(asked.resource_request, {}, refused_claims.budget).first(view, 1)
+        HostCandidates(problem.resource_request, {}, refused_claims.budget).first(view, 1)
 
 
 def test_the_search_for_a_deal_ends_when_its_processor_time_is_used_up() -> None:
     # Each consumer differs from each other one, and so does each place: nothing is tried twice under other names.
     places = tuple(f"gpu{number}" for number in range(12))
-    units = [Item(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
-    total = sum(unit.amounts["VGPU"] for unit in units)
-    rooms = {(place, "VGPU"): Bin(total // 12 + number % 3) for number, place in enumerate(places)}
-    held = {(unit.consumer, "root", "VGPU"): unit.amounts["VGPU"] for unit in units}
+    items = [Item(f"c{n}", "root", {"VGPU": 101 + 7 * n}, places) for n in range(48)]
+    total = sum(item.amounts["VGPU"] for item in items)
+    bins = {(place, "VGPU"): Bin(total // 12 + number % 3) for number, place in enumerate(places)}
+    held = {(item.consumer, "root", "VGPU"): item.amounts["VGPU"] for item in items}
     begun = time.thread_time()
 
     with pytest.raises(errors.SearchBoundReached, match="say for some of the consumers"):
         distribute(
-            DistributionProblem(units=units, rooms=rooms, held=held, names={}), max_steps=10_000_000, max_seconds=0.3
+            DistributionProblem(items=items, bins=bins, held=held, names={}), max_steps=10_000_000, max_seconds=0.3
         )
 
     assert time.thread_time() - begun < 0.3 + 2 * SLACK

@@ -17,22 +17,22 @@ from placement_store.reshapes.distribution_search import distribute
 STEPS = 100_000
 
 
-def asked(
-    units: Sequence[Item], rooms: Mapping[Pair, Bin], held: Mapping[Held, int] | None = None, **names: str
+def problem(
+    items: Sequence[Item], bins: Mapping[Pair, Bin], held: Mapping[Held, int] | None = None, **names: str
 ) -> DistributionProblem:
     """A question in which consumers hold no more than their units, unless it says so."""
     present: Counter[Held] = Counter()
-    for unit in units:
-        present.update({(unit.consumer, unit.source, name): amount for name, amount in unit.amounts.items()})
+    for item in items:
+        present.update({(item.consumer, item.source, name): amount for name, amount in item.amounts.items()})
     present.update(held or {})
-    return DistributionProblem(units=units, rooms=rooms, held=present, names=names)
+    return DistributionProblem(items=items, bins=bins, held=present, names=names)
 
 
 def vgpus(amounts: Sequence[int], *places: str) -> list[Item]:
     return [Item(f"c{number}", "root", {"VGPU": amount}, places) for number, amount in enumerate(amounts)]
 
 
-def rooms(**capacities: float) -> dict[Pair, Bin]:
+def bins(**capacities: float) -> dict[Pair, Bin]:
     return {(place, "VGPU"): Bin(capacity) for place, capacity in capacities.items()}
 
 
@@ -40,87 +40,87 @@ def rooms(**capacities: float) -> dict[Pair, Bin]:
 
 
 def test_what_may_stay_stays_and_what_must_go_goes_where_it_leaves_least_room() -> None:
-    units = vgpus([2, 2, 1], "root", "wide", "narrow")
-    assert distribute(asked(units, rooms(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
+    items = vgpus([2, 2, 1], "root", "wide", "narrow")
+    assert distribute(problem(items, bins(root=2, wide=8, narrow=3)), max_steps=STEPS) == ["root", "narrow", "narrow"]
 
 
 def test_what_a_consumer_holds_of_two_providers_stays_apart_where_there_is_room_and_is_dealt_in_any_case() -> None:
-    units = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
-    assert sorted(distribute(asked(units, rooms(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
-    assert distribute(asked(units, rooms(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
+    items = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    assert sorted(distribute(problem(items, bins(narrow=2, wide=8)), max_steps=STEPS)) == ["narrow", "wide"]
+    assert distribute(problem(items, bins(narrow=0, wide=8)), max_steps=STEPS) == ["wide", "wide"]
 
 
 def test_a_deal_that_the_obvious_way_misses_is_found() -> None:
     # Largest first where it is tightest: 4 into 5 and 3 into 6 leave no room for 3 and 1; 4 and 2 must share the 6.
-    units = vgpus([3, 2, 2, 4], "a", "b")
-    places = distribute(asked(units, rooms(a=5, b=6)), max_steps=STEPS)
+    items = vgpus([3, 2, 2, 4], "a", "b")
+    places = distribute(problem(items, bins(a=5, b=6)), max_steps=STEPS)
     taken = Counter[str]()
-    for unit, place in zip(units, places, strict=True):
-        taken[place] += unit.amounts["VGPU"]
+    for item, place in zip(items, places, strict=True):
+        taken[place] += item.amounts["VGPU"]
     assert taken == {"a": 5, "b": 6}
 
 
 def test_of_places_that_are_alike_those_with_unlike_amounts_are_tried_each() -> None:
     # 5 + 3 + 2 and 4 + 4 + 2: the first 4 must not go where there is just room for it.
-    units = vgpus([5, 4, 4, 3, 2, 2], "a", "b")
-    places = distribute(asked(units, rooms(a=10, b=10)), max_steps=STEPS)
+    items = vgpus([5, 4, 4, 3, 2, 2], "a", "b")
+    places = distribute(problem(items, bins(a=10, b=10)), max_steps=STEPS)
     assert places[1] == places[2] != places[0] == places[3]
 
 
 def test_classes_that_go_together_need_one_place_with_room_for_each() -> None:
     function = {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600}
-    units = [Item(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
+    items = [Item(f"c{number}", "root", function, ("nic1", "nic2")) for number in range(2)]
     found = {(nic, name): Bin(1000) for nic in ("nic1", "nic2") for name in function}
-    assert sorted(distribute(asked(units, found), max_steps=STEPS)) == ["nic1", "nic2"]
+    assert sorted(distribute(problem(items, found), max_steps=STEPS)) == ["nic1", "nic2"]
 
     found["nic2", "NET_BW_EGR_KILOBIT_PER_SEC"] = Bin(599)
     with pytest.raises(errors.ImpossibleDeal) as caught:
-        distribute(asked(units, found), max_steps=STEPS)
+        distribute(problem(items, found), max_steps=STEPS)
     assert caught.value.reason == (
         "nic1 has 400 of 600 NET_BW_EGR_KILOBIT_PER_SEC free; nic2 has 599 of 600 NET_BW_EGR_KILOBIT_PER_SEC free"
     )
 
 
 def test_unit_rules_are_asked_of_what_a_consumer_then_holds_in_all() -> None:
-    room = {("nic", "VGPU"): Bin(100, min_unit=4, max_unit=6, step_size=2)}
+    bin_ = {("nic", "VGPU"): Bin(100, min_unit=4, max_unit=6, step_size=2)}
     halves = [Item("c", source, {"VGPU": 2}, ("nic",)) for source in ("left", "right")]
 
-    assert distribute(asked(halves, room), max_steps=STEPS) == ["nic", "nic"]
-    for units, held, rule in [
+    assert distribute(problem(halves, bin_), max_steps=STEPS) == ["nic", "nic"]
+    for items, held, rule in [
         (halves[:1], {}, "min_unit is 4"),
         (halves, {("c", "nic", "VGPU"): 4}, "max_unit is 6"),
         (halves, {("c", "nic", "VGPU"): 1}, "step_size is 2"),
     ]:
         with pytest.raises(errors.ImpossibleDeal, match=rule):
-            distribute(asked(units, room, held), max_steps=STEPS)
+            distribute(problem(items, bin_, held), max_steps=STEPS)
 
 
 def test_what_stays_is_not_measured_by_rules_that_came_later() -> None:
-    units = vgpus([7], "root", "child")
+    items = vgpus([7], "root", "child")
     found = {("root", "VGPU"): Bin(8, max_unit=1), ("child", "VGPU"): Bin(8)}
-    assert distribute(asked(units, found), max_steps=STEPS) == ["root"]
+    assert distribute(problem(items, found), max_steps=STEPS) == ["root"]
 
 
 # --- What is said where it cannot be ----------------------------------------------------------------------------------
 
 
 def test_an_impossible_deal_names_a_consumer_by_who_it_is_and_the_places_by_what_they_are_called() -> None:
-    units = vgpus([3, 3, 3], "u1", "u2")
+    items = vgpus([3, 3, 3], "u1", "u2")
     with pytest.raises(errors.ImpossibleDeal) as caught:
-        distribute(asked(units, rooms(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
+        distribute(problem(items, bins(u1=5, u2=5), u1="gpu0", u2="gpu1"), max_steps=STEPS)
     assert (caught.value.consumer_uuid, caught.value.provider_uuid) == ("c2", "root")
     assert caught.value.reason == "gpu0 has 2 of 3 VGPU free; gpu1 has 2 of 3 VGPU free"
 
 
 def test_of_many_places_an_error_tells_a_few() -> None:
     with pytest.raises(errors.ImpossibleDeal, match="; and 2 more"):
-        distribute(asked(vgpus([2], *"abcdef"), rooms(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
+        distribute(problem(vgpus([2], *"abcdef"), bins(**dict.fromkeys("abcdef", 1))), max_steps=STEPS)
 
 
 def test_a_search_that_reaches_its_bound_says_so_and_not_that_there_is_no_deal() -> None:
-    units = vgpus([3, 2, 2, 4], "a", "b")
+    items = vgpus([3, 2, 2, 4], "a", "b")
     with pytest.raises(errors.SearchBoundReached) as caught:
-        distribute(asked(units, rooms(a=5, b=6), root="node1"), max_steps=4)
+        distribute(problem(items, bins(a=5, b=6), root="node1"), max_steps=4)
     assert (caught.value.what, caught.value.steps) == ("a deal of what is held of node1", 4)
 
 
@@ -137,35 +137,35 @@ def test_that_there_is_no_deal_is_found_without_trying_what_is_the_same(
     amounts: list[int], capacities: list[int]
 ) -> None:
     places = [f"gpu{number:02}" for number in range(len(capacities))]
-    found = rooms(**dict(zip(places, capacities, strict=True)))
+    found = bins(**dict(zip(places, capacities, strict=True)))
     with pytest.raises(errors.ImpossibleDeal):
-        distribute(asked(vgpus(amounts, *places), found), max_steps=5_000)
+        distribute(problem(vgpus(amounts, *places), found), max_steps=5_000)
 
 
 def test_what_has_no_room_in_common_is_dealt_apart() -> None:
     # A dead end of the second kind, behind very many ways to deal the first.
     first = [Item(f"c{number}", "root", {"VGPU": number + 1}, ("a", "b", "c")) for number in range(12)]
     second = [Item(f"c{number}", "root", {"SRIOV_NET_VF": 1}, ("d", "e")) for number in range(3)]
-    found = rooms(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Bin(1), ("e", "SRIOV_NET_VF"): Bin(1)}
+    found = bins(a=40, b=41, c=42) | {("d", "SRIOV_NET_VF"): Bin(1), ("e", "SRIOV_NET_VF"): Bin(1)}
     with pytest.raises(errors.ImpossibleDeal, match="SRIOV_NET_VF"):
-        distribute(asked([*first, *second], found), max_steps=100)
+        distribute(problem([*first, *second], found), max_steps=100)
 
 
 def test_a_thousand_consumers_are_dealt_in_no_time() -> None:
     places = [f"gpu{number:02}" for number in range(16)]
-    units = vgpus([1 + number % 4 for number in range(1000)], *places)
+    items = vgpus([1 + number % 4 for number in range(1000)], *places)
     begun = time.monotonic()
-    distribute(asked(units, rooms(**dict.fromkeys(places, 160))), max_steps=STEPS)
+    distribute(problem(items, bins(**dict.fromkeys(places, 160))), max_steps=STEPS)
     assert time.monotonic() - begun < 2
 
 
 def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do() -> None:
-    units = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
+    items = [Item("c", source, {"VGPU": 1}, ("narrow", "wide")) for source in ("gpu0", "gpu1")]
     isolated = {"c": {"_1": ("gpu0",), "_2": ("gpu1",)}}
-    question = asked(units, rooms(narrow=2, wide=8), narrow="n", wide="w")
+    question = problem(items, bins(narrow=2, wide=8), narrow="n", wide="w")
     assert sorted(distribute(replace(question, isolated=isolated), max_steps=STEPS)) == ["narrow", "wide"]
 
-    question = asked(units, rooms(narrow=0, wide=8), wide="w")
+    question = problem(items, bins(narrow=0, wide=8), wide="w")
     with pytest.raises(errors.ImpossibleDeal, match="w serves group _1 of the same consumer, whose groups"):
         distribute(replace(question, isolated=isolated), max_steps=STEPS)
     # One that has stayed where it is counts too; and what is no isolated group's may join it.
@@ -176,16 +176,16 @@ def test_isolated_groups_of_a_consumer_come_to_no_common_provider_and_others_do(
 
 def test_isolated_groups_of_different_classes_are_dealt_together() -> None:
     # Each alone would go to the first place: the second then has to go elsewhere, and it may be the first that can.
-    units = [Item("c", "gpu0", {"VGPU": 1}, ("a", "b")), Item("c", "gpu1", {"PGPU": 1}, ("a",))]
+    items = [Item("c", "gpu0", {"VGPU": 1}, ("a", "b")), Item("c", "gpu1", {"PGPU": 1}, ("a",))]
     found = {("a", "VGPU"): Bin(1), ("b", "VGPU"): Bin(9), ("a", "PGPU"): Bin(1)}
-    question = replace(asked(units, found), isolated={"c": {"_1": ("gpu0",), "_2": ("gpu1",)}})
+    question = replace(problem(items, found), isolated={"c": {"_1": ("gpu0",), "_2": ("gpu1",)}})
     assert distribute(question, max_steps=STEPS) == ["b", "a"]
 
 
 # --- Against every way of doing it ------------------------------------------------------------------------------------
 
 CLASSES, PLACES = ("A", "B"), ("root", "p", "q", "r")
-small_rooms = st.builds(
+small_bins = st.builds(
     Bin,
     capacity=st.integers(0, 8) | st.just(4.5),
     used=st.integers(0, 2),
@@ -199,19 +199,19 @@ small_rooms = st.builds(
 def questions(draw: st.DrawFn) -> DistributionProblem:
     """Up to five consumers with up to two units each, among up to four places; some hold something already."""
     # Few kinds of rooms: places that are alike are not searched alike.
-    kinds = st.sampled_from(draw(st.lists(small_rooms, min_size=1, max_size=2)))
+    kinds = st.sampled_from(draw(st.lists(small_bins, min_size=1, max_size=2)))
     found = {(place, name): draw(kinds) for place in PLACES for name in CLASSES}
     places = st.lists(st.sampled_from(PLACES), min_size=1, max_size=3, unique=True).map(tuple)
     choices = draw(st.lists(places, min_size=1, max_size=2))
     amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4), min_size=1)
-    units = [
+    items = [
         Item(f"c{consumer}", source, draw(amounts), draw(st.sampled_from(choices)))
         for consumer in range(draw(st.integers(1, 5)))
         for source in draw(st.lists(st.sampled_from(("root", "other")), min_size=1, max_size=2, unique=True))
     ]
     held = draw(
         st.dictionaries(
-            st.tuples(st.sampled_from([unit.consumer for unit in units]), st.just("p"), st.sampled_from(CLASSES)),
+            st.tuples(st.sampled_from([item.consumer for item in items]), st.just("p"), st.sampled_from(CLASSES)),
             st.integers(1, 3),
             max_size=1,
         )
@@ -219,10 +219,10 @@ def questions(draw: st.DrawFn) -> DistributionProblem:
     groups = st.sampled_from([("root", "other"), ("root", "p"), ("other", "q"), ("root",)])
     isolated = {
         consumer: {f"_{number}": (provider,) for number, provider in enumerate(draw(groups))}
-        for consumer in sorted({unit.consumer for unit in units})
+        for consumer in sorted({item.consumer for item in items})
         if draw(st.booleans())
     }
-    return replace(asked(units, found, held), isolated=isolated)
+    return replace(problem(items, found, held), isolated=isolated)
 
 
 def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
@@ -234,36 +234,36 @@ def are_apart(question: DistributionProblem, places: Sequence[str]) -> bool:
         for provider in providers
     }
     come = {
-        (unit.consumer, place, suffix)
-        for unit, place in zip(question.units, places, strict=True)
+        (item.consumer, place, suffix)
+        for item, place in zip(question.items, places, strict=True)
         for consumer, source, suffix in there
-        if (consumer, source) == (unit.consumer, unit.source)
+        if (consumer, source) == (item.consumer, item.source)
     }
     return not any(one[:2] == other[:2] and one[2] != other[2] for one in come for other in there | come)
 
 
 def is_good(question: DistributionProblem, places: Sequence[str]) -> bool:
     """Whether this is a deal: everything fits, and every sum that changes keeps the rules."""
-    used = {pair: room.used for pair, room in question.rooms.items()}
+    used = {pair: bin_.used for pair, bin_ in question.bins.items()}
     sums = Counter(question.held)
     grown = set()
-    for unit, place in zip(question.units, places, strict=True):
-        for name, amount in unit.amounts.items():
+    for item, place in zip(question.items, places, strict=True):
+        for name, amount in item.amounts.items():
             used[place, name] += amount
             grown.add((place, name))
-            sums[unit.consumer, unit.source, name] -= amount
-            sums[unit.consumer, place, name] += amount
-    if any(used[pair] > question.rooms[pair].capacity for pair in grown) or not are_apart(question, places):
+            sums[item.consumer, item.source, name] -= amount
+            sums[item.consumer, place, name] += amount
+    if any(used[pair] > question.bins[pair].capacity for pair in grown) or not are_apart(question, places):
         return False
-    places_of_some = {(unit.consumer, place, name) for unit in question.units for place, name in unit.pairs}
+    places_of_some = {(item.consumer, place, name) for item in question.items for place, name in item.pairs}
     return not any(
-        sums[held] and sums[held] != question.held.get(held, 0) and question.rooms[held[1:]].broken_rule(sums[held])
+        sums[held] and sums[held] != question.held.get(held, 0) and question.bins[held[1:]].broken_rule(sums[held])
         for held in places_of_some
     )
 
 
 def every_way(question: DistributionProblem) -> Iterator[tuple[str, ...]]:
-    return itertools.product(*(unit.places for unit in question.units))
+    return itertools.product(*(item.places for item in question.items))
 
 
 @settings(max_examples=250, deadline=None)
@@ -271,13 +271,13 @@ def every_way(question: DistributionProblem) -> Iterator[tuple[str, ...]]:
 def test_a_deal_is_found_exactly_where_trying_every_way_finds_one(question: DistributionProblem) -> None:
     if any(is_good(question, places) for places in every_way(question)):
         found = distribute(question, max_steps=STEPS)
-        assert all(place in unit.places for unit, place in zip(question.units, found, strict=True))
+        assert all(place in item.places for item, place in zip(question.items, found, strict=True))
         assert is_good(question, found)
         assert distribute(question, max_steps=STEPS) == found
     else:
         with pytest.raises(errors.ImpossibleDeal) as caught:
             distribute(question, max_steps=STEPS)
-        assert caught.value.consumer_uuid in {unit.consumer for unit in question.units}
+        assert caught.value.consumer_uuid in {item.consumer for item in question.items}
 
 
 @settings(max_examples=50, deadline=None)
