@@ -1,5 +1,6 @@
 """The cells of the cloud: what each is called and where its bus and its records are."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, exc, func, or_, select
@@ -114,6 +115,25 @@ def list_cells(database: Database) -> list[Cell]:
     return database.read(
         lambda connection: [_cell(row) for row in connection.execute(select(cells).order_by(cells.c.name))]
     )
+
+
+def hosts_declared_down(
+    connection: Connection, cell_uuid: str, service_hosts: Sequence[str], *, or_disabled: bool = False
+) -> list[str]:
+    """Return those of a cell's hosts whose nodes are all forced down or deleted: no report of theirs need be awaited.
+
+    A host that reports itself after it was deleted counts as a new one.
+
+    :param or_disabled: whether disabled nodes count as well.
+    """
+    # SELECT DISTINCT service_host FROM hosts WHERE cell_uuid = :cell AND service_host IN (...) AND NOT forced_down
+    query = select(hosts.c.service_host).where(
+        hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(service_hosts), hosts.c.forced_down.is_(False)
+    )
+    if or_disabled:
+        query = query.where(hosts.c.disabled.is_(False))
+    awaited = set(connection.scalars(query.distinct()))
+    return [name for name in service_hosts if name not in awaited]
 
 
 def by_uuid(connection: Connection, uuid: str) -> Cell:

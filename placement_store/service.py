@@ -11,10 +11,8 @@ from moorage.service.process import Periodic
 from moorage.service.stored_requests import Retention
 from placement_store.db.names import ResourceClassNames, sync
 from placement_store.endpoints.allocations import PlacementEndpoint
-from placement_store.endpoints.candidates import CandidateEndpoint
-from placement_store.endpoints.heals import HealEndpoint
 from placement_store.endpoints.names import NameEndpoint
-from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.operator import OperatorEndpoint
 from placement_store.endpoints.providers import ProviderEndpoint
 from placement_store.endpoints.reshapes import ReshapeEndpoint
 from placement_store.endpoints.server_groups import GroupEndpoint
@@ -35,9 +33,7 @@ def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
         NameEndpoint(database, names),
         ReshapeEndpoint(database, names),
         GroupEndpoint(database, names),
-        CandidateEndpoint(database, names),
-        InspectionEndpoint(database),
-        HealEndpoint(database, names),
+        OperatorEndpoint(database, names),
     ]
 
 

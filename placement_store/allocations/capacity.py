@@ -1,4 +1,7 @@
-"""The judge of every claim: `used` of each inventory is raised by a predicate, and what it refuses is explained."""
+"""Update `used` of inventories, guarded by their capacity and unit rules, and explain which inventory has refused.
+
+This guarded update is the only decision whether a write fits: all reads before it are hints.
+"""
 
 import logging
 import math
@@ -22,24 +25,24 @@ LOG = logging.getLogger(__name__)
 #: Pairs in one statement. It tries each pair's condition on each row it touches, so its cost grows with the square.
 _PAIRS_AT_ONCE = 64
 
-# What any unit rule lets pass, for a pair of which no amount is new.
+# Values that satisfy every unit rule, for a pair of which no amount is new.
 _ANY_SMALLEST, _ANY_LARGEST, _ANY_STEP = 2**31 - 1, 0, 0
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one write asks of one inventory: the net growth over all its consumers, and each amount that is new."""
+    """Hold the demand of one write on one inventory: the net growth over all its consumers, and each new amount."""
 
     pair: Pair
     growth: int
     amounts: tuple[int, ...] = ()
 
     def exceeds(self, used: int, inventory: InventoryRow) -> bool:
-        """Tell whether this does not fit into an inventory of which ``used`` is used; as the database reckons."""
+        """Return whether this does not fit into an inventory of which ``used`` is used; by the database's formula."""
         return self.growth > 0 and used + self.growth > inventory.capacity
 
     def breaks_unit_rules(self, inventory: InventoryRow) -> str | None:
-        """Return which rule one of the new amounts breaks, if any."""
+        """Return the unit rule that one of the new amounts breaks, if any."""
         if any(not inventory.min_unit <= amount <= inventory.max_unit for amount in self.amounts):
             return f"not between min_unit {inventory.min_unit} and max_unit {inventory.max_unit}"
         if any(amount % inventory.step_size for amount in self.amounts):
@@ -48,12 +51,12 @@ class Demand:
 
 
 def take(connection: Connection, demands: Sequence[Demand], names: ResourceClassNames) -> None:
-    """Raise or lower what is used of each inventory, or refuse the whole.
+    """Update `used` of each inventory by the net growth, or refuse the whole write.
 
-    The providers' rows must be locked. Net growth must fit into the capacity; what shrinks or stays is never refused
-    for it. Each new amount must keep the unit rules.
+    The providers' rows must be locked. Net growth must fit into the capacity; a demand that shrinks or stays equal is
+    never refused for capacity. Each new amount must keep the unit rules.
 
-    :raises CapacityExceeded: naming every inventory that refuses; the transaction must then be rolled back.
+    :raises CapacityExceeded: naming every inventory that has refused; the transaction must then be rolled back.
     """
     for start in range(0, len(demands), _PAIRS_AT_ONCE):
         part = demands[start : start + _PAIRS_AT_ONCE]
@@ -63,7 +66,7 @@ def take(connection: Connection, demands: Sequence[Demand], names: ResourceClass
 
 @lru_cache(maxsize=_PAIRS_AT_ONCE)
 def _statement(pairs: int) -> Update:
-    """Return the guarded update of so many inventories.
+    """Return the guarded update of ``pairs`` inventories.
 
     UPDATE inventories
        SET used = used + CASE WHEN resource_provider_id = :p0 AND resource_class_id = :c0 THEN :n0 ... END
@@ -121,14 +124,14 @@ class _Refusal:
 def _explain(
     connection: Connection, demands: Sequence[Demand], part: Sequence[Demand], names: ResourceClassNames
 ) -> None:
-    """Find out which inventories have refused; return only where none has, because a row to shrink was missing."""
+    """Find the inventories that have refused, and raise; return only if none has, but a row to shrink was missing."""
     found = {
         (provider_id, class_id): inventory
         for provider_id, held in providers.inventories_of(connection, {demand.pair[0] for demand in demands}).items()
         for class_id, inventory in held.items()
     }
-    # The update may have raised a row that would seem too full now for the same once more: what was used before is
-    # asked of the allocations, which come later.
+    # The update may have raised `used` of a row already, so that the same demand would seem not to fit a second time.
+    # The usage before it is read from the allocations, which are written later.
     held = _held(
         connection, [d.pair for d in demands if d.pair in found and d.exceeds(found[d.pair].used, found[d.pair])]
     )
@@ -138,7 +141,7 @@ def _explain(
         LOG.error("Allocations without inventories, by provider and resource class id: %s", missing)
         return
     if not refusals:
-        # `used` says more than the allocations do: nothing can be claimed there until that has been looked into.
+        # `used` exceeds the sum of the allocations: nothing can be claimed there until an operator has repaired it.
         LOG.error("More is used than allocated on one of these, by provider and resource class id: %s", held)
         refusals = [
             _Refusal(d, d.growth, 0.0, "what is used disagrees with the allocations") for d in part if d.growth > 0
@@ -148,7 +151,7 @@ def _explain(
 
 def _refusal(demand: Demand, inventory: InventoryRow | None, held: Mapping[Pair, int]) -> _Refusal | None:
     if inventory is None:
-        # What only shrinks, or changes hands, needs none.
+        # A demand that only shrinks, or passes from one consumer to another, needs none.
         is_asked = bool(demand.amounts) or demand.growth > 0
         return _Refusal(demand, max(demand.amounts, default=demand.growth), 0.0, "no inventory") if is_asked else None
     used = held.get(demand.pair, inventory.used)

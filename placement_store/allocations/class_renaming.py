@@ -1,4 +1,4 @@
-"""A custom resource class under another name, with all inventories and allocations of it."""
+"""Rename a custom resource class, with all inventories and allocations of it."""
 
 from collections.abc import Sequence
 
@@ -16,19 +16,19 @@ from placement_store.schema import allocations, inventories
 def rename(connection: Connection, old: str, new: str) -> None:
     """Give a custom resource class another custom name.
 
-    A number stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets a number of its own,
-    and all inventories and allocations of the class change to it. The generations of providers stay: only a name has
-    changed. Those of the consumers that hold some of it change, so that nobody writes by the number that was read.
+    An id stands for one name for ever (:mod:`placement_store.db.names`), so the new name gets an id of its own, and all
+    inventories and allocations of the class change to it. The generations of providers stay: only a name has changed.
+    Those of the consumers that hold some of it are bumped, so that no concurrent transaction writes the former id.
 
     :raises ResourceClassNotFound: there is no class of the old name.
     :raises AlreadyExists: there is one of the new name.
     :raises InvalidRequest: one of the two is a standard class, or is not called ``CUSTOM_...``.
-    :raises StaleRead: somebody else has just given a provider an inventory of the class; a new transaction may succeed.
+    :raises StaleRead: a concurrent write has given a provider an inventory of the class; a new transaction may succeed.
     """
     former = ResourceClassNames.require(connection, {old})[old]
     ResourceClassNames.require_custom(old)
     ResourceClassNames.require_custom(new)
-    # Providers first, as everywhere; then the class, which from then on nobody can give to any other.
+    # Providers first, as everywhere; then the class, which from then on no write can give to another provider.
     having = _having(connection, former)
     providers.bump_generations(connection, having, by=0)
     if not ResourceClassNames.create(connection, {new}):
@@ -52,7 +52,7 @@ def _having(connection: Connection, number: int) -> list[int]:
 
 
 def _holding(connection: Connection, number: int, provider_ids: Sequence[int]) -> set[int]:
-    """Return the ids of the consumers that hold something of a class: all, where its providers are locked."""
+    """Return the ids of the consumers with allocations of a class; complete, since its providers are locked."""
     query = select(allocations.c.consumer_id).distinct().where(allocations.c.resource_class_id == number)
     rows = bulk.select_in(connection, query, allocations.c.resource_provider_id, provider_ids)
     return {row.consumer_id for row in rows}

@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 
 class HeldRow(NamedTuple):
-    """An allocation as the store has it."""
+    """Hold one allocation's row."""
 
     id: int
     amount: int
@@ -25,7 +25,7 @@ class HeldRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A consumer as it was read, without a lock, with all that it held at that moment."""
+    """Hold a consumer as it was read, without a lock, with all its allocations at that moment."""
 
     id: int
     uuid: str
@@ -34,7 +34,7 @@ class Holding:
     root_provider_id: int | None
     accepted_by: str | None
     owner: str | None
-    #: Whether anything but HTTP has ever written it.
+    #: Whether any other client than one over HTTP has ever written it.
     known_over_rpc: bool
     consumer_group_id: int | None
     #: The instance that this migration moves.
@@ -45,11 +45,11 @@ class Holding:
 
     @property
     def amounts(self) -> dict[Pair, int]:
-        """What it held, by provider and resource class."""
+        """Return the allocated amounts, by provider and resource class."""
         return {pair: row.amount for pair, row in self.rows.items()}
 
 
-#: The columns of a consumer that no claim places.
+#: The columns of a consumer that no claim places on a host.
 UNCLAIMED: Mapping[str, Any] = {
     "claim_id": None,
     "root_provider_id": None,
@@ -89,7 +89,7 @@ _HOLDINGS = (
 
 
 def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holding]:
-    """Return those of these consumers that exist, with all that they hold."""
+    """Return the existing ones of these consumers, with all their allocations, by uuid."""
     found: dict[str, Holding] = {}
     held: dict[str, dict[Pair, HeldRow]] = {}
     for chunk in bulk.chunks(sorted(uuids)):
@@ -108,7 +108,7 @@ def holdings(connection: Connection, uuids: Collection[str]) -> dict[str, Holdin
 
 @dataclass(frozen=True, slots=True)
 class NewConsumer:
-    """The row of a consumer that is not there yet; ``claimed`` sets the time of its claim."""
+    """Hold the columns of a consumer to be created; ``claimed`` sets the time of its claim."""
 
     columns: Mapping[str, Any]
     claimed: bool
@@ -180,11 +180,11 @@ def create(connection: Connection, rows: Mapping[str, NewConsumer]) -> dict[str,
     except exc.IntegrityError as fault:
         raise StaleRead from fault
     if len(rows) == 1 and number is not None and not rows[uuids[0]].columns.get("known_over_rpc", True):
-        # No tombstone keeps HTTP from bringing a consumer back.
+        # Over HTTP a consumer may be created again, whether or not it has a tombstone.
         return {uuids[0]: number}
-    # Written first, then looked for, with a lock: whoever buries this consumer writes its tombstone first and then
-    # looks for the consumer, with a lock. Each waits for what the other has written, so one of the two sees the other,
-    # or the database ends one of them as a deadlock; both cannot win.
+    # The consumer is written first, and its tombstone is then looked for with a lock. A concurrent delete for good does
+    # the reverse: it writes the tombstone first and then looks for the consumer with a lock. Each waits for the other's
+    # write, so one of the two sees the other, or the database ends one of them as a deadlock; both cannot succeed.
     #
     # SELECT ... FROM consumers c LEFT JOIN tombstones t ON t.consumer_uuid = c.uuid WHERE c.uuid IN (...)
     #   LOCK IN SHARE MODE
@@ -221,5 +221,5 @@ def _as_read(statement: Any, holding: Holding, *, unaccepted: bool) -> Any:
 
 
 def not_found(uuid: str) -> errors.ConsumerNotFound:
-    """Return the error that says so."""
+    """Return the error that there is no such consumer."""
     return errors.ConsumerNotFound(kind="consumer", name=uuid)

@@ -1,8 +1,9 @@
-"""Where instances are placed: counted by host, and found by who they are.
+"""Count the instances placed on root providers, and find the root providers of instances.
 
-An instance is placed on the root provider that its claim names. A residue, which no claim places, is none. Whoever
-places one or takes it away changes what it holds of a provider of that host's tree, and with it that provider's
-``seq``: whoever follows the providers reads these counts with them, and needs no column that a claim would write.
+An instance is placed on the root provider that its claim names. A residue, which no claim places, does not count. A
+write that places an instance or removes it changes its allocations of some provider in that host's tree, and so bumps
+that provider's ``seq``: a follower of the change feed reads these counts together with the providers, and a claim need
+not write a counter.
 """
 
 from collections.abc import Collection
@@ -19,7 +20,7 @@ INSTANCE = "INSTANCE"
 # SELECT root_provider_id, COUNT(*) FROM consumers
 #  WHERE root_provider_id IN (...) AND consumer_type = 'INSTANCE' AND migration_of IS NULL AND claim_id IS NOT NULL
 #  GROUP BY root_provider_id
-# The type alone does not tell a migration: whoever puts allocations on one says which type it shall be.
+# The type alone does not identify a migration: every put of allocations may change it.
 _COUNTS = bulk.Lookup(
     select(consumers.c.root_provider_id, func.count())
     .where(
@@ -33,7 +34,7 @@ _COUNTS = bulk.Lookup(
 
 
 def instances_on(connection: Connection, root_ids: Collection[int]) -> dict[int, int]:
-    """Return how many instances are placed on each of these root providers."""
+    """Return the number of instances placed on each of these root providers, by its id."""
     counts = dict.fromkeys(root_ids, 0)
     for root_id, count in _COUNTS.rows(connection, sorted(root_ids)):
         counts[root_id] = count
@@ -41,13 +42,13 @@ def instances_on(connection: Connection, root_ids: Collection[int]) -> dict[int,
 
 
 def instances_of_nodes(connection: Connection, node_uuids: Collection[str]) -> dict[str, int]:
-    """Return how many instances are placed on each of these compute nodes that has a provider, by uuid."""
+    """Return the number of instances placed on each of these compute nodes that has a provider, by uuid."""
     keys = providers.keys_found(connection, node_uuids)
     counts = instances_on(connection, [key.id for key in keys.values()])
     return {uuid: counts[key.id] for uuid, key in keys.items()}
 
 
-# One for each index: with OR a database would read the whole table.
+# One query for each index: with OR a database would scan the whole table.
 _PLACED = (
     select(MEMBER.label("member"), resource_providers.c.uuid)
     .join_from(consumers, resource_providers, resource_providers.c.id == consumers.c.root_provider_id)
@@ -58,9 +59,9 @@ _BY_ITS_MIGRATION = bulk.Lookup(_PLACED, consumers.c.migration_of)
 
 
 def instances_by_root(connection: Connection, uuids: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return which of these instances are placed on each root provider, by its uuid.
+    """Return those of these instances that are placed on each root provider, by its uuid.
 
-    One that moves is on both of its hosts until the move has ended; one that is placed nowhere is left out.
+    An instance that is being moved is on both of its hosts until the move has ended; one that is not placed is omitted.
     """
     named = sorted(uuids)
     found: dict[str, set[str]] = {}

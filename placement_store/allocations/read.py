@@ -1,4 +1,4 @@
-"""Consumers as they are shown, with all that they hold."""
+"""Read one consumer with its allocations, as the API returns it."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ _SHOWN = (
 
 
 def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consumer:
-    """Return one consumer with all that it holds; a consumer that holds nothing any more is shown as such.
+    """Return one consumer with its allocations; one without any is returned as such.
 
     :raises ConsumerNotFound: there is none of that uuid.
     """
@@ -39,10 +39,10 @@ def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Consume
 
 
 class Stored(NamedTuple):
-    """A consumer, with what only the store itself tells of it."""
+    """Hold a consumer with columns that the RPC API does not return."""
 
     consumer: Consumer
-    #: Null where it was written before types were known; then ``consumer`` has a name for that.
+    #: Null if it was written before consumer types existed; then the type of ``consumer`` is ``UNKNOWN``.
     consumer_type: str | None
     #: In seconds since 1970.
     updated_at: float
@@ -65,7 +65,7 @@ def get_stored(connection: Connection, uuid: str, names: ResourceClassNames) -> 
     row = found[0]
     consumer = Consumer(
         uuid=uuid,
-        # Only a consumer from before types were known has none; Placement calls it unknown.
+        # Only a consumer written before consumer types existed has none; Placement calls it unknown.
         consumer_type=row.consumer_type or "UNKNOWN",
         project_id=row.project_id,
         user_id=row.user_id,

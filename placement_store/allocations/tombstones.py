@@ -1,4 +1,4 @@
-"""Tombstones: consumers that are deleted for good, so that nothing can be claimed for them any more."""
+"""Write tombstones of consumers that are deleted for good, so that nothing is claimed for them any more."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -16,29 +16,29 @@ from placement_store.schema import tombstones
 
 
 def require_unburied(connection: Connection, uuid: str, holding: Holding | None) -> None:
-    """Refuse a consumer that has been deleted for good, to everybody but HTTP.
+    """Refuse a consumer that has been deleted for good; called for all writes but those over HTTP.
 
-    One that is there has been deleted before only if HTTP, which sees no tombstones, has brought it back.
+    An existing consumer may have a tombstone only if HTTP, which ignores tombstones, has created it again.
 
-    :raises ConsumerDeleted: it has been.
+    :raises ConsumerDeleted: it has been deleted for good.
     """
     if (holding is None or not holding.known_over_rpc) and buried(connection, [uuid]):
         raise errors.ConsumerDeleted(consumer_uuid=uuid)
 
 
 def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
-    """Return those of these consumers that have been deleted for good."""
+    """Return the uuids of those of these consumers that have been deleted for good."""
     query = select(tombstones.c.consumer_uuid)
     return {row.consumer_uuid for row in bulk.select_in(connection, query, tombstones.c.consumer_uuid, sorted(uuids))}
 
 
 def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccepted: bool = False) -> None:
-    """Write a consumer's tombstone and remove its row, if there was one.
+    """Write a consumer's tombstone and delete its row, if there is one.
 
-    :param unaccepted: whether it may go only as long as no host has accepted its claim.
-    :raises StaleRead: it is no longer as it was read, or has appeared since.
+    :param unaccepted: whether to do so only as long as no host has accepted its claim.
+    :raises StaleRead: it has changed since it was read, or has been created since.
     """
-    # The order is what keeps a claim made at this moment from winning as well: see `consumers.create`.
+    # In this order, so that a concurrent claim of the same consumer cannot succeed as well: see `consumers.create`.
     _write_tombstone(connection, uuid)
     if holding is None:
         if connection.execute(consumer_table.delete().where(consumer_table.c.uuid == uuid)).rowcount:
@@ -47,17 +47,17 @@ def bury(connection: Connection, uuid: str, holding: Holding | None, *, unaccept
         consumers.forget(connection, holding, unaccepted=unaccepted)
 
 
-#: The columns of a consumer that is buried and still holds something: a member of no group, and nobody's over RPC.
+#: The columns of a consumer that is deleted for good and keeps foreign allocations: in no group, known only over HTTP.
 _LEFT_BEHIND: Mapping[str, Any] = {**UNCLAIMED, "consumer_group_id": None, "known_over_rpc": False}
 
 
 def bury_keeping_row(connection: Connection, holding: Holding, *, unaccepted: bool = False) -> None:
-    """Write a consumer's tombstone, and leave its row to those whose allocations stay; it goes with the last of them.
+    """Write a consumer's tombstone, and keep its row for its foreign allocations; it goes with the last of them.
 
-    Only HTTP, which sees no tombstones, can give it anything any more.
+    Only HTTP, which ignores tombstones, can write allocations of it any more.
 
     :param unaccepted: as in :func:`bury`.
-    :raises StaleRead: it is no longer as it was read.
+    :raises StaleRead: it has changed since it was read.
     """
     _write_tombstone(connection, holding.uuid)
     consumers.bump_generation(connection, holding, _LEFT_BEHIND, claimed=False, unaccepted=unaccepted)

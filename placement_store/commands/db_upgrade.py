@@ -16,8 +16,8 @@ from moorage.config.options import main_database
 from moorage.db.database import Database
 from moorage.db.schemas import known_schemas
 from placement_store import cells
+from placement_store.db import change_feed
 from placement_store.schema import MAIN
-from placement_store.upkeep import restore
 
 LOG = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class DbUpgrade(Configured, Lister):
 def _begin_history(place: Place) -> None:
     database = Database(place.url, MAIN.name, pool_size=1, statement_limit=None)
     try:
-        database.write(restore.begin_history)
+        database.write(change_feed.begin_history)
     finally:
         database.close()
     LOG.warning("The main schema begins a new history: heal it with `moorage audit --heal`")

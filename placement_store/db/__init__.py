@@ -1,1 +1,1 @@
-"""What every table of the store shares: names as numbers, bulk statements, retries and the change feed."""
+"""Access the store's tables: ids of names, bulk statements, retries of stale reads, and the change feed."""

@@ -1,4 +1,4 @@
-"""Many rows or many values in few statements, whatever the driver makes of them."""
+"""Read and insert many rows, or by many values, in few statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -10,20 +10,20 @@ from moorage.db.columns import now
 
 T = TypeVar("T")
 
-#: How many values one statement names: SQLite takes 32,766 parameters, and parsing should not take long anywhere.
+#: The number of values in one statement: SQLite takes at most 32,766 parameters, and parsing should be fast everywhere.
 CHUNK = 5_000
 
 
 def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Yield ``values`` in parts that one statement can name."""
+    """Yield ``values`` in chunks that one statement can take as parameters."""
     for start in range(0, len(values), CHUNK):
         yield values[start : start + CHUNK]
 
 
 class Lookup:
-    """A query for rows whose column has one of some values, put together once and run any number of times.
+    """Query for rows whose column has one of some values; compiled once and run any number of times.
 
-    To put a statement together takes longer than a database takes to find a few rows.
+    Building a statement takes longer than a database needs to find a few rows.
     """
 
     def __init__(self, query: Select[Any], column: Any) -> None:
@@ -43,9 +43,9 @@ def select_in(connection: Connection, query: Select[Any], column: Any, values: S
 def insert(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], stamps: Sequence[str] = ()
 ) -> int | None:
-    """Insert ``rows``, the database's clock in each of the columns ``stamps``; return the number of a single row.
+    """Insert ``rows``, with the database's clock in the columns ``stamps``; return the id of the row if it is only one.
 
-    PyMySQL sends many rows as one statement only where all values are parameters: then the clock is read beforehand.
+    PyMySQL sends many rows as one statement only if all values are parameters: so for many the clock is read first.
     """
     if not rows:
         return None

@@ -1,16 +1,20 @@
-"""The feed of changes: which providers and hosts have changed, written in the transaction that changes them."""
+"""Record in the change feed which providers and hosts a transaction changes, and read it; compare ``seq`` of all rows.
 
-from collections.abc import Collection
+Schedulers follow the feed to keep their views up to date. Every change of what a view holds of a row bumps the row's
+``seq``, so a follower finds the rows that it has missed by their ids and ``seq`` alone.
+"""
+
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Table, func, select
 
 from moorage.db.columns import now
 from placement_store.db import bulk
-from placement_store.schema import changes
+from placement_store.schema import changes, consumers, host_aggregates, hosts, resource_providers
 
-#: Seconds that a number may be missing from the feed before its reader goes past it. Numbers are given out at the
-#: very end of a transaction, so a writer still to commit is there within milliseconds; one that rolled back never is.
+#: Seconds for which a reader waits for a missing number of the feed. Numbers are assigned at the very end of a
+#: transaction, so a writer still to commit has done so within milliseconds; one that rolled back never will.
 SETTLED_AFTER = 0.25
 
 #: The most rows that one call of :func:`prune` deletes, so that no transaction grows without bound.
@@ -18,7 +22,7 @@ PRUNED_AT_ONCE = 10_000
 
 
 def record(connection: Connection, provider_ids: Collection[int] = (), host_ids: Collection[int] = ()) -> None:
-    """Tell that these providers and hosts have changed; the last write of a transaction."""
+    """Record that these providers and hosts have changed; the last write of a transaction."""
     rows = [{"resource_provider_id": id_, "host_id": None} for id_ in sorted(provider_ids)]
     rows += [{"resource_provider_id": None, "host_id": id_} for id_ in sorted(host_ids)]
     bulk.insert(connection, changes, rows, stamps=["created_at"])
@@ -45,7 +49,7 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)
     rows = connection.execute(query.where(changes.c.id > last_id).order_by(changes.c.id)).all()
     if not rows and 0 < (last := newest(connection)) < last_id:
-        # Numbers only grow, and the newest are pruned last: the store is an older one than was read.
+        # Numbers only grow, and the newest are pruned last: the store has been replaced by an older one.
         return Changes(last, set(), set(), is_another_history=True)
     go_on_from, has_gap = last_id, False
     for row in rows:
@@ -60,14 +64,32 @@ def changes_since(connection: Connection, last_id: int) -> Changes:
     )
 
 
-def begin_history(connection: Connection, leap: int) -> None:
-    """Tell that the store has been restored, under a number past all that may have been given out before."""
-    row = {"id": newest(connection) + leap, "resource_provider_id": None, "host_id": None}
+#: More than the number of changes that can have been lost.
+_LEAP = 2**32
+
+_NUMBERS = (
+    (resource_providers, ("generation", "seq")),
+    (hosts, ("seq",)),
+    (host_aggregates, ("seq",)),
+    (consumers, ("generation",)),
+)
+
+
+def begin_history(connection: Connection) -> None:
+    """Begin a new history of a store restored from a backup, before anything else writes to it.
+
+    All generations, ``seq`` and the feed's number leap past those of the lost history. Otherwise the store would reach
+    generations again that stale writers rely on, and a ``seq`` that a scheduler has read of another row. The new row of
+    the feed, which names nothing, makes running schedulers read everything anew.
+    """
+    for table, names in _NUMBERS:
+        connection.execute(table.update().values({name: table.c[name] + _LEAP for name in names}))
+    row = {"id": newest(connection) + _LEAP, "resource_provider_id": None, "host_id": None}
     bulk.insert(connection, changes, [row], stamps=["created_at"])
 
 
 def newest(connection: Connection) -> int:
-    """Return the number of the last change; 0 where none is left."""
+    """Return the number of the last change; 0 if none is left."""
     return connection.scalar(select(func.max(changes.c.id))) or 0
 
 
@@ -77,5 +99,15 @@ def prune(connection: Connection, older_than_seconds: float) -> int:
     last, first = connection.execute(select(func.max(changes.c.id), func.min(changes.c.id)).where(old)).one()
     if last is None:
         return 0
-    # By number: deleting by time would lock the index that new changes are entered in.
+    # By number: a delete by time would lock the index that new changes are inserted in.
     return connection.execute(changes.delete().where(changes.c.id <= min(last, first + PRUNED_AT_ONCE - 1))).rowcount
+
+
+def seq_by_id(connection: Connection, table: Table) -> dict[int, int]:
+    """Return the ``seq`` of every row of a table by id, read by one statement."""
+    return dict(connection.execute(select(table.c.id, table.c.seq)).all())
+
+
+def differing_ids(connection: Connection, table: Table, known: Mapping[int, int]) -> set[int]:
+    """Return the ids whose ``seq`` in the store differs from ``known``, or that only one of the two has."""
+    return {id_ for id_, _ in known.items() ^ seq_by_id(connection, table).items()}

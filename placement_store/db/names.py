@@ -1,8 +1,8 @@
-"""Resource classes and traits by name and by number: the same numbers in every process, for ever.
+"""Translate the names of resource classes and traits to ids and back; create and delete custom names.
 
-A number stands for one name, also after that has been deleted, and for the same one if it is created again: so what a
-process keeps in memory may be behind, and is never wrong. Whether a name is there is asked of the store, by whoever
-makes use of it, with a lock that keeps it from being deleted meanwhile (:meth:`Names.require`).
+An id stands for one name for ever, also after the name was deleted, and for the same name if it is created again. So
+the cache of a process may be incomplete, but is never wrong. It does not prove that a name exists: a write that uses
+one reads it from the store, with a lock that keeps it from being deleted meanwhile (:meth:`Names.require`).
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,40 +19,40 @@ from placement_store.db import bulk
 from placement_store.db.retries import StaleRead, retry_on_stale_read
 from placement_store.schema import inventories, provider_traits, resource_classes, traits
 
-#: What the names begin with that operators and drivers may create; the same in both libraries.
+#: The prefix of the names that operators and drivers may create; the same in both libraries.
 CUSTOM_NAMESPACE: str = os_resource_classes.CUSTOM_NAMESPACE
 
-#: A standard class has its place in the library's list as its number, so custom ones must begin well behind its end.
+#: The id of a standard class is its index in the library's list, so custom ids begin well behind the end of the list.
 FIRST_CUSTOM_ID = 10_000
 
 _STANDARD_CLASSES: Mapping[str, int] = {name: number for number, name in enumerate(os_resource_classes.STANDARDS)}
 
-# MySQL takes an explicit 0 for "the next number", and takes it literally only in an UPDATE.
+# MySQL treats an inserted 0 as "the next number", and takes it literally only in an UPDATE.
 _STAND_IN_FOR_ZERO = -1
 
 
 class Names:
-    """Names of one kind with their numbers, read when first asked for; one object serves all threads of a process."""
+    """Cache the names of one kind with their ids, read on first use; one object serves all threads of a process."""
 
     _kind: ClassVar[str]
     _table: ClassVar[Table]
     _not_found: ClassVar[type[errors.NotFound]]
     _standards: ClassVar[Collection[str]]
-    #: The numbers that are known without asking the store.
-    _known_by_heart: ClassVar[Mapping[str, int]] = {}
-    #: The numbers of the names of this kind that some provider has.
+    #: The ids that need not be read from the store.
+    _fixed_ids: ClassVar[Mapping[str, int]] = {}
+    #: The column with the ids of the names that providers have.
     _in_use: ClassVar[ColumnElement[int]]
 
     def __init__(self, database: Database) -> None:
         self._database = database
         # Never changed in place: a reader sees either the old one or the new one.
-        self._ids: Mapping[str, int] = self._known_by_heart
+        self._ids: Mapping[str, int] = self._fixed_ids
         self._names: Mapping[int, str] = {number: name for name, number in self._ids.items()}
 
-    # --- Looking up ---------------------------------------------------------------------------------------------------
+    # --- Lookup -------------------------------------------------------------------------------------------------------
 
     def id_of(self, name: str, connection: Connection | None = None) -> int:
-        """Return the number of a name; within a transaction its ``connection`` is used where it must be looked up.
+        """Return the id of a name; within a transaction, pass its ``connection`` for the case that it must be read.
 
         :raises NotFound: there is none of that name.
         """
@@ -64,9 +64,9 @@ class Names:
             raise self._missing(name) from None
 
     def name_of(self, number: int, connection: Connection | None = None) -> str:
-        """Return the name of a number; within a transaction its ``connection`` is used where it must be looked up.
+        """Return the name of an id; within a transaction, pass its ``connection`` for the case that it must be read.
 
-        :raises NotFound: there is none of that number.
+        :raises NotFound: there is none of that id.
         """
         if number not in self._names:
             self._read(connection)
@@ -77,11 +77,11 @@ class Names:
 
     @classmethod
     def require(cls, connection: Connection, names: Collection[str], *, lock: bool = False) -> dict[str, int]:
-        """Return the numbers of names that are all there at this moment; with ``lock``, until the transaction ends.
+        """Verify that names exist and return their ids; with ``lock``, none is deleted before the transaction ends.
 
-        :raises NotFound: one of them is not.
+        :raises NotFound: one of them does not exist.
         """
-        found = {row.name: row.id for row in _those_there(cls._table, lock).rows(connection, sorted(names))}
+        found = {row.name: row.id for row in _existing(cls._table, lock).rows(connection, sorted(names))}
         for name in sorted(set(names) - found.keys()):
             raise cls._missing(name)
         return found
@@ -95,9 +95,9 @@ class Names:
         starting_with: str = "",
         associated: bool | None = None,
     ) -> list[str]:
-        """Return the names that are there, sorted: all, or those for which everything that is said is true.
+        """Return the existing names, sorted: all, or those that match all given conditions.
 
-        :param associated: only those that some provider has, or only those that none has.
+        :param associated: true for those only that some provider has, false for those only that none has.
         """
         table = cls._table.c
         query = select(table.name).where(table.deleted.is_(False))
@@ -111,10 +111,10 @@ class Names:
     # --- Creating and deleting ----------------------------------------------------------------------------------------
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Create those custom names that are missing, in a transaction of their own.
+        """Create the missing ones of these custom names, in a transaction of their own.
 
-        Call it before the transaction that needs them: what that one does may be undone, and a number that somebody has
-        kept in memory may not.
+        Call it before the transaction that needs them: that one may be rolled back, but an id that a process has cached
+        must stay valid.
 
         :raises NotFound: one of them is neither a standard name nor called ``CUSTOM_...``.
         """
@@ -129,9 +129,9 @@ class Names:
 
     @classmethod
     def create(cls, connection: Connection, custom: Collection[str]) -> set[str]:
-        """Create those custom names that are missing; return them.
+        """Create the missing ones of these custom names and return them.
 
-        :raises StaleRead: somebody else is creating one of them; a new transaction may find it.
+        :raises StaleRead: a concurrent transaction is creating one of them; a new transaction may find it.
         """
         missing = cls._absent(connection, custom)
         table = cls._table
@@ -143,13 +143,13 @@ class Names:
 
     @classmethod
     def delete(cls, connection: Connection, name: str) -> None:
-        """Delete a custom name that no provider has; its number stays its own.
+        """Delete a custom name that no provider has; its id stays reserved for it.
 
         :raises NotFound: there is none of that name.
         :raises NameInUse: a provider has it.
         """
-        # Its row is locked first: whoever gives it to a provider holds that lock too, so either this sees that the
-        # provider has it, or that one finds it deleted.
+        # Its row is locked first: a write that gives it to a provider takes that lock too (`require`), so either this
+        # transaction sees that the provider has it, or that one finds it deleted.
         table = cls._table
         this = (table.c.name == name, table.c.deleted.is_(False))
         if connection.execute(table.update().where(*this).values(deleted=True)).rowcount != 1:
@@ -159,17 +159,17 @@ class Names:
             raise errors.NameInUse(kind=cls._kind, name=name)
 
     def forget(self) -> None:
-        """Look everything up again: a name that this process knows of has been deleted."""
-        self._ids = self._known_by_heart
+        """Drop the cached ids, after a name was deleted."""
+        self._ids = self._fixed_ids
 
     def forget_numbers(self) -> None:
-        """Look everything up again, also which name a number stands for: the store has been restored."""
-        self._ids = self._known_by_heart
+        """Drop the whole cache, also the names of ids, after the store was restored."""
+        self._ids = self._fixed_ids
         self._names = {number: name for name, number in self._ids.items()}
 
     @classmethod
     def require_custom(cls, name: str) -> None:
-        """Refuse to create or delete what is not an operator's.
+        """Refuse to create or delete a name that is no custom one.
 
         :raises InvalidRequest: it is a standard name, or is not called ``CUSTOM_...``.
         """
@@ -179,7 +179,7 @@ class Names:
             raise errors.InvalidRequest(path="$.name", reason=f"a {cls._kind} of one's own begins with CUSTOM_")
 
     def sync(self) -> None:
-        """Write the standard names into the store; any number of processes may do so at once."""
+        """Write the missing standard names into the store; any number of processes may do so concurrently."""
         retry_on_stale_read(lambda: self._database.write(self._write_standards))
 
     # --- Parts --------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Names:
 
     def _read(self, connection: Connection | None) -> None:
         rows = self._database.read(self._all) if connection is None else self._all(connection)
-        self._ids = {**self._known_by_heart, **{name: number for number, name, deleted in rows if not deleted}}
+        self._ids = {**self._fixed_ids, **{name: number for number, name, deleted in rows if not deleted}}
         self._names = {**self._names, **{number: name for number, name, _ in rows}}
 
     @classmethod
@@ -211,7 +211,7 @@ class Names:
 
     @classmethod
     def _insert_new(cls, connection: Connection, names: Collection[str]) -> None:
-        """Give each of these names, which have no row yet, a number; here the database chooses it."""
+        """Insert rows for names that have none yet; here the database assigns the ids."""
         cls._insert(connection, [{"name": name} for name in names])
 
     @classmethod
@@ -225,14 +225,14 @@ class Names:
 
 
 @lru_cache
-def _those_there(table: Table, lock: bool) -> bulk.Lookup:
+def _existing(table: Table, lock: bool) -> bulk.Lookup:
     # SELECT name, id FROM traits WHERE NOT deleted AND name IN (...) LOCK IN SHARE MODE
     query = select(table.c.name, table.c.id).where(table.c.deleted.is_(False))
     return bulk.Lookup(query.with_for_update(read=True) if lock else query, table.c.name)
 
 
 class TraitNames(Names):
-    """The traits; the standard ones are those of `os-traits`."""
+    """Translate traits; the standard ones are those of `os-traits`."""
 
     _kind = "trait"
     _table = traits
@@ -242,12 +242,12 @@ class TraitNames(Names):
 
 
 class ResourceClassNames(Names):
-    """The resource classes; the standard ones are those of `os-resource-classes`, numbered by their place there."""
+    """Translate resource classes; the standard ones are those of `os-resource-classes`, with their index as id."""
 
     _kind = "resource class"
     _table = resource_classes
     _not_found = errors.ResourceClassNotFound
-    _known_by_heart = _STANDARD_CLASSES
+    _fixed_ids = _STANDARD_CLASSES
     _standards = _STANDARD_CLASSES
     _in_use = inventories.c.resource_class_id
 
@@ -256,14 +256,14 @@ class ResourceClassNames(Names):
         highest = connection.scalar(select(func.max(resource_classes.c.id))) or 0
         next_custom = max(highest + 1, FIRST_CUSTOM_ID)
         custom = [name for name in names if name not in cls._standards]
-        numbers = {**cls._known_by_heart, **{name: next_custom + offset for offset, name in enumerate(custom)}}
+        numbers = {**cls._fixed_ids, **{name: next_custom + offset for offset, name in enumerate(custom)}}
         cls._insert(connection, [{"id": numbers[name] or _STAND_IN_FOR_ZERO, "name": name} for name in names])
         stand_in = resource_classes.c.id == _STAND_IN_FOR_ZERO
         connection.execute(resource_classes.update().where(stand_in).values(id=0))
 
 
 def sync(database: Database) -> None:
-    """Write all standard names into the store, as every service does that serves them.
+    """Write the missing standard names of both kinds into the store; every service that serves it begins with this.
 
     :raises StoreUnavailable: the database cannot be reached.
     """

@@ -4,8 +4,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import tenacity
+from sqlalchemy import Connection
 
 from moorage import errors
+from moorage.messages.wire import Mutation
+from moorage.service.stored_requests import StoredRequests
 
 T = TypeVar("T")
 
@@ -32,3 +35,13 @@ def retry_on_stale_read(transaction: Callable[[], T]) -> T:
         return tries(transaction)
     except StaleRead as fault:
         raise errors.ClaimContention(tries=TRIES) from fault
+
+
+def run_once(requests: StoredRequests, message: Mutation[T], work: Callable[[Connection], T]) -> T:
+    """Carry out a request in one transaction that also stores its reply, or return the reply stored before.
+
+    :param requests: where replies are stored, by request id.
+    :param work: the part of the transaction that carries the request out and returns the reply.
+    :raises ClaimContention: as in :func:`retry_on_stale_read`.
+    """
+    return retry_on_stale_read(lambda: requests.once(message, work).result)

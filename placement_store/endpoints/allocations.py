@@ -1,4 +1,4 @@
-"""The methods of topic `placement` about who holds what: allocations and claims. And about cells and hosts."""
+"""Serve the methods of topic `placement` about allocations, claims and moves, and about cells and their hosts."""
 
 import logging
 
@@ -14,6 +14,7 @@ from moorage.messages import (
     Done,
     EndMove,
     GetAllocations,
+    ListAllocationCandidates,
     ListCells,
     ListHostsDeclaredDown,
     LocateCell,
@@ -23,22 +24,22 @@ from moorage.messages import (
     Released,
     SwapClaim,
 )
-from moorage.model import Cell, Consumer
+from moorage.model import AllocationCandidates, Cell, Consumer
 from placement_store import cells
 from placement_store.allocations import read as consumer_list
+from placement_store.candidates import listing
 from placement_store.claims import claim as claims
 from placement_store.claims import delete as deletes
 from placement_store.claims import end_move
 from placement_store.claims import put as puts
 from placement_store.claims import swap as swaps
-from placement_store.endpoints.base import StoreEndpoint
-from placement_store.upkeep import forced_down
+from placement_store.endpoints import StoreEndpoint
 
 LOG = logging.getLogger(__name__)
 
 
 class PlacementEndpoint(StoreEndpoint):
-    """The methods about cells, allocations and claims, and about hosts that nobody need wait for."""
+    """Serve cells, allocations, claims, moves and allocation candidates."""
 
     # --- Cells ------------------------------------------------------------------------------------------------------
 
@@ -61,22 +62,27 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(ListHostsDeclaredDown)
     def list_hosts_declared_down(self, message: ListHostsDeclaredDown) -> list[str]:
-        """Return those of some hosts that their operator has declared down, or deleted."""
-        return self._read(
-            lambda connection: forced_down.among(
+        """Return those of the named hosts whose operator has declared them down, or deleted them."""
+        return self._database.read(
+            lambda connection: cells.hosts_declared_down(
                 connection, message.cell_uuid, message.service_hosts, or_disabled=bool(message.or_disabled)
             )
         )
 
     # --- Allocations and claims -------------------------------------------------------------------------------------
 
+    @serves(ListAllocationCandidates)
+    def list_allocation_candidates(self, message: ListAllocationCandidates) -> AllocationCandidates:
+        """Return allocation candidates; see :func:`placement_store.candidates.listing.list_candidates`."""
+        return listing.list_candidates(self._database.read, self._names, message.request, message.limit)
+
     @serves(GetAllocations)
     def get_allocations(self, message: GetAllocations) -> Consumer:
-        """Return one consumer with all that it holds.
+        """Return one consumer with its allocations.
 
         :raises ConsumerNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: consumer_list.get(connection, message.consumer_uuid, self._names))
+        return self._database.read(lambda connection: consumer_list.get(connection, message.consumer_uuid, self._names))
 
     @serves(PutAllocations)
     def put_allocations(self, message: PutAllocations) -> ConsumerWritten:
@@ -91,14 +97,14 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(DeleteAllocations)
     def delete_allocations(self, message: DeleteAllocations) -> Released:
-        """Release all that a consumer holds; see :func:`placement_store.claims.delete.delete`."""
+        """Release all allocations of a consumer; see :func:`placement_store.claims.delete.delete`."""
         released = self._once(message, lambda connection: deletes.delete(connection, message, self._names))
         LOG.info("Consumer %s has released all it held%s", message.consumer_uuid, _but(released.residue_uuid))
         return released
 
     @serves(SwapClaim)
     def swap_claim(self, message: SwapClaim) -> Claimed:
-        """Move a claim to the next host; see :func:`placement_store.claims.swap.swap`."""
+        """Swap a claim from its host to the next one; see :func:`placement_store.claims.swap.swap`."""
         claimed = self._once(message, lambda connection: swaps.swap(connection, message, self._names))
         LOG.info(
             "The claim of consumer %s is now on %s%s",
@@ -124,9 +130,9 @@ class PlacementEndpoint(StoreEndpoint):
 
     @serves(AcceptClaim)
     def accept_claim(self, message: AcceptClaim) -> Done:
-        """Take a claim for an attempt's host; see :func:`placement_store.claims.claim.accept`.
+        """Record that an attempt's host has accepted a claim; see :func:`placement_store.claims.claim.accept`.
 
-        It can be repeated as it is, and its answer is not stored: a stored yes would outlive the claim.
+        Repeating it has the same effect, and its reply is not stored: a stored success would outlive the claim.
         """
 
         def work(connection: Connection) -> Done:

@@ -15,7 +15,7 @@ from moorage.messages import (
     ListTraits,
 )
 from placement_store.db.names import Names, ResourceClassNames, TraitNames
-from placement_store.endpoints.base import StoreEndpoint
+from placement_store.endpoints import StoreEndpoint
 
 
 class NameEndpoint(StoreEndpoint):
@@ -28,7 +28,7 @@ class NameEndpoint(StoreEndpoint):
     @serves(ListResourceClasses)
     def list_resource_classes(self, _message: ListResourceClasses) -> list[str]:
         """Return all resource classes by name."""
-        return self._read(self._names.listed)
+        return self._database.read(self._names.listed)
 
     @serves(EnsureResourceClass)
     def ensure_resource_class(self, message: EnsureResourceClass) -> Ensured:
@@ -51,7 +51,7 @@ class NameEndpoint(StoreEndpoint):
     @serves(ListTraits)
     def list_traits(self, message: ListTraits) -> list[str]:
         """Return the traits by name: all, or those for which everything that is said is true."""
-        return self._read(
+        return self._database.read(
             lambda connection: self._traits.listed(
                 connection,
                 names=message.names,

@@ -1,54 +1,55 @@
-"""What an operator and the other services ask of topic `placement` beside placement itself."""
+"""Serve the methods of topic `placement` for operators and other services: lists, audit, heals and reports."""
 
 import logging
 
 from sqlalchemy import Connection
 
 from moorage.bus.bus import serves
-from moorage.db.database import Database
 from moorage.messages import (
     AcknowledgeRequests,
     AuditStore,
     Done,
+    HealConsumers,
+    Healed,
     ListClaims,
     ListReconciled,
     ListServices,
+    Recounted,
+    RecountInventories,
     ReportService,
 )
 from moorage.model.inspection import ClaimState, ReconcilerAction, ServiceState, StoreAudit
-from moorage.service.stored_requests import StoredRequests
+from placement_store.claims import heal as heals
 from placement_store.claims import list as claim_list
 from placement_store.db.retries import retry_on_stale_read
-from placement_store.schema import requests
-from placement_store.upkeep import audit, reconciler_log, services
+from placement_store.endpoints import StoreEndpoint
+from placement_store.upkeep import audit, reconciler_log, recount, services
 
 LOG = logging.getLogger(__name__)
 
 
-class InspectionEndpoint:
-    """The methods of topic `placement` that show, and those that keep the books in order.
+class OperatorEndpoint(StoreEndpoint):
+    """Serve inspection of the store, its repair, and the reports of services.
 
-    Its mutations store no answer: each says the same however often it is said.
+    `report_service` and `acknowledge_requests` store no reply: repeating them has the same effect.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._requests = StoredRequests(database, requests)
+    # --- Inspection -------------------------------------------------------------------------------------------------
 
     @serves(ListClaims)
     def list_claims(self, message: ListClaims) -> list[ClaimState]:
-        """Return the consumers that a claim places, and on request residues, the oldest first; or a part of them."""
+        """Return the consumers that a claim places, and on request residues, the oldest first; or one page of them."""
         return self._database.read(lambda connection: claim_list.claims(connection, message))
 
     @serves(AuditStore)
     def audit_store(self, message: AuditStore) -> StoreAudit:
-        """Return what the store says of itself, or a part of it."""
+        """Return the audit of the store, or one page of it; see :func:`placement_store.upkeep.audit.report`."""
         read = self._database.read_one_moment if message.amounts else self._database.read
         return read(lambda connection: audit.report(connection, message))
 
     @serves(ListReconciled)
     def list_reconciled(self, _message: ListReconciled) -> list[ReconcilerAction]:
-        """Return what the reconciler found, the newest first."""
+        """Return the findings of the reconciler, the newest first."""
         return self._database.read(reconciler_log.actions)
 
     @serves(ListServices)
@@ -56,9 +57,31 @@ class InspectionEndpoint:
         """Return the services that have reported, by kind and name."""
         return self._database.read(services.services_heard)
 
+    # --- Repair -----------------------------------------------------------------------------------------------------
+
+    @serves(HealConsumers)
+    def heal_consumers(self, message: HealConsumers) -> Healed:
+        """Set the allocations of consumers to the recorded ones; see :func:`placement_store.claims.heal.heal`."""
+        healed = self._once(message, lambda connection: heals.heal(connection, message, self._names))
+        LOG.warning("Healed: consumers %s", ", ".join(sorted(message.seen)))
+        return healed
+
+    @serves(RecountInventories)
+    def recount_inventories(self, message: RecountInventories) -> Recounted:
+        """Recount the usage of inventories; see :func:`placement_store.upkeep.recount.recount`."""
+        counted = self._once(message, lambda connection: recount.recount(connection, message.provider_uuids))
+        LOG.warning(
+            "Recounted: %d inventories corrected, %d allocations without a consumer removed",
+            counted.inventories,
+            counted.orphans,
+        )
+        return counted
+
+    # --- Reports of services ----------------------------------------------------------------------------------------
+
     @serves(ReportService)
     def report_service(self, message: ReportService) -> Done:
-        """Note that a service is running."""
+        """Record that a service is running, or is being stopped."""
 
         def work(connection: Connection) -> Done:
             services.report(connection, message.service, stopped=message.stopped)
@@ -68,7 +91,7 @@ class InspectionEndpoint:
 
     @serves(AcknowledgeRequests)
     def acknowledge_requests(self, message: AcknowledgeRequests) -> Done:
-        """Let the stored answers of these requests go in due time; ids without one are passed over."""
+        """Mark the stored replies of these requests as received, for pruning; ids without one are skipped."""
         self._requests.acknowledge(message.request_ids)
         LOG.debug("Acknowledged: %d requests", len(message.request_ids))
         return Done()

@@ -30,7 +30,7 @@ from moorage.messages.wire import Mutation
 from moorage.model import ProviderAllocations, ResourceProvider, Usage
 from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames, TraitNames
-from placement_store.endpoints.base import StoreEndpoint
+from placement_store.endpoints import StoreEndpoint
 from placement_store.providers import aggregates, inventories, report, traits, usages
 from placement_store.providers import create as new_providers
 from placement_store.providers import read as provider_list
@@ -97,17 +97,17 @@ class ProviderEndpoint(StoreEndpoint):
 
         :raises ProviderNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: provider_list.get(connection, message.uuid, self._names))
+        return self._database.read(lambda connection: provider_list.get(connection, message.uuid, self._names))
 
     @serves(ListResourceProviders)
     def list_resource_providers(self, message: ListResourceProviders) -> list[ResourceProvider]:
         """Return providers by name; see :func:`placement_store.providers.read.list_providers`."""
-        return self._read(lambda connection: provider_list.list_providers(connection, message, self._names))
+        return self._database.read(lambda connection: provider_list.list_providers(connection, message, self._names))
 
     @serves(ListProviderTrees)
     def list_provider_trees(self, message: ListProviderTrees) -> list[ResourceProvider]:
         """Return whole trees; see :func:`placement_store.providers.read.list_trees`."""
-        return self._read(lambda connection: provider_list.list_trees(connection, message.uuids, self._names))
+        return self._database.read(lambda connection: provider_list.list_trees(connection, message.uuids, self._names))
 
     @serves(ReportProviders)
     def report_providers(self, message: ReportProviders) -> ProvidersReported:
@@ -173,9 +173,9 @@ class ProviderEndpoint(StoreEndpoint):
 
         :raises ProviderNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: usages.of_provider(connection, message, self._names))
+        return self._database.read(lambda connection: usages.of_provider(connection, message, self._names))
 
     @serves(ListUsages)
     def list_usages(self, message: ListUsages) -> list[Usage]:
         """Return what the consumers of a project hold; see :func:`placement_store.providers.usages.of_project`."""
-        return self._read(lambda connection: usages.of_project(connection, message, self._names))
+        return self._database.read(lambda connection: usages.of_project(connection, message, self._names))

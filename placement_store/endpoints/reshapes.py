@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 from moorage.bus.bus import serves
 from moorage.messages import Done, PlanReshape, Reshape, ReshapeByInstructions
 from moorage.model import ReshapePlan
-from placement_store.endpoints.base import StoreEndpoint
+from placement_store.endpoints import StoreEndpoint
 from placement_store.reshapes import instructed_reshape, reshape
 
 LOG = logging.getLogger(__name__)
@@ -51,4 +51,4 @@ class ReshapeEndpoint(StoreEndpoint):
     @serves(PlanReshape)
     def plan_reshape(self, message: PlanReshape) -> ReshapePlan:
         """Return what such a request would do; see :func:`placement_store.reshapes.instructed_reshape.plan`."""
-        return self._read(lambda connection: instructed_reshape.plan(connection, message, self._names))
+        return self._database.read(lambda connection: instructed_reshape.plan(connection, message, self._names))

@@ -13,7 +13,7 @@ from moorage.messages import (
     ListServerGroups,
     ServerGroupState,
 )
-from placement_store.endpoints.base import StoreEndpoint
+from placement_store.endpoints import StoreEndpoint
 from placement_store.server_groups import rows as groups
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class GroupEndpoint(StoreEndpoint):
     @serves(ListServerGroups)
     def list_server_groups(self, message: ListServerGroups) -> list[ServerGroupState]:
         """Return the server groups with their members, by name and uuid."""
-        return self._read(lambda connection: groups.listed(connection, message))
+        return self._database.read(lambda connection: groups.listed(connection, message))
 
     @serves(GetServerGroup)
     def get_server_group(self, message: GetServerGroup) -> ServerGroupState:
@@ -41,7 +41,7 @@ class GroupEndpoint(StoreEndpoint):
 
         :raises ServerGroupNotFound: there is none of that uuid.
         """
-        return self._read(lambda connection: groups.get(connection, message.uuid))
+        return self._database.read(lambda connection: groups.get(connection, message.uuid))
 
     @serves(DeleteServerGroup)
     def delete_server_group(self, message: DeleteServerGroup) -> Done:

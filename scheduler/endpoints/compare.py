@@ -14,7 +14,7 @@ from moorage.bus.bus import serves
 from moorage.db.database import Database
 from moorage.messages import CompareView
 from moorage.model.inspection import ViewDrift
-from placement_store.db import seqs
+from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import hosts as hosts_table
 from placement_store.schema import resource_providers
@@ -77,7 +77,7 @@ class ViewComparison:
 
 
 def _in_store(connection: Connection) -> _Seqs:
-    return _Seqs(seqs.pairs(connection, resource_providers), seqs.pairs(connection, hosts_table))
+    return _Seqs(change_feed.seq_by_id(connection, resource_providers), change_feed.seq_by_id(connection, hosts_table))
 
 
 def _behind(store: Mapping[int, int], view: Mapping[int, int]) -> set[int]:

@@ -13,7 +13,7 @@ from moorage import errors
 from moorage.db.database import LOCK_PATIENCE, BoundedLock, Database
 from moorage.plugin import HostInventory
 from placement_store.allocations import placed
-from placement_store.db import change_feed, seqs
+from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
 from placement_store.providers import aggregates, traits
 from placement_store.providers import rows as providers
@@ -113,9 +113,9 @@ class Follower:
         self._names.forget_numbers()
         newest = change_feed.newest(connection)
         known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
-        found_providers = self._read_providers(connection, seqs.pairs(connection, resource_providers).keys())
+        found_providers = self._read_providers(connection, change_feed.seq_by_id(connection, resource_providers).keys())
         self._host_cache.update(
-            hosts=hosts.rows(connection, seqs.pairs(connection, hosts_table).keys()),
+            hosts=hosts.rows(connection, change_feed.seq_by_id(connection, hosts_table).keys()),
             gone_hosts=list(known_hosts),
             providers=found_providers,
             # All of them: a number may be another provider's now.
@@ -132,9 +132,9 @@ class Follower:
         newest = change_feed.newest(connection)
         self._take_over(
             connection,
-            seqs.differing(connection, resource_providers, self._host_cache.provider_seqs())
+            change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
             | self._host_cache.provisional_ids(),
-            seqs.differing(connection, hosts_table, self._host_cache.host_seqs()),
+            change_feed.differing_ids(connection, hosts_table, self._host_cache.host_seqs()),
         )
         self._last_change = newest
 

@@ -12,7 +12,7 @@ from moorage.messages import ListHosts, ReportHosts
 from moorage.messages.wire import decode_strictly, encode
 from moorage.model import HostLoad, HostState
 from placement_store.db import change_feed
-from placement_store.db.seqs import pairs
+from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts
 from scheduler.view.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ def state(rig: Rig, name: str) -> HostState:
 
 
 def seqs(rig: Rig) -> dict[int, int]:
-    return rig.database.read(lambda connection: pairs(connection, hosts))
+    return rig.database.read(lambda connection: seq_by_id(connection, hosts))
 
 
 def view(scheduler: OneScheduler) -> Snapshot:

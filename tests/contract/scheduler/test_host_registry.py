@@ -13,7 +13,7 @@ from moorage import errors
 from moorage.messages import HostsRegistered, ListHosts, NumberedDescription, ReportHosts, SetHost
 from moorage.model import HostState
 from placement_store.db import change_feed
-from placement_store.db.seqs import pairs
+from placement_store.db.change_feed import seq_by_id
 from placement_store.schema import hosts as host_table
 from scheduler.registry import hosts
 
@@ -26,7 +26,7 @@ def states(rig: Rig, cell: int | None = None) -> dict[str, HostState]:
 
 
 def seqs(rig: Rig) -> dict[int, int]:
-    return rig.database.read(lambda connection: pairs(connection, host_table))
+    return rig.database.read(lambda connection: seq_by_id(connection, host_table))
 
 
 def told(rig: Rig, since: int = 0) -> set[int]:

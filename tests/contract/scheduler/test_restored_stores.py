@@ -10,7 +10,6 @@ from moorage.messages import CreateResourceProvider, EnsureResourceClass, GetRes
 from moorage.model import Inventory
 from placement_store.db import change_feed
 from placement_store.schema import consumers, hosts, resource_providers
-from placement_store.upkeep import restore
 
 empty_rig = rig_on_each_store
 
@@ -51,7 +50,7 @@ def test_a_scheduler_notices_a_new_history_that_has_come_past_the_number_it_knew
 
     # Other rows come to have the numbers and the `seq` of the lost ones, before anybody looks.
     put_back(rig.database, copy)
-    rig.database.write(restore.begin_history)
+    rig.database.write(change_feed.begin_history)
     rig.add_hosts([8])
     for _ in range(5):
         rig.take(8, vcpus=1)
@@ -67,7 +66,7 @@ def test_a_comparison_of_everything_notices_a_new_history_too(rig: Rig) -> None:
     rig.add_hosts([7])
     believed(scheduler)
     put_back(rig.database, copy)
-    rig.database.write(restore.begin_history)
+    rig.database.write(change_feed.begin_history)
     rig.add_hosts([8])
 
     scheduler.follower.catch_up(scheduler.follower.now())
@@ -87,7 +86,7 @@ def test_a_number_of_a_class_that_means_another_name_now_is_looked_up_again(rig:
     believed(scheduler)
     put_back(rig.database, copy)
     rig.names.forget_numbers()
-    rig.database.write(restore.begin_history)
+    rig.database.write(change_feed.begin_history)
     _give(rig, "CUSTOM_NEW")
 
     believed(scheduler)
@@ -132,7 +131,7 @@ def test_no_number_of_a_lost_history_comes_again(rig: Rig) -> None:
     lost, last = max(numbers()), rig.database.read(change_feed.newest)
     put_back(rig.database, copy)
 
-    rig.database.write(restore.begin_history)
+    rig.database.write(change_feed.begin_history)
 
     assert min(numbers()) > lost
     assert rig.database.read(change_feed.newest) > last

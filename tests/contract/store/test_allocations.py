@@ -10,7 +10,7 @@ from moorage.messages import (
     ReportProviders,
 )
 from moorage.model import Inventory, ProviderReport
-from placement_store.db import change_feed, seqs
+from placement_store.db import change_feed
 from placement_store.providers import rows as providers
 from placement_store.schema import resource_providers
 
@@ -348,7 +348,9 @@ def test_pairs_and_rows_tell_what_the_host_view_compares(store: Store, host: str
 
     [row] = store.database.read(lambda connection: providers.rows(connection, None))
 
-    assert store.database.read(lambda connection: seqs.pairs(connection, resource_providers)) == {row.id: row.seq}
+    assert store.database.read(lambda connection: change_feed.seq_by_id(connection, resource_providers)) == {
+        row.id: row.seq
+    }
     assert (row.uuid, row.root_id, row.seq) == (host, row.id, store.seq(host))
     assert (row.inventories[0].total, row.inventories[0].used, row.inventories[0].capacity) == (8, 2, 8.0)
     assert store.database.read(lambda connection: providers.rows(connection, [row.id, row.id + 1])) == [row]

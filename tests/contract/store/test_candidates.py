@@ -20,7 +20,7 @@ from placement_store.candidates import HostTree, listing, load
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import SHARES
 from placement_store.db.names import sync
-from placement_store.endpoints.candidates import CandidateEndpoint
+from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.schema import inventories, resource_providers
 
 AGGREGATE, ANOTHER = ids.fresh(), ids.fresh()
@@ -39,7 +39,7 @@ def ask(store: Store, *, limit: int = 1000, **groups_and_more: Any) -> Allocatio
     resources = groups_and_more.pop("resources", None)
     groups = groups_and_more.pop("groups", {"": ResourceGroup(resources=resources or SMALL)})
     request = ResourceRequest(groups=groups, **groups_and_more)
-    return CandidateEndpoint(store.database, store.names).list_allocation_candidates(
+    return PlacementEndpoint(store.database, store.names).list_allocation_candidates(
         ListAllocationCandidates(request=request, limit=limit)
     )
 

@@ -12,7 +12,7 @@ from moorage import errors, ids
 from moorage.messages import AcceptClaim, AuditStore, HealConsumers, Healed, Recounted, RecountInventories
 from moorage.model import Inventory, ProviderAmounts, RecordedHold, SeenConsumer, ServerGroup
 from placement_store.claims import claim as claims
-from placement_store.endpoints.heals import HealEndpoint
+from placement_store.endpoints.operator import OperatorEndpoint
 from placement_store.schema import allocations, consumers, inventories, tombstones
 from placement_store.upkeep import audit
 
@@ -54,7 +54,7 @@ def seen(store: Store, *uuids: str) -> dict[str, SeenConsumer]:
 @pytest.fixture
 def heal(store: Store) -> Callable[..., Healed]:
     """Heal consumers that have been seen as they are."""
-    endpoint = HealEndpoint(store.database, store.names)
+    endpoint = OperatorEndpoint(store.database, store.names)
 
     def healed(*holds: RecordedHold, gone: tuple[str, ...] = (), **more: Any) -> Healed:
         named = [*(hold.consumer_uuid for hold in holds), *gone]
@@ -65,7 +65,7 @@ def heal(store: Store) -> Callable[..., Healed]:
 
 @pytest.fixture
 def recount(store: Store) -> Callable[..., Recounted]:
-    endpoint = HealEndpoint(store.database, store.names)
+    endpoint = OperatorEndpoint(store.database, store.names)
 
     def counted(*uuids: str) -> Recounted:
         return endpoint.recount_inventories(RecountInventories(request_id=ids.fresh(), provider_uuids=uuids))
@@ -116,7 +116,7 @@ def test_a_lost_consumer_is_rebuilt_under_its_own_claim_and_can_be_moved(
 def test_a_heal_that_is_repeated_changes_nothing_more(store: Store, heal: Heal, moving: Moving, source: str) -> None:
     message = heal_message(source_hold(moving), seen={moving.uuid: SeenConsumer()})
     lose(store, moving.uuid)
-    endpoint = HealEndpoint(store.database, store.names)
+    endpoint = OperatorEndpoint(store.database, store.names)
 
     assert endpoint.heal_consumers(message) == endpoint.heal_consumers(message)
     assert store.used(source) == SMALL

@@ -18,7 +18,7 @@ from moorage.model import (
     RecordedHold,
     SeenConsumer,
 )
-from placement_store.endpoints.heals import HealEndpoint
+from placement_store.endpoints.operator import OperatorEndpoint
 
 GPU = {"VGPU": 1}
 
@@ -200,7 +200,7 @@ def test_a_heal_isolates_groups_as_they_are_on_record(
         user_id="user",
         isolated=host.groups,
     )
-    HealEndpoint(store.database, store.names).heal_consumers(
+    OperatorEndpoint(store.database, store.names).heal_consumers(
         HealConsumers(request_id=ids.fresh(), seen={uuid: SeenConsumer(**seen)}, holds=(hold,))
     )
 

@@ -28,7 +28,7 @@ from moorage.messages import (
 from moorage.messages.wire import Message, R
 from moorage.model import ResourceGroup, ServerGroup
 from placement_store.claims.residues import RESIDUE
-from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.operator import OperatorEndpoint
 from placement_store.endpoints.server_groups import GroupEndpoint
 from placement_store.schema import (
     MAIN,
@@ -68,7 +68,7 @@ LISTS: dict[str, tuple[Callable[..., Sequence[Any]], Message[Any]]] = {
 
 def endpoints(rig: Rig) -> list[object]:
     groups = GroupEndpoint(rig.database, rig.names)
-    return [rig.registry, rig.placement, Aggregates(rig).endpoint, groups, InspectionEndpoint(rig.database)]
+    return [rig.registry, rig.placement, Aggregates(rig).endpoint, groups, OperatorEndpoint(rig.database, rig.names)]
 
 
 class Asked:

@@ -11,7 +11,7 @@ from conductor.cell.reshaped_alternates import ReshapedAlternates
 from moorage import ids
 from moorage.messages import ListProviderTrees
 from moorage.model import AllocationRequest, Flavor, RequestSpec, Selection
-from placement_store.endpoints.candidates import CandidateEndpoint
+from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.schema import resource_providers
 
 SPEC = RequestSpec(project_id="p", user_id="u", flavor=Flavor(vcpus=2, memory_mb=512))
@@ -27,7 +27,7 @@ class Direct:
     def call(self, message: Any) -> Any:
         if isinstance(message, ListProviderTrees):
             return self._store.endpoint.list_provider_trees(message)
-        return CandidateEndpoint(self._store.database, self._store.names).list_allocation_candidates(message)
+        return PlacementEndpoint(self._store.database, self._store.names).list_allocation_candidates(message)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sqlalchemy import BigInteger, Column, MetaData, Table, create_engine
 from sqlalchemy.pool import StaticPool
 
-from placement_store.db import seqs
+from placement_store.db import change_feed
 
 _ROWS = Table("rows", MetaData(), Column("id", BigInteger, primary_key=True), Column("seq", BigInteger))
 _ENGINE = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
@@ -22,7 +22,7 @@ def test_every_row_that_moves_on_goes_or_comes_is_told_and_no_other(
         connection.execute(_ROWS.delete())
         if there:
             connection.execute(_ROWS.insert(), [{"id": id_, "seq": seq} for id_, seq in there.items()])
-        found = seqs.differing(connection, _ROWS, known)
+        found = change_feed.differing_ids(connection, _ROWS, known)
     assert found == {id_ for id_ in known.keys() | there.keys() if known.get(id_) != there.get(id_)}
 
 
@@ -33,4 +33,4 @@ def test_three_rows_whose_sums_agree_with_those_of_the_three_that_they_replace_a
     with _ENGINE.begin() as connection:
         connection.execute(_ROWS.delete())
         connection.execute(_ROWS.insert(), [{"id": id_, "seq": seq} for id_, seq in there.items()])
-        assert seqs.differing(connection, _ROWS, known) == known.keys() | there.keys()
+        assert change_feed.differing_ids(connection, _ROWS, known) == known.keys() | there.keys()

@@ -37,7 +37,6 @@ from moorage.model import RequestSpec
 from placement_store import cells
 from placement_store.db import change_feed
 from placement_store.schema import MAIN, allocations, consumers, inventories, tombstones
-from placement_store.upkeep import restore
 
 
 @pytest.fixture
@@ -367,7 +366,7 @@ def test_after_an_older_copy_of_the_store_is_put_back_a_heal_brings_it_to_the_pr
     present = apart.held()
 
     put_back(apart.cloud.database, copy)
-    apart.break_(restore.begin_history)
+    apart.break_(change_feed.begin_history)
     apart.comes_up(LATE_HOST)
     assert {kind for kind, _, _ in apart.findings()} >= {"unheld", "claim", "leaked"}
     assert apart.heal() == {}

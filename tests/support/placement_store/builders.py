@@ -32,7 +32,7 @@ from placement_store.claims.claim import NewClaim
 from placement_store.db.names import ResourceClassNames
 from placement_store.endpoints.allocations import PlacementEndpoint
 from placement_store.endpoints.names import NameEndpoint
-from placement_store.endpoints.operator import InspectionEndpoint
+from placement_store.endpoints.operator import OperatorEndpoint
 from placement_store.endpoints.providers import ProviderEndpoint
 from placement_store.schema import METADATA, allocations, changes, requests, resource_providers
 from placement_store.upkeep import audit
@@ -51,7 +51,7 @@ class Store:
         self.database = database
         self.names = ResourceClassNames(database)
         self.endpoint = Endpoint(database, self.names)
-        self.inspection = InspectionEndpoint(database)
+        self.inspection = OperatorEndpoint(database, self.names)
         self.requests = StoredRequests(database, requests)
 
     def empty(self) -> None:
