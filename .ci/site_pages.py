@@ -1,7 +1,6 @@
-"""The pages of the site that are written when it is built: the help of every command, release notes, decisions."""
+"""The pages of the site that are written when it is built: the help of every command and the release notes."""
 
 import re
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: object) -> str:
-    """List the decisions on their first page; name the files of the check-out that the site does not hold as such."""
-    if page.file.src_uri == "adr/README.md":
-        markdown += "\n\n" + "\n".join(decisions())
+    """Name the files of the check-out that the site does not hold, in place of links to them."""
     folder = (ROOT / "docs" / page.file.src_uri).parent
     return re.sub(r"\[([^]]+)\]\(((?:\.\./)+[^)#]+)(?:#[^)]*)?\)", lambda link: _in_site(link, folder), markdown)
 
@@ -56,13 +53,6 @@ def release_notes() -> str:
                 if entries := [entry for note in notes for entry in note.get(section, [])]:
                     parts += [f"### {title}", "\n".join(f"- {_indented(entry)}" for entry in entries)]
     return "\n\n".join(parts)
-
-
-def decisions() -> Iterator[str]:
-    """Yield a line for each decision."""
-    for file in sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")):
-        title = file.read_text().splitlines()[0].removeprefix("# ")
-        yield f"- [{title}]({file.name})"
 
 
 def _in_site(link: re.Match[str], folder: Path) -> str:

@@ -165,7 +165,7 @@ tombstones = Table(
 
 # --- Consumer groups ------------------------------------------------------------------------------------------------
 
-# How many members are where is counted from `consumers` by whoever adds one, with the group's row locked (ADR 0071).
+# How many members are where is counted from `consumers` by whoever adds one, with the group's row locked (ADR 7).
 consumer_groups = Table(
     "consumer_groups",
     METADATA,

@@ -2,7 +2,7 @@
 
 The broker cannot tell how long a message has waited in a queue without two clocks being compared, so that wait is
 limited instead: a message expires in the queue after a part of its caller's time, and the server that takes it has
-another part, counted from then (ADR 92).
+another part, counted from then (ADR 2).
 """
 
 import functools

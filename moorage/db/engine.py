@@ -10,7 +10,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from moorage.db import faults
 
 #: A part of a SET statement, in a comment that MariaDB alone reads. A list of 1,000 values or more would otherwise be
-#: made a table and joined: then rows are locked in any order, and others with them (ADR 91).
+#: made a table and joined: then rows are locked in any order, and others with them (ADR 4).
 _AS_LISTS = "/*M!100318 , SESSION in_predicate_conversion_threshold = 0 */"
 
 

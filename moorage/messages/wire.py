@@ -120,7 +120,8 @@ def prepare() -> None:
 
     It works out what a class looks like when it first decodes one. Two threads that come to that at the same moment
     crash the process (a segmentation fault in msgspec 0.22): so it is done by whatever opens a bus or a database,
-    which is before any thread of its service.
+    which is before any thread of its service. A service that was started again under load died of it about once in a
+    hundred starts, just after it was ready, with nothing in its log.
     """
     with _PREPARING:
         for kind in _known_values(Value) - _PREPARED:
