@@ -1,0 +1,35 @@
+"""The pages on the code name files and folders that are there, and the index of decisions has every one of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "docs" / "architecture.md",
+    ROOT / "docs" / "recipes.md",
+    *DECISIONS,
+]
+OURS = "moorage|placement_store|scheduler|conductor|compute|harness|filters|weighers|tests|docs|etc|\\.ci"
+#: A path within one of our folders, maybe with the name of what is in the file.
+NAMED = re.compile(rf"`((?:{OURS})/[\w./-]*?)(?::\w+)?`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_path_that_a_page_names_is_there(page: Path) -> None:
+    missing = [name for name in NAMED.findall(page.read_text()) if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_the_index_has_each_decision_with_its_title_and_status() -> None:
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    for page in DECISIONS:
+        title, _blank, status = page.read_text().splitlines()[:3]
+        number, words = title.removeprefix("# ").split(". ", 1)
+        state = re.match(r"Status: (\w+) · \d{4}-\d\d-\d\d", status)
+        assert state is not None, page.name
+        assert f"| [{number}]({page.name}) | {words} | {state[1]} |" in index
