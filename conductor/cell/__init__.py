@@ -1,1 +1,1 @@
-"""The conductor of one cell: it tries hosts, moves and ends guests, and keeps the cell's records."""
+"""The conductor of one cell: it builds, moves and deletes guests, and keeps the cell's records."""

@@ -1,4 +1,4 @@
-"""What a cell orders its compute agents to do."""
+"""Send orders to a cell's compute agents."""
 
 from typing import TypeVar
 
@@ -15,14 +15,14 @@ from moorage.messages.wire import Message
 
 R = TypeVar("R")
 
-#: Seconds for the answer to a probe, at most; nothing but another probe waits for it.
+#: The longest timeout of a probe, in seconds; no order waits for a probe.
 _PROBE_SECONDS = 2.0
-#: What is done to a guest that is there.
+#: The orders to a guest that exists.
 GuestOrder = StopOnHost | StartOnHost | RebuildOnHost
 
 
 class CellAgents:
-    """The agents of a cell, each addressed by its name.
+    """Sends orders to the agents of a cell, each addressed by its name.
 
     :param backoff: the seconds between two probes of an agent that does not answer.
     """
@@ -33,7 +33,7 @@ class CellAgents:
         self._hosts = hosts
         timeout: float = conf.rpc.call_timeout
         self._probe_seconds = min(timeout / 3, _PROBE_SECONDS)
-        #: Of the orders to each agent. One that is refused is repeated a few times, and its host is then given up.
+        #: One for the orders to each agent. A refused order is repeated a few times; then the next host is tried.
         self.bulkheads = Bulkheads(
             "agent", worker_share(conf), backoff, (errors.NoReply,), timeout / 3, postpones=False
         )
@@ -41,16 +41,16 @@ class CellAgents:
     def build(self, agent: str, message: BuildOnHost) -> None:
         """Order a host to start an attempt.
 
-        :raises MoorageError: what the agent has raised, or that it did not answer.
+        :raises MoorageError: the agent has raised it, or has not answered.
         """
         self._call(agent, message)
 
     def order(self, agent: str, message: GuestOrder) -> None:
-        """Order a host to do something to a guest; when this returns, it is done.
+        """Order a host to stop, start or rebuild a guest; when this returns, it is done.
 
-        :raises MoorageError: what the agent has raised, or that it did not answer.
+        :raises MoorageError: the agent has raised it, or has not answered.
         """
-        # One by one: each message has a type of its own.
+        # One by one, for the type checker: each message has an answer of its own type.
         match message:
             case StopOnHost():
                 self._call(agent, message)
@@ -60,16 +60,16 @@ class CellAgents:
                 self._call(agent, message)
 
     def why_silent(self, host: str) -> str | None:
-        """Return since when a host is missed, or nothing if it is not."""
+        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""
         return self._hosts.why_silent(host)
 
     def destroy(self, operation: Operation, instance_uuid: str, attempt: AttemptRecord) -> None:
-        """Order a host to destroy what an attempt has started; when this returns, nothing is left of it.
+        """Order a host to destroy the guest of an attempt; when this returns, the guest is gone.
 
-        A host that has been silent for long is not asked: one thread would wait for each of many dead ones.
+        A silent host is not called: with many dead hosts, a thread would wait for each.
 
         :raises InvalidState: the host is silent.
-        :raises MoorageError: what the agent has raised, or that it did not answer.
+        :raises MoorageError: the agent has raised it, or has not answered.
         """
         if attempt.claim_id is None:
             return

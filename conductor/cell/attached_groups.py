@@ -1,4 +1,4 @@
-"""Resource groups that are attached to an instance after its build: what they make of its request and of its claims."""
+"""Compute requests, claims and allocations with a resource group attached to them, or detached."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -24,10 +24,10 @@ Pair = tuple[str, str]
 
 
 def with_group(spec: RequestSpec, suffix: str, group: ResourceGroup) -> RequestSpec:
-    """Return a request that asks for one group more.
+    """Return a request with one group more.
 
-    With the second suffixed group it has to be said whether they may share a provider. An instance that was built
-    without a word about it has nothing against that.
+    From the second suffixed group on, a request needs a group policy. An instance that was built without one gets
+    `none`: its groups may share a provider.
     """
     groups = {**spec.groups, suffix: group}
     is_open = spec.group_policy is None and len(groups.keys() - {UNSUFFIXED}) > 1
@@ -35,7 +35,7 @@ def with_group(spec: RequestSpec, suffix: str, group: ResourceGroup) -> RequestS
 
 
 def without_group(spec: RequestSpec, suffix: str) -> RequestSpec:
-    """Return a request that asks for this group no more."""
+    """Return a request without this group."""
     groups = {name: group for name, group in spec.groups.items() if name != suffix}
     return msgspec.structs.replace(spec, groups=groups)
 
@@ -44,37 +44,37 @@ def without_group(spec: RequestSpec, suffix: str) -> RequestSpec:
 
 
 def provider_of(claimed: AllocationRequest, suffix: str) -> str | None:
-    """Return which provider was claimed to serve a suffixed group; nothing, where that is not on record."""
+    """Return the provider that was claimed for a suffixed group, or nothing if it is not on record."""
     return next(iter(claimed.mappings.get(suffix, ())), None)
 
 
 def is_isolated(spec: RequestSpec) -> bool:
-    """Tell whether no two suffixed groups may have the same provider.
+    """Return True if no two suffixed groups may have the same provider.
 
-    The flavor may say so as well (Nova: extra spec ``group_policy``); of the two the stricter counts.
+    The flavor may demand it too (Nova: extra spec ``group_policy``); of the two the stricter counts.
     """
     return "isolate" in (spec.group_policy, spec.flavor.extra_specs.get("group_policy", "").strip())
 
 
 def isolated_groups(spec: RequestSpec, claimed: AllocationRequest) -> dict[str, tuple[str, ...]]:
-    """Return the providers that were claimed for each suffixed group, where no two of these may have the same one."""
+    """Return the providers that were claimed for each suffixed group, if groups are isolated; else nothing."""
     if not is_isolated(spec):
         return {}
     return {suffix: served for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED}
 
 
 def suffixed_providers(claimed: AllocationRequest) -> set[str]:
-    """Return the providers that were claimed to serve suffixed groups."""
+    """Return the providers that were claimed for suffixed groups."""
     return {uuid for suffix, served in claimed.mappings.items() if suffix != UNSUFFIXED for uuid in served}
 
 
 def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -> set[str]:
-    """Return the providers that may not serve a further suffixed group: those of groups that are to be alone.
+    """Return the providers that may not serve a further suffixed group, because they serve an isolated one.
 
-    A reshape may have moved what such a group has. Then a provider on which the consumer holds something of the same
-    class, and was not claimed to, may be the group's by now.
+    A reshape may have moved the amounts of such a group. Then a provider on which the consumer holds an amount of the
+    same class that it never claimed there may be the group's by now: it is returned too.
 
-    :param held: all that the consumer holds now.
+    :param held: all present allocations of the consumer.
     """
     if not is_isolated(spec):
         return set()
@@ -84,7 +84,7 @@ def shut_out(spec: RequestSpec, claimed: AllocationRequest, held: Allocations) -
 
 
 def without_pairs(claimed: AllocationRequest, gone: Collection[Pair]) -> Allocations:
-    """Return what was claimed of everything but these pairs."""
+    """Return the claimed allocations without these pairs."""
     return _allocations(Counter({pair: n for pair, n in _amounts(claimed.allocations).items() if pair not in gone}))
 
 
@@ -96,13 +96,13 @@ def together(one: Allocations, other: Allocations) -> Allocations:
 def claimed_with(
     claimed: AllocationRequest, suffix: str, provider_uuid: str, resources: Resources
 ) -> AllocationRequest:
-    """Return what was claimed, together with what a further group is claimed of its provider."""
+    """Return an allocation request with a further group, claimed of this provider."""
     amounts = _amounts(claimed.allocations) + _of(provider_uuid, resources)
     return AllocationRequest(allocations=_allocations(amounts), mappings={**claimed.mappings, suffix: (provider_uuid,)})
 
 
 def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resources) -> AllocationRequest:
-    """Return what was claimed for everything but one group."""
+    """Return an allocation request without one group."""
     amounts = _amounts(claimed.allocations)
     if (provider_uuid := provider_of(claimed, suffix)) is not None:
         amounts -= _of(provider_uuid, resources)
@@ -114,21 +114,21 @@ def claimed_without(claimed: AllocationRequest, suffix: str, resources: Resource
 
 
 def held_with(held: Allocations, provider_uuid: str, resources: Resources) -> Allocations:
-    """Return all that a consumer holds, together with what a further group is to have."""
+    """Return a consumer's allocations with those of a further group."""
     return _allocations(_amounts(held) + _of(provider_uuid, resources))
 
 
 def held_without(
     held: Allocations, selection: Selection, suffix: str, resources: Resources, tree: Collection[str]
 ) -> Allocations:
-    """Return what a consumer holds beside one group: at most the group's amounts go, as far as they are still there.
+    """Return a consumer's allocations without those of one group, as far as these are still there.
 
-    What is not where it was claimed is looked for in the rest of the host's tree, for a reshape moves it there. What
-    the instance was claimed with otherwise comes first, so that nothing of that goes where somebody has taken a part
-    away; what others have put there comes last.
+    Amounts that are not where they were claimed are looked for in the rest of the host's tree, because a reshape moves
+    them there. The instance's other claimed amounts are matched first: if another client has released a part, it counts
+    as the group's, and the others stay whole. Foreign allocations are matched last.
 
-    :param selection: the host, and all that the instance was claimed with there, this group included.
-    :param tree: the providers of the tree of its host, as they are now.
+    :param selection: the host, and the allocation request that was claimed there, this group included.
+    :param tree: the present providers of the host's tree.
     """
     claimed, pools = selection.allocation_request, selection.shared_providers
     group = Counter[Pair]()
@@ -145,7 +145,7 @@ def held_without(
 def _elsewhere(
     missing: Counter[Pair], left: Counter[Pair], tree: Collection[str], pools: Collection[str]
 ) -> Counter[Pair]:
-    """Return where in the tree that is which is missing; a pool that shares with the tree keeps what it has."""
+    """Return where in the tree missing amounts are now; those of a sharing provider outside it are not looked for."""
     gone = Counter[str]()
     for (provider_uuid, name), amount in missing.items():
         if provider_uuid not in pools:
@@ -162,7 +162,7 @@ def _elsewhere(
 
 
 def plain(held: Allocations) -> Allocations:
-    """Return what is held without the generations of its providers: whoever writes it relies on none of them."""
+    """Return allocations without provider generations, so that a write of them relies on none."""
     return _allocations(_amounts(held))
 
 

@@ -1,4 +1,4 @@
-"""What a cell has done to guests that are there: stopped, started, rebuilt; and how long it asks for that."""
+"""Send orders to existing guests (stop, start, rebuild), and decide which failures are final."""
 
 import logging
 
@@ -11,25 +11,25 @@ from moorage import context, errors
 
 LOG = logging.getLogger(__name__)
 
-#: Whether it was done is not known, or it is to be asked for again.
+#: The outcome is not known, or the agent asks for a repetition: the same order is sent again.
 _UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class CellGuests:
-    """The orders to guests of a cell's hosts."""
+    """Sends orders to the guests of a cell's hosts."""
 
     def __init__(self, conf: cfg.ConfigOpts, agents: CellAgents) -> None:
         self._retries: int = conf.conductor.max_unanswered_retries
         self._agents = agents
 
     def why_silent(self, attempt: AttemptRecord) -> str | None:
-        """Return since when a host is missed; of one that is, nobody knows when it will answer."""
+        """Return the reason if the host of an attempt is silent: then nobody knows when it would answer."""
         return self._agents.why_silent(attempt.host)
 
     def order(self, operation: Operation, attempt: AttemptRecord, message: GuestOrder) -> str | None:
-        """Have something done to an attempt's guest; return why it cannot be done, or nothing when it is.
+        """Carry out an order to an attempt's guest; return the reason if that is refused for good, else nothing.
 
-        :raises MoorageError: it may be done yet: the same order is to be repeated.
+        :raises MoorageError: the order may still succeed: repeat the same one.
         """
         with context.bound(attempt_id=attempt.attempt_id):
             try:
@@ -37,8 +37,7 @@ class CellGuests:
             except errors.MoorageError as fault:
                 if isinstance(fault, _UNDECIDED):
                     raise
-                # What has failed once may succeed another time. What is refused, a guest that is not there for
-                # instance, is refused for good.
+                # An action that failed may succeed another time. A refusal, of a missing guest for instance, is final.
                 if isinstance(fault, errors.GuestActionFailed) and operation.tries < self._retries:
                     raise
                 LOG.warning("It cannot be done to the guest of %s on %s: %s", operation.subject, attempt.host, fault)

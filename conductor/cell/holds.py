@@ -1,4 +1,4 @@
-"""Read the amounts that instances of a cell hold by its records: an audit compares and heals the store by them."""
+"""Compute the allocations of a cell's instances from its records: an audit compares and heals the store by them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,11 +19,11 @@ from moorage.messages import HoldsInCell, ListHoldsInCell
 from moorage.model import AllocationRequest, InstanceHolds, ProviderAmounts, RecordedHold, Selection
 from moorage.model.states import InstanceState
 
-#: Who asks for claims, and so answers for them.
+#: The owner of every claim of a conductor, as the store has it.
 _OWNER = "conductor"
-#: In these states nothing is in the air, as long as no operation is under way.
+#: In these states the allocations are known, as long as no operation is pending.
 _AT_REST: tuple[InstanceState, ...] = ("active", "error", "moved", "shelved", "deleted")
-#: As long as one of these steps is tried in vain, both sides of a move are held as before it was ended.
+#: While one of these steps keeps failing, both sides of a move are held as they were before it.
 _UNENDED = {
     (CONFIRM, "destroy"),
     (CONFIRM, "end"),
@@ -34,7 +34,7 @@ _UNENDED = {
 
 
 class CellHolds:
-    """Works out what is held from the records, and shows it. It changes nothing."""
+    """Serves `list_holds`, and computes allocations from the records. It changes nothing."""
 
     def __init__(
         self, database: Database, records: CellRecords, migrations: MigrationRecords, operations: Operations
@@ -46,7 +46,7 @@ class CellHolds:
 
     @serves(ListHoldsInCell)
     def list_holds(self, message: ListHoldsInCell) -> HoldsInCell:
-        """Answer with what the instances of this cell hold according to its records, or with a part of that."""
+        """Return the recorded allocations of this cell's instances, all or a page of them."""
         return self._database.read_one_moment(lambda connection: self._listed(connection, message))
 
     def _listed(self, connection: Connection, message: ListHoldsInCell) -> HoldsInCell:
@@ -59,9 +59,9 @@ class CellHolds:
     def of(
         self, connection: Connection, instances: Sequence[CellInstance], *, besides: Collection[str] = ()
     ) -> list[InstanceHolds]:
-        """Return what these instances hold.
+        """Return the recorded allocations of these instances.
 
-        :param besides: operations that do not count as being under way.
+        :param besides: operations that do not count as pending.
         """
         uuids = [instance.uuid for instance in instances]
         attempts = self._records.attempts_of(connection, uuids)
@@ -91,7 +91,7 @@ def _holds(
     by_number = {attempt.number: attempt for attempt in attempts}
     current = by_number.get(instance.attempt_number)
     under_way = list(pending)
-    # A move that is being placed, or tries one host after the other, is none of these.
+    # A move that is being placed, or that goes from one host to the next, is not at rest.
     at_rest = instance.state in _AT_REST or (instance.state == "moving" and bool(under_way))
     settled = at_rest and all(_leaves_alone(instance, each) for each in under_way)
     holds = [
@@ -108,7 +108,7 @@ def _holds(
         else:
             holds += _of_a_move(instance, move, source, current)
     elif settled and current is not None and current.state == "active" and instance.claim_id is not None:
-        # Records of earlier versions may have lost what it was claimed with.
+        # An earlier version may have lost the attempt's selection.
         settled = current.encoded_selection is not None
         holds += _of_instance(instance, current) if settled else []
     return InstanceHolds(
@@ -123,7 +123,7 @@ def _holds(
 
 
 def _leaves_alone(instance: CellInstance, pending: PendingOperation) -> bool:
-    """Tell whether an operation that is under way will not change what is held before something else has."""
+    """Return True if a pending operation will not change the allocations soon: its step keeps failing."""
     is_unended = (pending.kind, pending.step) in _UNENDED
     return instance.state in ("moved", "moving") and pending.is_stuck and is_unended
 
@@ -138,7 +138,10 @@ def _of_instance(instance: CellInstance, current: AttemptRecord) -> list[Recorde
 def _of_a_move(
     instance: CellInstance, move: CellMigration, source: AttemptRecord, current: AttemptRecord
 ) -> list[RecordedHold]:
-    """Return what both sides of a move hold: of a pool that both use, the instance holds the larger amount."""
+    """Return the holds of both sides of a move.
+
+    Of a sharing provider that both use, the instance alone holds an amount: the larger of the two.
+    """
     _spec, request = move.claimed_with
     held, claimed = _amounts(request), _amounts(current.selection.allocation_request)
     pools = set(source.selection.shared_providers) & {uuid for uuid, _ in claimed}
@@ -157,7 +160,7 @@ def _of_a_move(
 
 
 def _residue(instance: CellInstance, attempt: AttemptRecord, cleaning: PendingOperation) -> list[RecordedHold]:
-    """Return what is held for a guest that a host may still have: of pools, nothing."""
+    """Return the hold of a residue: the amounts of the host's own tree, nothing of sharing providers."""
     if attempt.encoded_selection is None:
         return []
     uuid = msgspec.json.decode(cleaning.payload, type=Cleaning).residue_uuid
@@ -185,14 +188,14 @@ def _residue(instance: CellInstance, attempt: AttemptRecord, cleaning: PendingOp
 def _hold(
     instance: CellInstance, attempt: AttemptRecord, amounts: Counter[tuple[str, str]], **other: object
 ) -> list[RecordedHold]:
-    """Return what a consumer holds on the host of an attempt; nothing, where there is nothing to be held."""
+    """Return the hold of a consumer on the host of an attempt; nothing if there are no amounts."""
     selection: Selection = attempt.selection
     resources: dict[str, dict[str, int]] = {}
     for (uuid, name), amount in sorted(amounts.items()):
         resources.setdefault(uuid, {})[name] = amount
     if not resources:
         return []
-    # What stands or is the source of a move has been accepted, also where that was not recorded yet.
+    # An active or a held attempt has been accepted, even if an earlier version did not record it.
     accepted = attempt.accepted or attempt.state in ("active", "held")
     hold = RecordedHold(
         consumer_uuid=instance.uuid,

@@ -1,4 +1,4 @@
-"""What a cell conductor is made of: the steps of its operations, and what its topic serves."""
+"""Wire a cell conductor: the steps of its operations, and the endpoints of its topic."""
 
 from oslo_config import cfg
 
@@ -45,10 +45,9 @@ from moorage.service.stored_requests import StoredRequests
 
 
 class CellParts:
-    """The parts of one cell conductor, made in the order in which they need each other.
+    """Constructs the parts of one cell conductor, in the order of their dependencies, without opening anything.
 
-    Nothing is opened here. The worker comes between the two halves: it needs the steps, and whoever takes orders
-    needs it.
+    The worker is made between the two halves: it needs the steps, and the endpoints need it.
 
     :param peer: the placement role, as steps send to it.
     :param declared: what its operator says of the cell's hosts.
@@ -97,7 +96,7 @@ class CellParts:
         )
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step of each kind of operation."""
+        """Map each kind of operation and step to its function."""
         conf, database, records = self._conf, self._database, self._records
         fall_back = FallBack(
             conf,
@@ -128,7 +127,7 @@ class CellParts:
         )
 
     def endpoints(self, stored: StoredRequests, worker: Worker, placement: Client) -> list[object]:
-        """Return what the cell's topic serves."""
+        """Return the endpoints of the cell's topic."""
         database, records, operations = self._database, self._records, self._operations
         requests = CellRequests(database, stored, records.cell_uuid, worker)
         return [
@@ -147,7 +146,7 @@ class CellParts:
         ]
 
     def reports(self, worker: Worker) -> list[object]:
-        """Return what keeps hosts up, and has those that were away return: it needs the cell's database alone."""
+        """Return the endpoints for heartbeats and for returning hosts, which need only the cell's database."""
         returns = CellReturns(
             self._database, self._records, self._operations, worker, self.hosts, self._sequences, self._cleanups
         )

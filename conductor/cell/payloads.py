@@ -1,4 +1,4 @@
-"""What a cell writes down before each of its steps."""
+"""The payloads of a cell's steps: recorded with a step before it is done. Their field names are stored."""
 
 from typing import Literal
 
@@ -17,50 +17,50 @@ from moorage.model import (
     Value,
 )
 
-#: What is known of the guest of an attempt that has ended, and so what becomes of its claim. ``gone``: its host has
-#: said so, the claim is released. ``unstarted``: it is so if no host has accepted the claim; if one has, its report is
-#: waited for. ``unknown``: what was accepted stays held, as a residue, until nothing of the guest is left.
+#: The fate of an attempt's guest, which decides about its claim. ``gone``: the host has confirmed that there is none;
+#: the claim is released. ``unstarted``: the claim is released if no host has accepted it, else the host's report is
+#: waited for. ``unknown``: an accepted claim stays held, as a residue, until the guest is gone.
 Fate = Literal["gone", "unstarted", "unknown"]
 
 
 class Starting(Value, frozen=True, kw_only=True):
-    """Steps `stop`, `start` and `wait` of a course: the attempt by its number."""
+    """Steps `stop`, `start` and `wait` of an attempt, and the steps of a shelving: the number of the attempt."""
 
     number: int
 
 
 class Swapping(Value, frozen=True, kw_only=True):
-    """Step `swap` of a course: from the attempt that has failed to the next one."""
+    """Step `swap`: the numbers of the failed attempt and of the next one."""
 
     failed: int
     candidate: int
     fate: Fate
     reason: str
-    #: What the next one is claimed with instead, where its host was reshaped since it was chosen.
+    #: The next one's allocation request, translated because its host was reshaped since it was selected.
     translated: AllocationRequest | None = None
-    #: How often the next one's host was found returning, and waited for.
+    #: The number of waits for the next one's host because it was returning.
     waited: int = 0
 
 
 class Releasing(Value, frozen=True, kw_only=True):
     """Step `release` of a build or an unshelving: every attempt has failed."""
 
-    #: The last of them, and its fate; without it, whatever the instance may hold goes for good.
+    #: The number of the last one, and its fate; without it all allocations of the instance are released, for good.
     failed: int | None
     fate: Fate
-    #: Why the last one has failed, or why the instance is in error without all of them having failed.
+    #: The reason of the last one's failure, or of the error state if the others were not tried.
     reason: str
     #: Without an attempt, the claim of an unshelving: the instance may be placed again before this is carried out.
     claim_id: Uuid | None = None
 
 
 class ReturningToSource(RelyingOnGenerations, frozen=True, kw_only=True):
-    """Step `give_back`: the source is the instance's again, be it that every attempt has failed or that it reverts."""
+    """Step `give_back`: the instance returns to its source after every attempt has failed, or by a revert."""
 
-    #: The attempt that has the claim on a destination, and its fate.
+    #: The number of the attempt that has the claim on a destination, and its fate.
     failed: int
     fate: Fate
-    #: Why the move has failed; null for one that is reverted.
+    #: The reason of the move's failure; null for a revert.
     reason: str | None
     #: The source's guest has been stopped, or may have been.
     stopped: bool = True
@@ -70,12 +70,12 @@ class Restarting(Value, frozen=True, kw_only=True):
     """Step `restart` of a move or of its revert: the instance is back on its source."""
 
     reason: str | None
-    #: What has become of what others had put on the destination, in words.
+    #: A description of the foreign allocations on the destination, released or kept.
     extras: str | None = None
 
 
 class Ending(RelyingOnGenerations, frozen=True, kw_only=True):
-    """Step `end` of a confirm: the source's guest has had its time."""
+    """Step `end` of a confirm: the fate of the source's guest."""
 
     fate: Fate
 
@@ -91,20 +91,20 @@ class Choosing(Value, frozen=True, kw_only=True):
 
     suffix: Suffix
     group: ResourceGroup
-    #: The attempt that the instance is on its host by; null for one that is shelved.
+    #: The number of the instance's active attempt; null for a shelved instance.
     number: int | None
-    #: How many writes have been written down, and how many of them have lost to other writers of the consumer.
+    #: The number of recorded writes, and of those that met a conflict with another client.
     writes: int = 0
     conflicts: int = 0
-    #: Providers that were chosen and had no room.
+    #: The providers that were chosen and had no capacity.
     refused: tuple[Uuid, ...] = ()
 
 
 class Writing(Value, frozen=True, kw_only=True):
-    """Step `write` of both, and step `fence`: all that the consumer was found to hold, and all that it shall hold."""
+    """Step `write` of both, and step `fence`: the consumer's allocations as they were read, and as they are written."""
 
     choosing: Choosing
-    #: What a group that is attached is claimed of.
+    #: The provider of a group that is attached.
     provider_uuid: Uuid | None = None
     before: ConsumerAllocations
     after: Allocations
@@ -115,31 +115,31 @@ class Writing(Value, frozen=True, kw_only=True):
 class Destroying(Value, frozen=True, kw_only=True):
     """Step `destroy` of a deletion."""
 
-    #: The attempts of which a residue may have been left by a step that the deletion has cut short, which nobody has
-    #: recorded: whatever their hosts say, they are cleaned up.
+    #: The attempts that may have a residue which no record names, because the deletion has cut their step short. They
+    #: are cleaned up even if their hosts have reported the guests gone.
     left: tuple[Uuid, ...] = ()
 
 
 class Deleting(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
-    #: A host that may have the guest does not answer.
+    #: A host that may have the guest has not answered.
     leave_residue: bool
-    #: The attempts of which something is held, and whose hosts have said that nothing is left.
+    #: The attempts with allocations whose hosts have confirmed that the guest is gone.
     guests_gone: tuple[str, ...] = ()
     #: As in :class:`Destroying`.
     left: tuple[Uuid, ...] = ()
 
 
 class Cleaning(Value, frozen=True, kw_only=True):
-    """Both steps of a cleaning; its subject is the attempt."""
+    """Both steps of a cleanup, whose subject is the attempt."""
 
     instance_uuid: str
-    #: What is held for the guest, where that is not known by the attempt's id.
+    #: The consumer that holds the residue, if its uuid is not the attempt's id.
     residue_uuid: str | None = None
 
 
 class Healing(Value, frozen=True, kw_only=True):
-    """The step of a heal: the consumers of the instance, as the store was seen to have them."""
+    """The step of a heal: the consumers of the instance, as the audit has seen them in the store."""
 
     seen: dict[Uuid, SeenConsumer]

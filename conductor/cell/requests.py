@@ -1,4 +1,4 @@
-"""Orders to a cell: each is answered once, and what it begins is then worked on."""
+"""Carry out orders to a cell exactly once, and hand the operations that they begin to the worker."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,12 +17,12 @@ from moorage.messages.wire import Mutation
 from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
-#: What an order does in its transaction; it puts the operations that it has begun or moved into the list.
+#: The transaction of an order; it adds the operations that it has begun or redirected to the list.
 Work = Callable[[Connection, list[Operation]], R]
 
 
 class CellRequests:
-    """The stored requests of one cell: several cells may share one table, so each has ids of its own there."""
+    """Stored requests of one cell. Several cells may share one table: the ids there are derived for each cell."""
 
     def __init__(self, database: Database, requests: StoredRequests, cell_uuid: str, worker: Worker) -> None:
         self._database = database
@@ -31,11 +31,11 @@ class CellRequests:
         self._worker = worker
 
     def once(self, message: Mutation[R], work: Work[R]) -> R:
-        """Carry an order out, or return what the same one returned before; then work on what it has begun.
+        """Carry out an order, or return the stored answer of a repeated one; then take up the operations it has begun.
 
         :raises RequestIdReused: the id was used for another content.
         :raises RequestInProgress: the same request is still running elsewhere.
-        :raises MoorageError: what ``work`` has raised; nothing was changed.
+        :raises MoorageError: ``work`` has raised it; nothing was changed.
         """
         begun: list[Operation] = []
 
@@ -58,5 +58,5 @@ class CellRequests:
 
 
 def origin(message: Mutation[R]) -> str:
-    """Return the request that an order belongs to: it is on every log line of what follows."""
+    """Return the id of the operator's request that an order belongs to, for every log line about it."""
     return context.current().request_id or message.request_id

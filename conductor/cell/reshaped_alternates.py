@@ -1,4 +1,4 @@
-"""Alternates whose hosts were reshaped since they were chosen: their amounts, on the providers that have them now."""
+"""Translate the allocation requests of alternates whose hosts were reshaped since they were selected."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from moorage.model import (
     Selection,
 )
 
-#: Ways that are compared with what must be kept apart. Arbitrary.
+#: The number of allocation candidates that are checked against the isolated groups. Arbitrary.
 _MAX_CANDIDATES = 100
 
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """Amounts that a provider of the alternate has no inventory of any more, and that must stay on one provider."""
+    """Amounts whose inventories have left a provider of the alternate, and that must stay on one provider."""
 
     provider_uuid: str
     resources: Resources
-    #: Whether a suffixed group is served by them, which may have to be alone.
+    #: They serve a suffixed group, which may have to be isolated.
     of_a_group: bool
 
 
@@ -38,9 +38,9 @@ class ReshapedAlternates:
         self._placement = placement
 
     def translated(self, spec: RequestSpec, selection: Selection) -> AllocationRequest | None:
-        """Return the same amounts, where some of them have moved within the tree; nothing if none has, or they fit not.
+        """Return the same amounts on the present providers of the tree; nothing if none has moved or they do not fit.
 
-        As in a reshape itself, an amount stays whole, and traits are not asked for again.
+        As in a reshape itself, an amount stays whole, and traits are not required again.
 
         :raises Unavailable: the placement role does not answer.
         """
@@ -84,7 +84,7 @@ class ReshapedAlternates:
 
 
 def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Iterator[_Moved]:
-    """Yield what has moved: by provider where only suffixed groups are served there, else by class."""
+    """Yield the moved amounts: together for a provider that serves only suffixed groups, else each class alone."""
     plain = set(claimed.mappings.get(UNSUFFIXED, ()))
     for uuid, part in sorted(claimed.allocations.items()):
         resources = {name: amount for name, amount in sorted(part.resources.items()) if (uuid, name) in gone}
@@ -97,7 +97,7 @@ def _moved(claimed: AllocationRequest, gone: set[attached_groups.Pair]) -> Itera
 def _mappings(
     claimed: AllocationRequest, kept: Collection[str], moved: list[_Moved], places: Mapping[int, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return which providers serve which group now."""
+    """Return the providers of each group, with the present ones in place of those whose amounts have moved."""
     now: dict[str, list[str]] = {uuid: [uuid] for uuid in claimed.allocations if uuid in kept}
     for number, one in enumerate(moved):
         now.setdefault(one.provider_uuid, []).append(places[number])

@@ -1,1 +1,1 @@
-"""The methods of topic `conductor.<cell>`."""
+"""The endpoints of topic `conductor.<cell uuid>`, one module for each group of methods."""

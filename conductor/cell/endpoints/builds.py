@@ -1,4 +1,7 @@
-"""The orders that a cell conductor takes from the super conductor: written down, then done by the worker."""
+"""The endpoint for orders to build, to delete and to show instances.
+
+An order is answered as soon as its operation is recorded; the worker carries it out.
+"""
 
 import logging
 from collections.abc import Collection
@@ -22,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellOrders:
-    """What topic `conductor.<cell uuid>` is ordered to do: answered as soon as it is on record; and asked to show."""
+    """Serves `build_instances`, `delete_instance` and `list_instances`."""
 
     def __init__(
         self,
@@ -42,13 +45,16 @@ class CellOrders:
 
     @serves(BuildInCell)
     def build_instances(self, message: BuildInCell) -> Done:
-        """Record instances with their first attempts, and the operations that build them."""
+        """Record instances with their first attempts, and the operations that build them; known ones stay as they are.
+
+        :raises InvalidRequest: the first selection of an instance is not claimed.
+        """
         for position, build in enumerate(message.builds):
             if build.selections[0].claim_id is None:
                 raise errors.InvalidRequest(path=f"$.builds[{position}].selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            # Where the order to delete it came first, the instance is on record already and stays as it is.
+            # If the order to delete it came first, the instance is on record already, and stays as it is.
             known = self._records.known(connection, [build.instance_uuid for build in message.builds])
             if known:
                 LOG.info("Not built again, for they are on record: %s", ", ".join(sorted(known)))
@@ -79,7 +85,7 @@ class CellOrders:
 
     @serves(DeleteInCell)
     def delete_instance(self, message: DeleteInCell) -> Done:
-        """Record the operation that deletes an instance."""
+        """Begin to delete an instance, which may not have arrived here yet."""
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
             begun += self._deletes.order(connection, message)
@@ -89,14 +95,14 @@ class CellOrders:
 
     @serves(ShowInCell)
     def list_instances(self, message: ShowInCell) -> list[Instance]:
-        """Answer with those of the named instances that the cell knows."""
+        """Return the named instances, without those that are unknown here."""
         return self._database.read_one_moment(
             lambda connection: self._records.show(connection, message.instance_uuids, with_request=message.with_request)
         )
 
 
 def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
-    """Return what is done first with a claimed host: it is tried, unless its claim was given up before it arrived."""
+    """Return the first step on a claimed host, with its payload: start, or release if the claim was revoked before."""
     if not is_revoked:
         return "start", Starting(number=number)
     why = "its claim had been given up before it arrived"
@@ -104,7 +110,7 @@ def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tu
 
 
 def _build(parent: str, build: InstanceBuild, is_revoked: bool) -> NewOperation:
-    """Return the operation that builds an instance, or, where its claim was given up before, ends it in error."""
+    """Return the operation that builds an instance, or that ends it in error if its claim was revoked before."""
     step, payload = first_step(1, is_revoked)
     return NewOperation(
         uuid=ids.derived(parent, "build", build.instance_uuid),

@@ -1,4 +1,4 @@
-"""What a cell says of a claim that no host has accepted: whether anybody here wants it."""
+"""The endpoint that answers whether an unaccepted claim is wanted: the store releases it otherwise."""
 
 import logging
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellClaims:
-    """Answers for the instances that this cell has on record. True when it is said, so none of it is stored."""
+    """Serves `owns_claim` for the instances of this cell. An answer holds for the moment: requests are not stored."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class CellClaims:
 
     @serves(OwnsClaimInCell)
     def owns_claim(self, message: OwnsClaimInCell) -> Ownership:
-        """Answer whether a claim is wanted; a "no" is on record before it is said.
+        """Return whether a claim is wanted; a revocation is recorded before it is answered.
 
-        :raises InstanceNotFound: there is no record of the consumer, which proves nothing.
+        :raises InstanceNotFound: the consumer is unknown here, which does not prove that the claim is unwanted.
         """
         return self._database.write(lambda connection: self._ownership(connection, message))
 
@@ -48,10 +48,10 @@ class CellClaims:
         instance = self._records.lock(connection, uuid)
         if instance is None:
             if self._migrations.read(connection, uuid) is not None:
-                return Ownership(owned=True)  # a source's, which a host has accepted: nobody gives that up unheard
+                return Ownership(owned=True)  # that of a source, which its host has accepted: it is never revoked here
             raise errors.InstanceNotFound(name=uuid)
         current = instance.claim_id == message.claim_id and instance.state not in ("deleting", "deleted")
-        # Taken to be placed: what is claimed for it has yet to arrive here.
+        # Being placed: an order with the new claim may be on its way here.
         placed = instance.state in ("moving", "unshelving")
         kinds = (DELETE, *ENDED_BY_DELETION)
         if current or placed or any(self._operations.pending(connection, uuid, kind) for kind in kinds):

@@ -1,4 +1,8 @@
-"""The two gates of an attempt: nothing starts before its claim is accepted, and only the current attempt counts."""
+"""The endpoint with the two gates of an attempt, and for the report that it has failed.
+
+A host starts a guest only after `accept_claim`, the first gate. A running guest counts only if its attempt is still the
+current one at `build_finished`, the second gate.
+"""
 
 import logging
 
@@ -21,12 +25,12 @@ from moorage.model.states import InstanceState
 
 LOG = logging.getLogger(__name__)
 
-#: States of an instance in which an attempt of it may pass a gate.
+#: The states of an instance whose attempt may pass a gate.
 _WANTED: tuple[InstanceState, ...] = ("building", "active", "moving", "moved", "unshelving", "rebuilding")
 
 
 class CellGates:
-    """What a host's agent says of an attempt. Each answer is true when it is given, so none of them is stored."""
+    """Serves the reports of agents about attempts. Each answer holds for the moment, so the requests are not stored."""
 
     def __init__(
         self,
@@ -50,11 +54,14 @@ class CellGates:
 
     @serves(AcceptInCell)
     def accept_claim(self, message: AcceptInCell) -> Done:
-        """Let an attempt start on its host: if it is the current one here, and the store lets it have the claim.
+        """Let the current attempt start on its host, once the store has recorded that the claim is accepted.
 
-        :raises RequestInProgress: the host is returning: until it has named its guests nothing begins there.
+        :raises RequestInProgress: the host is returning: nothing may begin there until it has listed its guests.
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
 
+        # Checked first here, without a lock, so that the store is called only for an attempt that may pass.
         def looked_up(connection: Connection) -> AttemptRecord:
             _instance, attempt = self._current(connection, message, lock=False)
             self._require_returned(connection, message, attempt)
@@ -62,7 +69,8 @@ class CellGates:
 
         found = self._database.read(looked_up)
         if found.state == "held":
-            return Done()  # it has been accepted, and its guest is only being moved
+            return Done()  # the claim has been accepted before, and the guest is only being moved
+        # The store refuses a claim that was released. Once it is accepted, it is not released as an unaccepted one.
         self._placement.call(
             AcceptClaim(
                 request_id=message.request_id,
@@ -74,10 +82,10 @@ class CellGates:
         )
 
         def work(connection: Connection) -> Done:
-            # Looked at again: an order to delete may have come between the two.
+            # Checked again, under the lock: an order to delete may have come since.
             _instance, attempt = self._current(connection, message, lock=True)
-            # After the lock: a list of guests that does not have this one is either compared before, and then it is
-            # over, or finds the host in no life in which it was to return.
+            # Under the lock too. A list of guests without this one has either been compared already; or it is compared
+            # later, when the host is no longer in the life that the list names.
             self._require_returned(connection, message, attempt)
             if attempt.state == "starting":
                 self._records.change_attempt(connection, attempt.attempt_id, state="building", accepted=True)
@@ -87,17 +95,23 @@ class CellGates:
 
     @serves(BuildFinished)
     def build_finished(self, message: BuildFinished) -> Done:
-        """Count a guest: if its attempt is still the current one."""
+        """Record that the guest of the current attempt runs: a build ends here, and so does the journey of a move.
+
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
+        """
 
         def work(connection: Connection) -> Operation | None:
             instance, attempt = self._current(connection, message, lock=True)
             kind = self._sequences.kind(instance)
+            # Reported before: nothing changes.
             if attempt.state in ("active", "held") or kind is None:
                 return None
             confirmed = self._sequences.record_arrival(connection, instance, attempt)
             pending = self._operations.pending(connection, instance.uuid, kind)
             if pending is not None:
                 self._operations.redirect(connection, pending, Ended())
+            # A live migration and an evacuation confirm themselves, with an operation of their own.
             if confirmed is None:
                 return None
             return self._move_ends.begin_confirming(connection, instance.uuid, confirmed, attempt)
@@ -107,7 +121,7 @@ class CellGates:
 
     @serves(BuildFailedInCell)
     def build_failed(self, message: BuildFailedInCell) -> Done:
-        """Record that an attempt has failed and left nothing; if it is the current one, go on with the next host."""
+        """Record that an attempt has failed and left no guest; if it is the current one, go on with the next host."""
 
         def work(connection: Connection) -> Operation | None:
             instance = self._records.lock(connection, message.instance_uuid)
@@ -127,8 +141,9 @@ class CellGates:
                     no_other_host=bool(message.no_other_host),
                 )
             if not self._is_of_this_life(connection, message, attempt):
-                # Sent by an earlier process of the agent: the present one may be spawning the guest.
+                # Sent in an earlier life of the host: in the present one the guest may be spawning.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")
+            # A cleanup of this attempt may be waiting for just this report; else the operation falls back.
             cleaning = self._cleanups.gone(connection, attempt)
             return cleaning or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
@@ -142,7 +157,7 @@ class CellGates:
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
         pending = self._operations.pending(connection, instance.uuid, kind)
-        # A swap under way is not disturbed: its request has been written down. It looks for this report afterwards.
+        # A pending swap is not disturbed, because its request may have been sent. It looks for this report afterwards.
         if pending is None or pending.step not in ("start", "wait"):
             return None
         following = self._sequences.next_step(connection, instance, attempt.number, reason, fate)
@@ -155,18 +170,18 @@ class CellGates:
             raise errors.RequestInProgress(request_id=message.request_id)
 
     def _is_of_this_life(self, connection: Connection, message: BuildFailedInCell, attempt: AttemptRecord) -> bool:
-        """Tell whether a report was made in the host's present life: it says so, or the attempt is no older."""
+        """Return True if a report is of the host's present life: the one it names, or else that of the attempt."""
         named = attempt.host_life if message.life is None else message.life
         return named == self._records.lives.of_host(connection, attempt.host).number
 
     def _current(
         self, connection: Connection, message: AcceptInCell | BuildFinished, *, lock: bool
     ) -> tuple[CellInstance, AttemptRecord]:
-        """Return the instance and the attempt that a message speaks of.
+        """Return the instance and the attempt that a message is about.
 
-        An attempt whose guest is being moved away passes both gates, as often as its host says so again.
+        An attempt whose guest is being moved away passes both gates, as often as its host reports it again.
 
-        :raises InstanceNotFound: this cell has no record of the instance, which is no proof that nobody wants it.
+        :raises InstanceNotFound: the instance is unknown here, which does not prove that it is unwanted.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
         """
         read = self._records.lock if lock else self._records.read
@@ -183,5 +198,5 @@ class CellGates:
         if attempt.state == "held":
             return True
         is_current = instance.attempt_number == attempt.number and attempt.state in ("starting", "building", "active")
-        # One in error may have its guest: what could not be done to it is no reason to destroy it.
+        # An instance in error may have its guest, for instance after a failed rebuild: the guest is not destroyed.
         return is_current and (instance.state in _WANTED or attempt.state == "active")

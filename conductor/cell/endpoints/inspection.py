@@ -1,4 +1,4 @@
-"""What a cell shows an operator of its operations and of its moves."""
+"""The endpoint that shows a cell's operations and migrations to an operator."""
 
 from sqlalchemy import Connection
 
@@ -13,7 +13,7 @@ from moorage.model.inspection import OperationSummary
 
 
 class CellInspection:
-    """Reads that nothing rests on."""
+    """Serves `list_operations` and `list_migrations`. Nothing in the product decides by these answers."""
 
     def __init__(
         self, database: Database, records: CellRecords, migrations: MigrationRecords, states: OperationStates
@@ -25,7 +25,7 @@ class CellInspection:
 
     @serves(ListOperationsInCell)
     def list_operations(self, message: ListOperationsInCell) -> list[OperationSummary]:
-        """Answer with the operations of this cell; those of an instance with those that clean up after it."""
+        """Return the operations of this cell; with an instance named, its own and the cleanups of its attempts."""
 
         def work(connection: Connection) -> list[OperationSummary]:
             subjects: list[str] | None = None
@@ -46,5 +46,5 @@ class CellInspection:
 
     @serves(ListMigrationsInCell)
     def list_migrations(self, message: ListMigrationsInCell) -> list[Migration]:
-        """Answer with those of the named moves that this cell knows."""
+        """Return the named migrations, without those that are unknown here."""
         return self._database.read_one_moment(lambda connection: self._migrations.show(connection, message.uuids))

@@ -1,4 +1,7 @@
-"""The orders about moves: an instance is taken for one, tried on the hosts that were chosen, and the move is ended."""
+"""The endpoint for orders about moves: prepare, cancel, begin and end one.
+
+An order is answered as soon as it is recorded; the worker carries out its operation.
+"""
 
 import logging
 
@@ -27,7 +30,7 @@ _BROKEN_OFF = "it was broken off"
 
 
 class CellMoves:
-    """What a cell is ordered to do about moves: written down, then done by the worker."""
+    """Serves `prepare_move`, `cancel_move`, `move_instance` and `end_move`."""
 
     def __init__(
         self,
@@ -47,14 +50,15 @@ class CellMoves:
 
     @serves(PrepareMoveInCell)
     def prepare_move(self, message: PrepareMoveInCell) -> Placement:
-        """Take an instance for a move, and answer where it is.
+        """Reserve an instance for a move, and return its present placement.
 
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: it cannot be moved as it is, or the move was cancelled before this arrived.
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises InvalidState: it cannot be moved in its state, or the move was cancelled before this order arrived.
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
             instance = self._lock(connection, message.instance_uuid)
+            # A cancellation that came before this order is recorded as a revoked claim, under the migration's uuid.
             if self._revoked_claims.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
             order_numbers.take(self._records, connection, instance, message)
@@ -79,11 +83,11 @@ class CellMoves:
 
     @serves(CancelMoveInCell)
     def cancel_move(self, message: CancelMoveInCell) -> Done:
-        """Let an instance be what it was before it was taken for a move for which nothing has been claimed.
+        """Cancel a move for which nothing is claimed yet: the instance has its former state again.
 
-        One that was not taken yet never will be, for this move.
+        If the order to prepare it has not arrived yet, that order will be refused.
 
-        :raises InstanceNotFound: this cell has no record of it.
+        :raises InstanceNotFound: the instance is unknown here.
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
@@ -101,11 +105,11 @@ class CellMoves:
 
     @serves(MoveInCell)
     def move_instance(self, message: MoveInCell) -> Done:
-        """Begin to move an instance to what is claimed for it.
+        """Begin to move an instance to the host that is claimed for it.
 
-        :raises InstanceNotFound: this cell has no record of it.
+        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidRequest: the first selection is not claimed.
-        :raises InvalidState: it is not taken for this move, for instance because it is being deleted.
+        :raises InvalidState: it is not reserved for this move, for instance because it is being deleted.
         """
         first = message.selections[0]
         if first.claim_id is None:
@@ -120,6 +124,7 @@ class CellMoves:
                 )
             number = self._records.next_number(connection, instance.uuid)
             self._migrations.claim(connection, message, number)
+            # Held: the source's guest passes the gates while the move lasts, and a failure it reports changes nothing.
             source = self._records.numbered(connection, instance.uuid, migration.source_number)
             self._records.change_attempt(connection, source.attempt_id, state="held")
             new = self._operation(migration, number)
@@ -133,10 +138,11 @@ class CellMoves:
                 claim_id=first.claim_id,
                 migration_uuid=migration.uuid,
             )
+            # Aborted before it began: the operation returns the claim at once.
             if migration.is_aborted:
                 self._fail(connection, attempt_id, _BROKEN_OFF, gone=True)
             self._records.change(connection, instance.uuid, attempt_number=number, claim_id=first.claim_id)
-            # The guest on the source is to be stopped.
+            # For the order to stop the guest on the source.
             order_numbers.next_guest_order(self._records, connection, instance)
             begun += self._operations.begin(connection, [new], origin(message))
             return Done()
@@ -154,11 +160,11 @@ class CellMoves:
 
     @serves(EndMoveInCell)
     def end_move(self, message: EndMoveInCell) -> Done:
-        """Confirm or revert a move that is done, or break one off that is under way.
+        """Confirm or revert a move that has arrived, or abort a live migration that is under way.
 
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: there is no such move of this instance.
-        :raises StaleOrder: the move that is named is not the instance's by now.
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises InvalidState: the instance has no such move.
+        :raises StaleOrder: the instance has another migration by now than the one named.
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
@@ -175,7 +181,7 @@ class CellMoves:
         return self._requests.once(message, work)
 
     def _abort(self, connection: Connection, instance: CellInstance) -> list[Operation]:
-        """Break a live migration off: at once where nothing of it is in the air, else as soon as that is over."""
+        """Abort a live migration: at once while it waits for its host, else as soon as the pending swap is answered."""
         migration = None
         if instance.state == "moving" and instance.migration_uuid is not None:
             migration = self._migrations.read(connection, instance.migration_uuid)
@@ -184,7 +190,7 @@ class CellMoves:
             raise errors.InvalidState(reason=reason)
         self._migrations.change(connection, migration.uuid, is_aborted=True)
         move = self._operations.pending(connection, instance.uuid, MOVE)
-        # The request of a swap has been written down, and may be answered yet.
+        # A swap may have been sent: its step finds the migration aborted when the answer is recorded.
         if move is None or move.step not in ("start", "wait"):
             return []
         attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
@@ -214,7 +220,7 @@ class CellMoves:
 
 
 def _require_its_move(instance: CellInstance, migration_uuid: str | None) -> None:
-    """Refuse an order about another move than the one that is under way, or waits to be confirmed or reverted."""
+    """Refuse an order about another migration than the instance's present one."""
     if migration_uuid is not None and instance.migration_uuid not in (None, migration_uuid):
         reason = f"it is about migration {migration_uuid}, and the migration is {instance.migration_uuid} by now"
         raise errors.StaleOrder(instance_uuid=instance.uuid, reason=reason)

@@ -1,4 +1,4 @@
-"""What a cell passes on between its agents and the placement role: what the providers of their hosts are."""
+"""The endpoint that forwards provider reports and reshapes of a cell's agents to the placement role."""
 
 from sqlalchemy import Connection
 
@@ -22,10 +22,10 @@ _CUSTOM = "CUSTOM_"
 
 
 class CellProviders:
-    """Keeps nothing but the order of messages: providers know nothing of cells, and no cell of providers.
+    """Forwards messages about providers. A cell has no records of providers, only of the order of messages.
 
-    What changes something is passed on under its own request id, so that a repeat finds the stored answer whichever
-    conductor of the cell takes it.
+    A mutation is forwarded under its own request id, so that a repetition finds the stored answer whichever conductor
+    of the cell takes it.
     """
 
     def __init__(self, database: Database, cell_uuid: str, placement: Client) -> None:
@@ -35,12 +35,12 @@ class CellProviders:
 
     @serves(ListProviderTreesInCell)
     def list_provider_trees(self, message: ListProviderTreesInCell) -> list[ResourceProvider]:
-        """Answer with the trees of an agent's hosts, as the placement role has them."""
+        """Return the provider trees of an agent's hosts from the placement role."""
         return self._placement.call(ListProviderTrees(uuids=message.uuids))
 
     @serves(ReportProviderTree)
     def report_provider_tree(self, message: ReportProviderTree) -> ProvidersReported:
-        """Have the placement role know what the providers of an agent's hosts are.
+        """Forward the providers of an agent's hosts.
 
         :raises InvalidState: a later message of the agent has been taken.
         """
@@ -51,9 +51,9 @@ class CellProviders:
 
     @serves(ReshapeProviderTree)
     def reshape_provider_tree(self, message: ReshapeProviderTree) -> ReshapePlan:
-        """Have the placement role move inventories within a host's tree, and in the same transaction allocations.
+        """Forward a reshape: inventories move within a host's tree, and with them, in one transaction, allocations.
 
-        Custom traits of new providers come to be by being described, as in a report: the drivers know what there is.
+        Custom traits of new providers are created first, as they are for a report.
 
         :raises InvalidState: a later message of the agent has been taken.
         """
@@ -71,7 +71,7 @@ class CellProviders:
         )
 
     def _require_in_order(self, message: ReportProviderTree | ReshapeProviderTree) -> None:
-        """Refuse a message that comes after its successor; the same one once more is passed on."""
+        """Refuse a message that comes after its successor; a repetition of the last one is forwarded."""
 
         def work(connection: Connection) -> Order:
             return self._reports.take(

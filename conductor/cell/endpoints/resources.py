@@ -1,4 +1,4 @@
-"""The orders to attach a resource group to an instance and to detach one: written down, then done by the worker."""
+"""The endpoint for orders to attach resource groups and to detach them: recorded, then carried out by the worker."""
 
 from sqlalchemy import Connection
 
@@ -20,7 +20,7 @@ _MOST_GROUPS = 64
 
 
 class ResourceOrders:
-    """What a cell is ordered to do about attached resource groups."""
+    """Serves `attach_resource` and `detach_resource`."""
 
     def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
         self._requests = requests
@@ -32,7 +32,7 @@ class ResourceOrders:
         """Begin to claim a further resource group for an instance, in the tree of its host.
 
         :raises InvalidRequest: the group has no name, asks for nothing, or contradicts itself.
-        :raises InstanceNotFound: this cell has no record of the instance.
+        :raises InstanceNotFound: the instance is unknown here.
         :raises AlreadyExists: the instance's request has a group of this name.
         :raises InvalidState: it is not active on a host, or another group is being attached or detached.
         """
@@ -45,7 +45,7 @@ class ResourceOrders:
             if len(instance.spec.groups) >= _MOST_GROUPS:
                 raise errors.InvalidState(reason=f"instance {instance.uuid} has {_MOST_GROUPS} resource groups already")
             attempt = self._records.active_attempt(connection, instance)
-            # What a flavor's words stand for has groups of its own, which the request itself does not name.
+            # A flavor's extra specs may add groups that the request itself does not name.
             if message.suffix in attempt.selection.allocation_request.mappings:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             number = attempt.number
@@ -64,9 +64,9 @@ class ResourceOrders:
 
     @serves(DetachResourceInCell)
     def detach_resource(self, message: DetachResourceInCell) -> OperationBegun:
-        """Begin to release a resource group that was attached; one that is shelved asks for it no more.
+        """Begin to release a resource group that was attached; of a shelved instance only the request changes.
 
-        :raises InstanceNotFound: this cell has no record of the instance.
+        :raises InstanceNotFound: the instance is unknown here.
         :raises NotFound: the instance's request has no group of this name.
         :raises InvalidState: the group was asked for with the instance; or the instance is neither active nor shelved,
             or another group is being attached or detached.
@@ -111,9 +111,9 @@ class ResourceOrders:
 
 
 def _check(suffix: str, group: ResourceGroup) -> None:
-    """Refuse a group that could never be attached, or not be asked for elsewhere.
+    """Refuse a group that could never be attached, or that no later request could contain.
 
-    :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidRequest: with the path of the fault.
     """
     both = ", ".join(sorted({*group.required} & {*group.forbidden}))
     apart = {uuid for uuids in group.member_of for uuid in uuids if set(uuids) <= {*group.not_member_of}}

@@ -1,4 +1,11 @@
-"""Hosts that return: what ended while they were away is destroyed, and what they have is compared with the records."""
+"""The endpoint for hosts that return after an absence.
+
+1. The agent asks for the ended attempts of its hosts (`list_ended_attempts`), destroys their guests and reports them
+   (`attempts_gone`): their residues are released.
+2. It lists all its guests (`return_hosts`): they are compared with the records. A missing guest means a lost build; a
+   guest without an attempt is an unknown one; a guest of an ended attempt keeps its host returning.
+3. The other hosts count as up.
+"""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
@@ -27,10 +34,10 @@ _LOST = "its host has returned without it"
 
 
 class CellReturns:
-    """What an agent asks and says while its hosts return. All of it may be said twice, so none of it is stored.
+    """Serves the requests of an agent whose hosts return. They are idempotent, so they are not stored.
 
-    A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest that
-    no record names is recorded as a stranger and left running.
+    A guest is destroyed only on a positive record: an attempt that has ended here, named with its claim. A guest
+    without such a record is an unknown guest: recorded, and left running.
     """
 
     def __init__(
@@ -54,7 +61,7 @@ class CellReturns:
 
     @serves(ListEndedAttempts)
     def list_ended_attempts(self, message: ListEndedAttempts) -> list[EndedAttempt]:
-        """Answer with the ended attempts of these hosts whose guests are not known to be gone."""
+        """Return the ended attempts of these hosts whose guests are not known to be gone."""
         return [
             EndedAttempt(
                 host=attempt.host,
@@ -68,7 +75,7 @@ class CellReturns:
 
     @serves(AttemptsGone)
     def attempts_gone(self, message: AttemptsGone) -> Done:
-        """Record that nothing is left of ended attempts; what is held for them is then released."""
+        """Record that the guests of ended attempts are gone; their cleanups then release the residues."""
         for named in message.attempts:
             life = message.lives.get(named.host)
             self._worker.take_up(self._database.write(partial(self._gone, named, life)))
@@ -87,19 +94,23 @@ class CellReturns:
 
     @serves(ReturnHosts)
     def return_hosts(self, message: ReturnHosts) -> Done:
-        """Compare what hosts have with the records; those without the guest of an ended attempt then count as up.
+        """Compare the guests of hosts with the records; hosts without the guest of an ended attempt then count as up.
 
-        The others stay returning, which the answer to their next report says. A host that is not returning, or not in
-        the life that the message names, is left out: the list of its guests is an old one.
+        The others stay returning; the answer to their next report names them. A host that is not returning, or not in
+        the life that the message names, is left out: the list of its guests is outdated.
         """
+        # Leave outdated lists out.
         hosts = self._current(message, message.hosts)
         guests = [guest for guest in message.guests if guest.host in set(hosts)]
         known = self._known(guests)
-        # An agent of the former release names no life: its list may be of any, and proves of no guest that it is gone.
+        # Fall back where a guest is missing. An agent of the former release names no life: its list may be from any, so
+        # it does not prove that a guest is gone.
         proven = {host: message.lives[host] for host in hosts if host in message.lives}
         self._lose(self._on_hosts(list(proven)), {guest.attempt_id for guest in guests}, proven)
+        # Hold up the hosts that still have the guest of an ended attempt: the agent is to destroy it first.
         left = partial(self._left, message)
         held_up = {guest.host for guest in guests if (found := known.get(guest.attempt_id)) and left(found)}
+        # Record the unknown guests, if the host is still in the life that the list names.
         unknown = [guest for guest in guests if guest.attempt_id not in known]
         for guest in unknown:
             LOG.warning("Host %s has a guest of %s without a record here", guest.host, guest.instance_uuid)
@@ -111,13 +122,14 @@ class CellReturns:
                 self._unknown_guests.replace(connection, message.agent, current, of_these)
 
         self._database.write(work)
+        # Last, after all comparisons: from here on builds may begin on these hosts.
         returned = self._hosts.returned(message.agent, [host for host in hosts if host not in held_up], message.lives)
         self._hosts.held_up(message.agent, sorted(held_up), message.lives)
         LOG.info("%d host(s) of agent %s have returned", len(returned), message.agent)
         return Done()
 
     def _current(self, message: ReturnHosts, hosts: Sequence[str]) -> list[str]:
-        """Return the hosts that are returning, in the life that a message names."""
+        """Return the hosts that are returning, and in the life that the message names."""
 
         def work(connection: Connection) -> list[str]:
             return [
@@ -133,7 +145,7 @@ class CellReturns:
 
     @serves(ListStrangersInCell)
     def list_strangers(self, message: ListStrangersInCell) -> list[UnknownGuest]:
-        """Answer with the guests that nothing is known of here."""
+        """Return the unknown guests of this cell's hosts."""
         return self._database.read(lambda connection: self._unknown_guests.list_all(connection, message))
 
     def _on_hosts(self, hosts: Sequence[str]) -> list[AttemptRecord]:
@@ -143,7 +155,7 @@ class CellReturns:
         return self._database.read(work)
 
     def _known(self, guests: Sequence[Guest]) -> dict[str, AttemptRecord]:
-        """Return the attempts that guests were started under, host and claim being the same here and there."""
+        """Return the attempts of guests, keyed by attempt id, whose host and claim agree with the record."""
 
         def work(connection: Connection) -> dict[str, AttemptRecord]:
             found: dict[str, AttemptRecord] = {}
@@ -160,7 +172,7 @@ class CellReturns:
         }
 
     def _left(self, message: ReturnHosts, named: AttemptRecord) -> bool:
-        """Record that the guest of an ended attempt is there, whatever was said before; tell whether it is so."""
+        """Record that the guest of an ended attempt is still there, even if it was reported gone; return True if so."""
 
         def work(connection: Connection) -> bool:
             self._records.lock(connection, named.instance_uuid)
@@ -177,9 +189,9 @@ class CellReturns:
         return named.ended and self._database.write(work)
 
     def _lose(self, attempts: Sequence[AttemptRecord], there: Collection[str], lives: Mapping[str, int]) -> None:
-        """Fall back where hosts have returned without what they were building in an earlier life.
+        """Fall back where a host has returned without a guest that it was building in an earlier life.
 
-        A guest that is being moved away, or was, is none of these: how it fares is seen when its move ends.
+        The guest on the source of a move is left alone: a missing one is found when the move ends.
         """
         for missing in attempts:
             if missing.attempt_id in there or missing.ended or missing.state == "held":
@@ -193,23 +205,23 @@ class CellReturns:
         attempt = self._records.attempt(connection, missing.instance_uuid, missing.attempt_id)
         if instance is None or attempt is None or instance.attempt_number != attempt.number:
             return None
-        # After the lock, for which whoever passes the first gate waits: from the moment at which the host has returned
-        # an attempt may begin there, and the list does not have it.
+        # Compared under the lock, which the first gate takes too. Once the host has returned, an attempt may begin
+        # there that the list cannot contain: it must not count as lost.
         now = self._records.lives.of_host(connection, attempt.host)
         if not now.is_returning or now.number != life or attempt.host_life >= life:
             return None
         if attempt.state == "active" and instance.state in ("active", "moved"):
-            # What it holds stays held: moving it is the operator's decision.
+            # Its allocations stay: moving the instance is the operator's decision.
             self._records.change(connection, instance.uuid, reason=f"{attempt.host} has returned without the guest")
         kind = self._sequences.kind(instance)
         if attempt.state not in ("starting", "building") or kind is None:
             return None
         pending = self._operations.pending(connection, instance.uuid, kind)
-        # An order under way, or repeated, reaches the host as it is now. A swap under way is not disturbed.
+        # At `start` the order is sent, or sent again, to the host as it is now. A pending swap is not disturbed.
         if pending is None or pending.step != "wait":
             return None
         LOG.warning("Attempt %d of instance %s was lost with host %s", attempt.number, instance.uuid, attempt.host)
-        # Nothing is left, and nothing can come: what has not passed the first gate will not pass it from here on.
+        # Gone for good: there is no guest, and an attempt that has not passed the first gate cannot pass it any more.
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=_LOST, guest_gone=True)
         following = self._sequences.next_step(connection, instance, attempt.number, _LOST, "gone")
         return self._operations.redirect(connection, pending, following)

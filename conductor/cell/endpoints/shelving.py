@@ -1,4 +1,4 @@
-"""The orders to take an instance off its host and to start it again: written down, then done by the worker."""
+"""The endpoint for orders to shelve and to unshelve instances: recorded, then carried out by the worker."""
 
 import msgspec
 from sqlalchemy import Connection
@@ -21,7 +21,7 @@ from moorage.model.states import InstanceState
 
 
 class ShelfOrders:
-    """What a cell is ordered to do about shelving: written down, then done by the worker."""
+    """Serves `shelve_instance`, `prepare_unshelve`, `cancel_unshelve` and `unshelve_instance`."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class ShelfOrders:
 
     @serves(ShelveInCell)
     def shelve_instance(self, message: ShelveInCell) -> Done:
-        """Begin to take an instance off its host; ordered before, it is tried again at once.
+        """Begin to take an instance off its host; if that is under way, its present step is tried again at once.
 
-        :raises InstanceNotFound: this cell has no record of it.
-        :raises InvalidState: it is not active, or its host was declared down.
+        :raises InstanceNotFound: the instance is unknown here.
+        :raises InvalidState: it is not active, or its host is forced down.
         """
-        # Asked before the transaction, which nobody is to wait in for an answer.
+        # Found out before the transaction, which must not wait for the placement role's answer.
         dead = self._declared_down(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
@@ -65,7 +65,7 @@ class ShelfOrders:
                     reason=f"instance {instance.uuid} is on host {dead}, which is forced down, so that nothing of it "
                     "can be put on the shelf: evacuate it"
                 )
-            # From now on it passes no gate, and a host that returns destroys it.
+            # From now on the attempt passes no gate, and a returning host destroys its guest.
             self._records.change_attempt(connection, attempt.attempt_id, state="ended", reason="it was shelved")
             self._records.change(connection, instance.uuid, state="shelving", reason=None)
             new = NewOperation(
@@ -81,7 +81,7 @@ class ShelfOrders:
         return self._requests.once(message, work)
 
     def _declared_down(self, instance_uuid: str) -> str | None:
-        """Return the host of an active instance if it was declared down."""
+        """Return the host of an active instance if the host is forced down."""
 
         def work(connection: Connection) -> str | None:
             instance = self._records.read(connection, instance_uuid)
@@ -94,11 +94,11 @@ class ShelfOrders:
 
     @serves(PrepareUnshelveInCell)
     def prepare_unshelve(self, message: PrepareUnshelveInCell) -> RequestSpec:
-        """Take a shelved instance to be placed again, and answer what is to be asked for.
+        """Reserve a shelved instance for an unshelving, and return its request spec.
 
-        One that was taken before, and for which nothing came of it, is taken again.
+        One that is reserved already, and that nothing is claimed for, is reserved again.
 
-        :raises InstanceNotFound: this cell has no record of it.
+        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidState: it is not shelved.
         """
 
@@ -115,9 +115,9 @@ class ShelfOrders:
 
     @serves(CancelUnshelveInCell)
     def cancel_unshelve(self, message: CancelUnshelveInCell) -> Done:
-        """Leave an instance shelved for which nothing has been claimed.
+        """Cancel an unshelving that nothing is claimed for yet: the instance is shelved again.
 
-        :raises InstanceNotFound: this cell has no record of it.
+        :raises InstanceNotFound: the instance is unknown here.
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
@@ -131,11 +131,11 @@ class ShelfOrders:
 
     @serves(UnshelveInCell)
     def unshelve_instance(self, message: UnshelveInCell) -> Done:
-        """Begin to start an instance on what is claimed for it.
+        """Begin to start an instance on the host that is claimed for it.
 
-        :raises InstanceNotFound: this cell has no record of it.
+        :raises InstanceNotFound: the instance is unknown here.
         :raises InvalidRequest: the first selection is not claimed.
-        :raises InvalidState: it is not taken to be placed again, for instance because it is being deleted.
+        :raises InvalidState: it is not reserved for an unshelving, for instance because it is being deleted.
         """
         first = message.selections[0]
         claim_id = first.claim_id

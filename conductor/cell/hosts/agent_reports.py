@@ -1,7 +1,7 @@
-"""The order of an agent's messages: by incarnations of the agent, and by numbers within each.
+"""Records of the order of an agent's messages: by incarnation of the agent, then by message number.
 
-The incarnation that is heard of last is the present one. A message of an earlier one, or one that comes after its
-successor, changes nothing.
+The incarnation whose first message came last is the present one. A message of an earlier incarnation, or one that
+arrives after its successor, changes nothing.
 """
 
 import logging
@@ -15,26 +15,26 @@ from moorage import errors
 
 LOG = logging.getLogger(__name__)
 
-#: The messages that are numbered together: descriptions, heartbeats and provider trees overtake each other freely.
+#: The kinds of messages, each with numbers of its own: a message may overtake one of another kind.
 Kind = Literal["described", "alive", "providers"]
 
-#: Incarnations of an agent that are remembered. A message of one that is forgotten would count as that of a new one,
-#: and the present one would begin anew. Arbitrary: an agent does not start so often while a message is under way.
+#: The number of incarnations that are remembered for an agent. A message of a forgotten one would count as that of a
+#: new one, and fence off the present one. Arbitrary: an agent does not start so often while a message is on its way.
 _REMEMBERED = 16
 
 
 class Order(Enum):
-    """How a message stands to those that were carried out before."""
+    """The place of a message in the order of those that were carried out before."""
 
     NEXT = "next"
-    #: It is the last one once more, or an earlier one.
+    #: A repetition of the last one, or an earlier one.
     LATE = "late"
-    #: Another incarnation has been heard of since.
+    #: Of an earlier incarnation than the present one.
     SUPERSEDED = "superseded"
 
 
 class AgentReports:
-    """The records of a cell's agents; each method is a part of the transaction that it is given."""
+    """Reads and writes the incarnations of one cell's agents; each method is a part of the transaction it is given."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
@@ -49,10 +49,10 @@ class AgentReports:
         *,
         repeatable: bool = False,
     ) -> Order:
-        """Record a message, and return how it stands to the others. Those of a former release are not numbered.
+        """Record a message, and return its place in the order. Agents of a former release do not number theirs.
 
-        :param repeatable: whether the last one once more counts as the next.
-        :raises RequestInProgress: two incarnations are heard of for the first time at this very moment.
+        :param repeatable: a repetition of the last message counts as the next one.
+        :raises RequestInProgress: the first messages of two incarnations have arrived at the same moment.
         """
         if incarnation is None:
             return Order.NEXT
@@ -60,7 +60,7 @@ class AgentReports:
             select(cell_agents)
             .where(self._of(agent))
             .order_by(cell_agents.c.number.desc())
-            # Whoever comes second sees the number of the first.
+            # Of two concurrent messages the second waits, and sees the number of the first.
             .with_for_update()
         ).all()
         known = next((row for row in rows if row.incarnation == incarnation), None)

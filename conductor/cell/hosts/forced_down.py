@@ -1,4 +1,4 @@
-"""Hosts of a cell that their operator has declared down: what they do not answer to need not be waited for."""
+"""Read from the placement role which hosts of a cell are forced down: their answers are not waited for."""
 
 import logging
 
@@ -10,9 +10,9 @@ LOG = logging.getLogger(__name__)
 
 
 class ForcedDownHosts:
-    """Asks the placement role, which has the operator's word on hosts; a cell does not call schedulers.
+    """Reads forced-down hosts from the placement role, because a cell does not call schedulers.
 
-    :param placement: with a timeout that whoever gives an order can wait for.
+    :param placement: a client with a short timeout, because the caller of an order waits for the answer.
     """
 
     def __init__(self, cell_uuid: str, placement: Client) -> None:
@@ -20,14 +20,14 @@ class ForcedDownHosts:
         self._placement = placement
 
     def has(self, host: str) -> bool:
-        """Tell whether a host is known to be forced down, with all its nodes, or to have been deleted.
+        """Return True if a host is forced down with all its nodes, or was deleted.
 
-        Where that cannot be found out it is not known, and the host is waited for.
+        False if the placement role does not answer: then the host is waited for.
         """
         return self._is_listed(ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,)), host)
 
     def is_out_of_service(self, host: str) -> bool:
-        """Tell whether nothing new is to be started on a host: it is known to be forced down, disabled or deleted."""
+        """Return True if nothing new may start on a host, because it is forced down, disabled or deleted."""
         message = ListHostsDeclaredDown(cell_uuid=self._cell_uuid, service_hosts=(host,), or_disabled=True)
         return self._is_listed(message, host)
 
@@ -40,7 +40,7 @@ class ForcedDownHosts:
 
 
 def why_waiting(host: str, fault: errors.MoorageError) -> str:
-    """Return why a host is waited for, and what an operator can do if it will not come back."""
+    """Return the reason for waiting for a host, with the command for a host that will not come back."""
     return (
         f"{host}: {fault} It is waited for; if it will not come back, and once it is certain that nothing runs there, "
         f"moorage host set {host} --forced-down"

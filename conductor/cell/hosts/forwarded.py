@@ -1,4 +1,4 @@
-"""The descriptions and heartbeats of a cell's hosts that are passed on to the schedulers."""
+"""Records of the host descriptions and heartbeats that the schedulers have, or have yet to get."""
 
 from collections.abc import Sequence
 
@@ -27,14 +27,14 @@ _NUMBER_AFTER = (
 
 
 class ForwardedHosts:
-    """The records of what the schedulers know of a cell's hosts."""
+    """Reads descriptions and heartbeats to forward, and records the acknowledged ones."""
 
     def __init__(self, database: Database, cell_uuid: str) -> None:
         self._database = database
         self._cell_uuid = cell_uuid
 
     def unacknowledged(self, limit: int) -> list[tuple[HostReport, int]]:
-        """Return descriptions of hosts that are up and that no scheduler has yet, each with its number."""
+        """Return descriptions of hosts that are up, as far as no scheduler has them yet, each with its number."""
         rows = self._database.read(
             lambda connection: connection.execute(
                 select(cell_hosts.c.description, cell_hosts.c.description_number)
@@ -46,7 +46,7 @@ class ForwardedHosts:
         return [(msgspec.json.decode(row.description, type=HostReport), row.description_number) for row in rows]
 
     def acknowledge(self, reports: Sequence[tuple[HostReport, int]]) -> None:
-        """Record that a scheduler has these descriptions; one that has changed again meanwhile stays to be sent."""
+        """Record that a scheduler has these descriptions; one that has changed again meanwhile stays unacknowledged."""
         had = [(report.service_host, report.nodename, number) for report, number in reports]
         # UPDATE cell_hosts SET acknowledged_number = description_number
         #  WHERE … AND (service_host, nodename, description_number) IN (…)
@@ -58,7 +58,7 @@ class ForwardedHosts:
         self._database.write(lambda connection: connection.execute(statement))
 
     def number_after(self, newer: Sequence[NumberedDescription]) -> None:
-        """Have descriptions that the registry knows by greater numbers than this cell follow on those numbers."""
+        """Raise the numbers of descriptions above those of the registry, where the registry has greater ones."""
         if not newer:
             return
         rows = [
@@ -73,16 +73,16 @@ class ForwardedHosts:
         self._database.write(lambda connection: connection.execute(_NUMBER_AFTER, rows))
 
     def ask_for(self, hosts: Sequence[str]) -> None:
-        """Have the agents of hosts report their providers and describe them, as if they had just started."""
+        """Mark hosts as undescribed: their agents report providers and descriptions again, as after a start."""
         here = (self._here(), cell_hosts.c.service_host.in_(hosts))
         self._database.write(
             lambda connection: connection.execute(update(cell_hosts).where(*here).values(undescribed=True))
         )
 
     def seen_since(self, moment: float | None, interval: float) -> tuple[list[str], float]:
-        """Return the hosts that are up and seen since a moment of the database's clock, and its time now.
+        """Return the hosts that are up and were seen since a moment, and the present time, by the database's clock.
 
-        :param interval: without a moment, the seconds before now.
+        :param interval: without a moment, the seconds to look back.
         """
 
         def work(connection: Connection) -> tuple[list[str], float]:

@@ -1,4 +1,4 @@
-"""What the schedulers are told of a cell's hosts."""
+"""Forward descriptions, heartbeats and loads of a cell's hosts to the schedulers."""
 
 import logging
 import time
@@ -19,30 +19,30 @@ LOG = logging.getLogger(__name__)
 
 _ALIVE_BATCH = 20_000
 _LOADS_BATCH = 2_000
-#: Seconds between two looks whether something is to be passed on at once.
+#: Seconds between two checks for news that do not wait for the next round.
 _TICK = 0.1
-#: A report that is not answered soon is overtaken by the next one.
+#: The longest timeout of a report, in seconds: after that the next round has newer content.
 _LONGEST_WAIT = 10.0
-#: How long each try of a report waits, in parts of the longest wait. A scheduler whose database is silent takes as many
+#: The timeout of each try of a report, as a fraction of the longest. A scheduler whose database is silent takes as many
 #: messages as the others and is slow to refuse them, so a report that is not answered is sent again at once, to
-#: whichever scheduler gets it then. Heartbeats take a moment to write and make hosts look dead if several tries in a
-#: row fail: they have many short ones. A load that was not told is told by the next round. Arbitrary.
+#: whichever scheduler gets it then. Heartbeats are quick to write, and hosts look dead if several tries in a row fail:
+#: they have many short ones. A load that was not reported is reported by the next round. Arbitrary.
 _DESCRIPTION_TRIES = (1 / 3, 1 / 3, 1.0)
 _HEARTBEAT_TRIES = (0.1,) * 6 + (0.2, 0.2, 0.5)
 _LOAD_TRIES = (1 / 3,)
-#: Seconds after which the loads of all hosts are told once more, whatever was told before. It mends what another
-#: conductor of the cell has told late, and what a host had that was deleted and described anew.
+#: Seconds after which the loads of all hosts are reported once more, changed or not. That repairs a late report of
+#: another conductor of the cell, and the load of a host that was deleted and described again.
 _ALL_LOADS_EVERY = 300.0
 
-#: Seconds between two requests for the description of a host that stays unknown to the schedulers.
+#: Seconds between two requests for the description of the same host.
 _ASK_EVERY = 60.0
 
-#: The load of a host where nothing goes on.
+#: The load of a host without instances in progress, failed builds or images.
 _IDLE = HostLoad()
 
 
 class HostForwarder:
-    """Tells the schedulers of a cell's hosts, round by round. Nothing of a build depends on it."""
+    """Sends reports to the schedulers in rounds. No operation waits for them."""
 
     def __init__(
         self,
@@ -61,20 +61,20 @@ class HostForwarder:
         self._interval: float = conf.conductor.report_interval
         self._timeout: float = min(conf.rpc.call_timeout, _LONGEST_WAIT)
         self._told_at: float | None = None
-        #: When the agents of hosts that the schedulers do not know were last asked to describe them.
+        #: By host that the schedulers do not know, the time of the last request to describe it.
         self._asked_at: dict[str, float] = {}
-        #: The loads that a scheduler has been told, where there are any.
+        #: The loads that a scheduler has, without the idle ones.
         self._told_loads: dict[str, HostLoad] = {}
         self._all_loads_at = float("-inf")
         self._next_round = 0.0
         self._periodic = Periodic("host reports", self._tick, min(_TICK, self._interval))
 
     def start(self) -> None:
-        """Begin with a round."""
+        """Start the rounds; the first begins at once."""
         self._periodic.start()
 
     def stop(self) -> None:
-        """End with the round under way."""
+        """Stop after the present round."""
         self._periodic.stop()
 
     def _tick(self) -> None:
@@ -87,9 +87,9 @@ class HostForwarder:
             self.forward()
 
     def forward(self) -> None:
-        """Tell a scheduler what has changed, and who has been alive since it was last told.
+        """Report the changed descriptions, the hosts seen since the last round, and the changed loads.
 
-        :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round says it all again.
+        :raises Unavailable: no scheduler answers, or the records cannot be reached; the next round repeats it all.
         """
         alive, clock = self._hosts.forwarded.seen_since(self._told_at, self._interval)
         while reports := self._hosts.forwarded.unacknowledged(BATCH):
@@ -99,19 +99,19 @@ class HostForwarder:
                 numbers=tuple(number for _report, number in reports),
             )
             self._hosts.forwarded.acknowledge(reports)
-            # Of another conductor of the cell, or of records that the cell has lost: then it counts on from there.
+            # Greater numbers were given by another conductor of the cell, or are from lost records: count on from them.
             self._hosts.forwarded.number_after(answer.newer)
             for report, _number in reports:
-                # It may be new to the schedulers, whatever this cell has told of it before.
+                # The host may be new to the schedulers, so that they lack a load that was reported before.
                 self._told_loads.pop(report.service_host, None)
         for names in batches(alive, _ALIVE_BATCH):
             self._ask_for(self._report(_HEARTBEAT_TRIES, alive=tuple(names), alive_at=clock).unknown)
         self._told_at = clock
-        # Last: whatever is the matter with them, it shall not make hosts look dead.
+        # Last: a failure with the loads must not make hosts look dead.
         self._forward_loads()
 
     def _forward_loads(self) -> None:
-        """Tell which loads are others than were told before, and from time to time all of them."""
+        """Report the loads that have changed since the last report, and from time to time all of them."""
         loads = self._loads.now()
         tells_all = time.monotonic() >= self._all_loads_at + _ALL_LOADS_EVERY
         hosts = self._loads.names() if tells_all else {*loads.by_host, *self._told_loads}
@@ -130,10 +130,9 @@ class HostForwarder:
             self._all_loads_at = time.monotonic()
 
     def _ask_for(self, unknown: Sequence[str]) -> None:
-        """Have the agents of hosts report their providers and describe them anew.
+        """Request new descriptions of hosts from their agents, for each host at most once in a while.
 
-        From time to time only: a host that the schedulers refuse, because its compute node is another host's, stays
-        unknown to them.
+        A host that the schedulers refuse, because its compute node is another host's, stays unknown to them.
         """
         due = time.monotonic() - _ASK_EVERY
         names = [name for name in unknown if self._asked_at.get(name, due) <= due]

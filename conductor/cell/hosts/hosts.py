@@ -1,4 +1,4 @@
-"""The hosts of a cell: what their agents report, kept in the cell."""
+"""Records of a cell's hosts, and the endpoint for the reports of their agents."""
 
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ BATCH = 1000
 
 
 class CellHosts:
-    """The records of a cell's hosts, and the endpoint for what their agents report."""
+    """Serves `report_hosts`, and reads and writes the records of one cell's hosts."""
 
     def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
         self._database = database
@@ -54,19 +54,19 @@ class CellHosts:
         self._lives = HostLives(cell_uuid)
         self._reports = AgentReports(cell_uuid)
         self.forwarded = ForwardedHosts(database, cell_uuid)
-        #: Set when there is something that a scheduler should hear without waiting for the next round.
+        #: Set when there is news for the schedulers that should not wait for the next round.
         self.changed = threading.Event()
 
     @serves(ReportHostsInCell)
     def report_hosts(self, message: ReportHostsInCell) -> HostsReported:
-        """Record descriptions that are new or have changed, and which hosts are alive; one that comes late is ignored.
+        """Record new and changed descriptions, and which hosts are alive; a late report is ignored.
 
         :raises InvalidRequest: a name in a description ends with a blank.
-        :raises HostNotFound: one that is alive has never been described to this cell, or by another agent; what is said
-            of the others is recorded, and the agent is to describe its hosts.
+        :raises HostNotFound: a host that is alive has never been described to this cell, or by another agent. The rest
+            of the report is recorded; the agent must describe its hosts.
         """
         for number, report in enumerate(message.hosts):
-            # An agent that is refused sends the others again without this one.
+            # The agent then sends the other descriptions again, without this one.
             if field := report.misnamed():
                 raise errors.InvalidRequest(path=f"$.hosts[{number}].{field}", reason="it ends with a blank")
         unknown: list[str] = []
@@ -85,17 +85,17 @@ class CellHosts:
         try:
             answer, changed = self._database.write(work)
         except exc.IntegrityError as fault:
-            # Another report of the same host has come first: repeated, this one finds it there.
+            # A concurrent report of the same host has come first: a repetition of this one finds its row.
             raise errors.RequestInProgress(request_id=message.request_id) from fault
         if changed:
             self.changed.set()
-        # An agent of the former release describes its hosts anew upon this alone.
+        # For an agent of the former release this error is the only request to describe its hosts again.
         if unknown or (answer.undescribed and message.incarnation is None):
             raise errors.HostNotFound(name=[*unknown, *answer.undescribed][0])
         return answer
 
     def _record(self, connection: Connection, message: ReportHostsInCell) -> bool:
-        """Record descriptions, and the hosts that have started; tell whether there is news for the schedulers."""
+        """Record descriptions, and new lives of started hosts; return True if there is news for the schedulers."""
         started = frozenset(message.started)
         changed = [self._describe(connection, part, started) for part in batches(message.hosts, BATCH)]
         for names in batches(message.started, BATCH):
@@ -117,10 +117,10 @@ class CellHosts:
         )
 
     def returned(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
-        """Record that hosts have worked through what ended while they were away: from now on they count as up.
+        """Record that hosts have returned: they have destroyed the ended guests, and count as up from now on.
 
-        :param lives: the lives in which they have done so; a host that has begun another one is still returning.
-        :return: the names of those that have returned.
+        :param lives: the life in which each has returned; one that has begun another life is still returning.
+        :return: the names of the hosts that have returned.
         """
         returned: list[str] = []
 
@@ -136,7 +136,7 @@ class CellHosts:
         return returned
 
     def held_up(self, agent: str, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
-        """Have hosts that cannot count as up yet begin another life: a list of their guests is used once."""
+        """Begin another life of hosts that cannot count as up yet, so that a list of their guests is used only once."""
 
         def work(connection: Connection) -> None:
             for names in batches(hosts, BATCH):
@@ -145,7 +145,7 @@ class CellHosts:
         self._database.write(work)
 
     def why_returning(self, service_host: str) -> str | None:
-        """Return why no build is to begin on a host that reports, or nothing if it may."""
+        """Return the reason if a host is still returning, so that no build may begin there, else nothing."""
         returning = self._database.read(
             lambda connection: connection.scalar(
                 select(func.max(cell_hosts.c.is_returning)).where(
@@ -156,7 +156,7 @@ class CellHosts:
         return "the host has not yet worked through what ended while it was away" if returning else None
 
     def why_silent(self, service_host: str) -> str | None:
-        """Return since when this cell has missed a host, or nothing if it has not."""
+        """Return the reason if a host has been silent for longer than `host_down_after`, else nothing."""
         age = self._database.read(
             lambda connection: connection.scalar(
                 select(now() - func.max(cell_hosts.c.last_seen)).where(
@@ -169,7 +169,7 @@ class CellHosts:
         return f"the host has not reported for {age:.0f} s"
 
     def _alive(self, connection: Connection, agent: str, names: Sequence[str]) -> list[str]:
-        """Record that these hosts of an agent are alive; return those that are not known as its own."""
+        """Record that these hosts of an agent are alive; return those that are unknown, or another agent's."""
         here = (self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(names))
         seen = connection.execute(self._seen(*here)).rowcount
         if seen >= len(names):
@@ -178,7 +178,7 @@ class CellHosts:
         return [name for name in names if name not in known]
 
     def _describe(self, connection: Connection, hosts: Sequence[HostReport], started: Collection[str]) -> bool:
-        """Record descriptions; tell whether any was new or has changed, or was asked for."""
+        """Record descriptions; return True if any is new, has changed or was requested."""
         nodes = [(host.service_host, host.nodename) for host in hosts]
         found = connection.execute(
             select(
@@ -186,7 +186,7 @@ class CellHosts:
             ).where(self._here(), _NODE.in_(nodes))
         )
         known: dict[tuple[str, str], bytes | None] = {
-            # One that was asked for is news, be it the same: and only one whose providers have been reported first.
+            # A requested description is news even if it has not changed; see below for one that comes too early.
             (row.service_host, row.nodename): None if row.undescribed else row.description
             for row in found
         }
@@ -202,7 +202,7 @@ class CellHosts:
             if node not in known:
                 new.append(row)
             elif known[node] is None and host.service_host not in started:
-                continue  # described before its agent has heard that it is to begin with the providers
+                continue  # sent before the agent got the request: it must report the host's providers first
             elif known[node] != row["description"]:
                 changed.append(
                     {
@@ -214,7 +214,7 @@ class CellHosts:
                     }
                 )
         if changed:
-            # Put together once: drivers that measure their hosts change thousands of descriptions every few seconds.
+            # One statement: drivers that measure their hosts change thousands of descriptions every few seconds.
             connection.execute(_REDESCRIBE, changed)
         names = sorted({host.service_host for host in hosts})
         connection.execute(self._seen(self._here(), cell_hosts.c.service_host.in_(names)))
@@ -251,6 +251,6 @@ class CellHosts:
 
 
 def batches(whole: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield a sequence in pieces of at most ``size``."""
+    """Yield a sequence in batches of at most ``size``."""
     for start in range(0, len(whole), size):
         yield whole[start : start + size]

@@ -1,4 +1,4 @@
-"""From which images the servers on a cell's hosts run: how many have each value of some of the images' properties."""
+"""Count image properties by host: how many of its instances run from an image with each value of some properties."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -14,15 +14,15 @@ from moorage.db.database import Database
 from moorage.model import Image
 from moorage.model.states import InstanceState
 
-#: Hosts whose instances one statement reads, so that no answer is large; arbitrary.
+#: The number of hosts whose instances one statement reads, so that no result is large; arbitrary.
 _AT_ONCE = 100
-#: Seconds by which each look reaches back before the one before: a transaction may commit later than its clock says.
+#: Seconds by which each read reaches back before the last one: a transaction may commit later than its clock says.
 _OVERLAP = 10.0
-#: What is told of one host: the most frequent of its pairs, as long as a name and a value usually are.
+#: The bounds of a host's report: the most frequent pairs of name and value, each no longer than usual.
 _MOST_PAIRS = 64
 _LONGEST_PAIR = 300
 
-#: The states of instances that are on their host.
+#: The states in which an instance counts as being on its host.
 _THERE: tuple[InstanceState, ...] = ("active", "moving", "moved", "rebuilding", "shelving", "error")
 
 #: By host, then by ``name=value``.
@@ -30,15 +30,15 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 class _Imaged(msgspec.Struct):
-    """The part of a stored request spec that says which image a server runs from."""
+    """The part of a stored request spec with the image of the instance."""
 
     image: Image = Image()
 
 
 class ImageCounts:
-    """Counts the images of a cell's hosts: of all hosts at first, then of those where an operation has ended.
+    """Counts image properties: of all hosts at first, then again of those where an operation has ended.
 
-    :param names: the properties that are counted; without any nothing is read.
+    :param names: the properties to count; without any nothing is read.
     """
 
     def __init__(self, database: Database, cell_uuid: str, names: Collection[str]) -> None:
@@ -51,7 +51,7 @@ class ImageCounts:
     def now(self) -> Counts:
         """Return the counts of all hosts that have any.
 
-        :raises StoreUnavailable: the records cannot be reached; the next look reads what this one has not.
+        :raises StoreUnavailable: the records cannot be reached; the next call reads the rest.
         """
         if not self._names:
             return {}
@@ -65,13 +65,13 @@ class ImageCounts:
         return dict(self._counts)
 
     def _to_look_at(self, connection: Connection) -> tuple[set[str], float]:
-        """Return the hosts where something may have changed, and the time."""
+        """Return the hosts whose instances may have changed since the last read, and the present time."""
         clock: float = connection.scalars(select(now())).one()
         if self._looked_at is None:
             return set(connection.scalars(select(cell_hosts.c.service_host).where(self._in(cell_hosts)))), clock
         # SELECT DISTINCT a.host FROM cell_operations o JOIN cell_attempts a ON a.instance_uuid = o.subject
         #  WHERE o.state IN ('done', 'failed') AND o.due_at >= :since
-        # Whatever changes what is on a host is an operation; of one that has ended, `due_at` is when that was.
+        # Only operations change the instances of a host; the `due_at` of an ended one is the time at which it ended.
         since = self._looked_at - _OVERLAP
         query = (
             select(cell_attempts.c.host)

@@ -1,4 +1,4 @@
-"""What goes on on the hosts of a cell, as the schedulers are told it."""
+"""Compute the loads of a cell's hosts for the schedulers: operations in progress, failed builds, images."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from moorage.model import HostLoad
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The loads of all hosts of a cell at one moment; a host that is not named has none."""
+    """The loads of all hosts of a cell at one moment; a host that is missing is idle."""
 
     by_host: Mapping[str, HostLoad]
     #: By the clock of the cell's database.
@@ -26,7 +26,7 @@ class Loads:
 
 
 class CellLoads:
-    """Works the loads out from what is on record: nothing is written for them but failures, where they happen."""
+    """Computes loads from the records of instances and operations; only failed builds have records of their own."""
 
     def __init__(self, conf: cfg.ConfigOpts, database: Database, cell_uuid: str) -> None:
         self._database = database
@@ -36,14 +36,14 @@ class CellLoads:
         self._images = ImageCounts(database, cell_uuid, conf.conductor.reported_image_properties)
 
     def now(self) -> Loads:
-        """Return the loads as they are now.
+        """Return the present loads.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
         images = self._images.now()
 
         def work(connection: Connection) -> tuple[float, Mapping[str, int], Mapping[str, float], list[str]]:
-            # The clock first: what is read after it is at least as new as it says.
+            # The clock first: the records are read after it, so they are at least as new as the returned time.
             clock: float = connection.scalars(select(now())).one()
             return clock, self._under_way(connection), *self._failed.counts(connection, self._half_life)
 
@@ -72,9 +72,9 @@ class CellLoads:
         return self._database.read(lambda connection: list(connection.scalars(query)))
 
     def _under_way(self, connection: Connection) -> Mapping[str, int]:
-        """Return how many servers are being started, moved or rebuilt on each host where there are any.
+        """Return the number of instances being started, moved or rebuilt, by host, where there are any.
 
-        A server that moves counts on both of its hosts (Nova: ``HostState.num_io_ops``).
+        A moving instance counts on both of its hosts (Nova: ``HostState.num_io_ops``).
         """
         # SELECT o.kind, i.host, m.source_host, m.destination_host, COUNT(*) FROM cell_operations o
         #   JOIN cell_instances i ON i.uuid = o.subject LEFT JOIN cell_migrations m ON m.uuid = i.migration_uuid

@@ -1,4 +1,7 @@
-"""The attempts that a cell has on record: one try each at building or moving an instance on one host."""
+"""Records of attempts: one try each at building, moving or unshelving an instance, on one host.
+
+Their states, and how they follow each other: :data:`moorage.model.states.AttemptState`.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from moorage.model.states import AttemptState
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """An attempt as its cell has it."""
+    """The record of an attempt."""
 
     attempt_id: str
     instance_uuid: str
@@ -27,50 +30,56 @@ class AttemptRecord:
     state: AttemptState
     reason: str | None
     guest_gone: bool
-    #: The migration that it was made for.
+    #: The migration that it was made for; null for a build or an unshelving.
     migration_uuid: str | None
     encoded_selection: bytes | None
-    #: Its host has found that no other one would do either.
+    #: Its host has found a fault that every other host would have too: no alternate is tried.
     no_other_host: bool
-    #: That of its host when it was recorded.
+    #: The life of its host when the attempt was recorded; see :mod:`conductor.cell.records.lives`.
     host_life: int = 0
-    #: Its host has passed the first gate, as far as that is on record.
+    #: It has passed the first gate; false also in records of earlier versions, which did not note it.
     accepted: bool = False
 
     @property
     def claim(self) -> str:
-        """The claim that the attempt is made under."""
+        """The uuid of the claim that the attempt is made under.
+
+        :raises ValueError: the attempt was skipped, so it has none.
+        """
         if self.claim_id is None:
             raise ValueError(f"attempt {self.attempt_id} was skipped")
         return self.claim_id
 
     @property
     def selection(self) -> Selection:
-        """The host with the allocation request that the attempt was claimed with."""
+        """The host, and the allocation request that was claimed there.
+
+        :raises ValueError: an earlier version has lost it.
+        """
         if self.encoded_selection is None:
             raise ValueError(f"what attempt {self.attempt_id} was claimed with is not on record")
         return msgspec.json.decode(self.encoded_selection, type=Selection)
 
     @property
     def claimed_with(self) -> dict[str, AllocationRequest]:
-        """By the attempt's claim, what was claimed with it, as far as that is on record."""
+        """The allocation request, keyed by the claim; empty without a claim, or if an earlier version has lost it."""
         if self.claim_id is None or self.encoded_selection is None:
             return {}
         return {self.claim_id: self.selection.allocation_request}
 
     @property
     def may_have_a_guest(self) -> bool:
-        """Whether its host may have the guest: it may have been started, and is not known to be gone."""
+        """True if its host may have a guest: one may have been started, and is not known to be gone."""
         return self.claim_id is not None and not self.guest_gone
 
     @property
     def ended(self) -> bool:
-        """Whether it passes no gate any more: the record on which a host destroys its guest."""
+        """True if it passes no gate any more. A host destroys a guest only on such a record."""
         return self.state not in ("starting", "building", "active", "held")
 
     @property
     def shown(self) -> Attempt:
-        """The attempt as an operator sees it."""
+        """The attempt as it is shown to an operator."""
         return Attempt(
             attempt_id=self.attempt_id,
             number=self.number,
@@ -84,11 +93,11 @@ class AttemptRecord:
 
 
 class AttemptRecords:
-    """The attempts of one cell; each method is a part of the transaction that it is given."""
+    """Reads and writes the attempts of one cell; each method is a part of the transaction that it is given."""
 
     def __init__(self, cell_uuid: str) -> None:
         self.cell_uuid = cell_uuid
-        #: The lives of the hosts that attempts are made on.
+        #: Compared with the life that an attempt or a message names.
         self.lives = HostLives(cell_uuid)
 
     def attempts(self, connection: Connection, instance_uuid: str) -> list[AttemptRecord]:
@@ -96,7 +105,7 @@ class AttemptRecords:
         return self._attempts(connection, cell_attempts.c.instance_uuid == instance_uuid)
 
     def attempts_of(self, connection: Connection, instance_uuids: Collection[str]) -> dict[str, list[AttemptRecord]]:
-        """Return all attempts of these instances, by instance and in the order they were made."""
+        """Return all attempts of these instances, keyed by instance, in the order they were made."""
         found: dict[str, list[AttemptRecord]] = {}
         for attempt in self._attempts(connection, cell_attempts.c.instance_uuid.in_(instance_uuids)):
             found.setdefault(attempt.instance_uuid, []).append(attempt)
@@ -105,7 +114,10 @@ class AttemptRecords:
     def attempts_shown(
         self, connection: Connection, column: str, uuids: Collection[str]
     ) -> dict[str, tuple[Attempt, ...]]:
-        """Return attempts as an operator sees them, by instance or migration, in the order they were made."""
+        """Return attempts as they are shown to an operator, in the order they were made.
+
+        :param column: the uuids, and the keys of the result, are of this column: an instance or a migration.
+        """
         by = cell_attempts.c[column]
         found: dict[str, list[Attempt]] = {}
         for row in connection.execute(
@@ -116,7 +128,7 @@ class AttemptRecords:
         return {uuid: tuple(attempts) for uuid, attempts in found.items()}
 
     def attempt(self, connection: Connection, instance_uuid: str, attempt_id: str) -> AttemptRecord | None:
-        """Return one attempt of an instance."""
+        """Return one attempt of an instance, or nothing if the instance has none of this id."""
         found = self._attempts(
             connection,
             cell_attempts.c.attempt_id == attempt_id,
@@ -125,7 +137,7 @@ class AttemptRecords:
         return found[0] if found else None
 
     def on_hosts(self, connection: Connection, hosts: Collection[str]) -> list[AttemptRecord]:
-        """Return the attempts on these hosts that may have left a guest there, or have one."""
+        """Return the attempts whose guests may be on these hosts."""
         return self._attempts(
             connection,
             cell_attempts.c.host.in_(hosts),
@@ -134,19 +146,19 @@ class AttemptRecords:
         )
 
     def by_ids(self, connection: Connection, attempt_ids: Collection[str]) -> dict[str, AttemptRecord]:
-        """Return the attempts of these ids that are on record."""
+        """Return the attempts of these ids, keyed by id; an unknown id is left out."""
         found = self._attempts(connection, cell_attempts.c.attempt_id.in_(attempt_ids))
         return {attempt.attempt_id: attempt for attempt in found}
 
     def numbered(self, connection: Connection, instance_uuid: str, number: int) -> AttemptRecord:
-        """Return the attempt of this number, which is on record."""
+        """Return an attempt by its number, which must be on record."""
         [attempt] = self._attempts(
             connection, cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.number == number
         )
         return attempt
 
     def next_number(self, connection: Connection, instance_uuid: str) -> int:
-        """Return the number that the next attempt of an instance has."""
+        """Return the number of an instance's next attempt: they are counted through all its builds and moves."""
         return max((attempt.number for attempt in self.attempts(connection, instance_uuid)), default=0) + 1
 
     def add_attempt(
@@ -161,7 +173,10 @@ class AttemptRecords:
         skipped: str | None = None,
         migration_uuid: str | None = None,
     ) -> None:
-        """Record an attempt that begins on a claimed host, or one that is ``skipped`` for this reason."""
+        """Insert an attempt on a claimed host, or one whose host was passed over.
+
+        :param skipped: the reason why the host was passed over.
+        """
         row = attempt_row(instance_uuid, selection, attempt_id, number, claim_id) | {
             "reason": None if skipped is None else skipped.encode(),
             "migration_uuid": migration_uuid,
@@ -206,7 +221,7 @@ class AttemptRecords:
 def attempt_row(
     instance_uuid: str, selection: Selection, attempt_id: str, number: int, claim_id: str | None
 ) -> dict[str, Any]:
-    """Return the columns of an attempt on a selected host."""
+    """Return the values of a new attempt's columns."""
     return {
         "attempt_id": attempt_id,
         "instance_uuid": instance_uuid,
@@ -219,12 +234,12 @@ def attempt_row(
 
 
 def text(value: bytes | None) -> str | None:
-    """Return what a column of text holds."""
+    """Return the text of a column that is stored as bytes."""
     return None if value is None else value.decode()
 
 
 def encoded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of columns, the reason among them as it is stored."""
+    """Return the values of columns with the reason encoded as it is stored."""
     reason = values.get("reason")
     return values | {"reason": reason.encode()} if isinstance(reason, str) else values
 

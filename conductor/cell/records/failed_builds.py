@@ -1,7 +1,7 @@
-"""Builds that have failed on the hosts of a cell: each counts less as time goes by, and as others succeed there.
+"""Records of failed builds, by host: a failure counts less with time, and with every guest that starts there.
 
 Every failure is a row with its weight, 1 at first. A guest that starts on the host halves the weights, which is as much
-as a half-life of time. So nothing has to be written for time to pass, and whoever adds them up needs no order.
+as a half-life of time. So nothing has to be written for time to pass, and the rows can be added up in any order.
 """
 
 import math
@@ -12,26 +12,26 @@ from sqlalchemy import Connection, select
 from conductor.schema import cell_failed_builds
 from moorage.db.columns import now
 
-#: What is less than this counts no more: of one failure, after one half-life. However little is told, it would put a
-#: host behind all that have none.
+#: Less than this counts as nothing, so one failure counts for one half-life. The weigher puts a host with any failure,
+#: however small, behind all hosts without one.
 _LEAST = 0.5
-#: After so many half-lives nothing is left of a failure, were there hundreds.
+#: After so many half-lives a failure adds nothing that counts, even if there are hundreds: its row is deleted.
 _FORGOTTEN_AFTER = 12
-#: Steps within a doubling, so that a count changes, and is told of, twice in a half-life and no more often.
+#: Steps within a doubling, so that a reported count changes at most twice in a half-life.
 _STEPS = (1.0, 1.5, 2.0)
 
 
 class FailedBuilds:
-    """The failed builds of one cell; each method is a part of the transaction that it is given.
+    """Reads and writes the failed builds of one cell; each method is a part of the transaction that it is given.
 
-    It is not told apart whether a host, an image or a request was at fault.
+    Whether the host, the image or the request was at fault is not distinguished.
     """
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def add(self, connection: Connection, attempt_id: str, host: str) -> None:
-        """Record that an attempt has failed on a host, if it is not on record yet; its instance is locked."""
+        """Insert the failure of an attempt, unless it is on record; the caller has locked the instance."""
         table = cell_failed_builds.c
         known = select(table.attempt_id).where(table.cell_uuid == self._cell_uuid, table.attempt_id == attempt_id)
         if connection.execute(known).first() is None:
@@ -42,7 +42,7 @@ class FailedBuilds:
             )
 
     def halve(self, connection: Connection, host: str) -> None:
-        """Record that a guest has started on a host."""
+        """Halve the weights of a host's failures, because a guest has started there."""
         # UPDATE cell_failed_builds SET weight = weight * 0.5 WHERE cell_uuid = :cell AND host = :host
         # Most hosts have no row: then this reads one index entry.
         table = cell_failed_builds
@@ -53,7 +53,7 @@ class FailedBuilds:
         )
 
     def counts(self, connection: Connection, half_life: float) -> tuple[dict[str, float], list[str]]:
-        """Return how much the failures of each host count now, where they do, and the attempts that count no more.
+        """Return the present count of each host that has one, and the attempts whose failures can be deleted.
 
         :param half_life: seconds after which a failure counts half as much.
         """
@@ -63,7 +63,7 @@ class FailedBuilds:
         sums: dict[str, float] = {}
         old: list[str] = []
         for row in connection.execute(query):
-            # A clock that is set back makes no failure count more than it did.
+            # A clock that is set back must not make a failure count more than it did.
             half_lives = max(0.0, row.age) / half_life
             if half_lives > _FORGOTTEN_AFTER:
                 old.append(row.attempt_id)
@@ -72,7 +72,7 @@ class FailedBuilds:
         return {host: count for host, total in sums.items() if (count := in_steps(total))}, old
 
     def forget(self, connection: Connection, attempt_ids: Collection[str]) -> None:
-        """Forget failures that count no more."""
+        """Delete failures that count no more."""
         table = cell_failed_builds
         connection.execute(
             table.delete().where(table.c.cell_uuid == self._cell_uuid, table.c.attempt_id.in_(attempt_ids))
@@ -80,11 +80,8 @@ class FailedBuilds:
 
 
 def in_steps(count: float) -> float:
-    """Return a count as it is told: the nearest, in proportion, of 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8 and so on.
-
-    What is less than 0.5 is 0.
-    """
+    """Round a count to the nearest, in proportion, of 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8 and so on; below 0.5 to 0."""
     if count < _LEAST:
         return 0.0
     below = 2.0 ** math.floor(math.log2(count))
-    return min((below * step for step in _STEPS), key=lambda told: abs(math.log(told / count)))
+    return min((below * step for step in _STEPS), key=lambda rounded: abs(math.log(rounded / count)))

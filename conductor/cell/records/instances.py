@@ -1,4 +1,7 @@
-"""What a cell has on record of its instances and of every attempt to build them."""
+"""Records of a cell's instances, on top of those of their attempts.
+
+Their states, and how they follow each other: :data:`moorage.model.states.InstanceState`.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,13 +19,13 @@ from moorage.messages import InstanceBuild
 from moorage.model import AttachedResource, Attempt, Flavor, Instance, RequestSpec, Selection
 from moorage.model.states import InstanceState
 
-#: Of an instance whose deletion came first nothing else is known; the super conductor knows it and shows its own.
+#: Shown for an instance whose order to delete came before the order to build it. The super conductor has the real one.
 _UNKNOWN_SPEC = RequestSpec(project_id="unknown", user_id="unknown", flavor=Flavor(vcpus=1, memory_mb=1))
 
 
 @dataclass(frozen=True, slots=True)
 class CellInstance:
-    """An instance as its cell has it; ``attempt_number`` is that of the current attempt."""
+    """The record of an instance; ``attempt_number`` is that of the current attempt."""
 
     uuid: str
     state: InstanceState
@@ -32,40 +35,40 @@ class CellInstance:
     first_number: int
     attempt_number: int
     claim_id: str | None
-    #: The move that is under way, or waits to be confirmed or reverted.
+    #: The migration that is under way, or waits to be confirmed or reverted.
     migration_uuid: str | None
     reason: str | None
-    #: Those groups of the request that were attached after the build.
+    #: The suffixes of the request's groups that were attached after the build.
     attached: tuple[str, ...]
-    #: The last order that was carried out, the greatest that was refused, and the last one about its guests.
+    #: The numbers of the last order that was carried out, of the greatest that was refused, and of the last to a guest.
     order_number: int
     refused_order_number: int
     guest_order_number: int
 
     @property
     def guest_order(self) -> int | None:
-        """The number of the order about a guest that is on record; null where an earlier version has written it."""
+        """The number of the last order to a guest; null in records of earlier versions, which did not count them."""
         return self.guest_order_number or None
 
 
 @dataclass(frozen=True, slots=True)
 class NewInstance:
-    """An instance to be recorded with its first attempt."""
+    """An instance to be inserted with its first attempt."""
 
     build: InstanceBuild
     attempt_id: str
 
 
 class CellRecords(AttemptRecords):
-    """The records of one cell; each method is a part of the transaction that it is given."""
+    """Reads and writes the instances of one cell; each method is a part of the transaction that it is given."""
 
     def known(self, connection: Connection, uuids: Collection[str]) -> set[str]:
-        """Return those of the uuids that have a record, deleted ones included."""
+        """Return the uuids that have a record, those of deleted instances included."""
         column = cell_instances.c.uuid
         return set(connection.scalars(select(column).where(self._in(cell_instances), column.in_(uuids))))
 
     def add(self, connection: Connection, new: Sequence[NewInstance], request_id: str) -> None:
-        """Record instances, each with its first attempt on the host that is claimed for it.
+        """Insert instances, each with its first attempt on the host that is claimed for it.
 
         :raises RequestInProgress: another transaction has recorded one of them just now.
         """
@@ -97,24 +100,27 @@ class CellRecords(AttemptRecords):
         )
 
     def add_deleting(self, connection: Connection, uuid: str, request_id: str) -> None:
-        """Record the deletion of an instance that has not arrived yet: when it does, it finds itself deleted.
+        """Insert an instance that is being deleted. The order to build it has yet to arrive, and then changes nothing.
 
         :raises RequestInProgress: another transaction has recorded it just now.
         """
         self._insert_instances(connection, [{"uuid": uuid}], request_id, state="deleting", attempt_number=0)
 
     def lock(self, connection: Connection, uuid: str) -> CellInstance | None:
-        """Lock and return an instance: first of all, in every transaction about it."""
+        """Lock an instance and return it. Every transaction about an instance begins with this lock."""
         row = connection.execute(self._one(uuid).with_for_update()).one_or_none()
         return None if row is None else _instance(row)
 
     def read(self, connection: Connection, uuid: str) -> CellInstance | None:
-        """Return an instance."""
+        """Return an instance without locking it."""
         row = connection.execute(self._one(uuid)).one_or_none()
         return None if row is None else _instance(row)
 
     def part(self, connection: Connection, after: str | None, limit: int) -> list[CellInstance]:
-        """Return so many instances by uuid, those deleted left out unless a host may still have a guest of theirs."""
+        """Return a page of instances in the order of their uuids.
+
+        A deleted instance is left out, unless a host may still have a guest of it.
+        """
         table, attempts = cell_instances.c, cell_attempts.c
         left = exists().where(
             self._in(cell_attempts),
@@ -128,12 +134,12 @@ class CellRecords(AttemptRecords):
         return [_instance(row) for row in connection.execute(query.order_by(table.uuid).limit(limit))]
 
     def owning(self, connection: Connection, uuids: Collection[str]) -> list[CellInstance]:
-        """Return the instances to which these belong: instances, attempts and migrations, deleted ones included."""
-        attempts, moves = cell_attempts, cell_migrations
+        """Return the instances, deleted ones included, that own these uuids of instances, attempts or migrations."""
+        attempts, migrations = cell_attempts, cell_migrations
         owners = set(uuids)
         for query in (
             select(attempts.c.instance_uuid).where(self._in(attempts), attempts.c.attempt_id.in_(uuids)),
-            select(moves.c.instance_uuid).where(self._in(moves), moves.c.uuid.in_(uuids)),
+            select(migrations.c.instance_uuid).where(self._in(migrations), migrations.c.uuid.in_(uuids)),
         ):
             owners.update(connection.scalars(query))
         table = cell_instances.c
@@ -141,9 +147,9 @@ class CellRecords(AttemptRecords):
         return [_instance(row) for row in connection.execute(query.order_by(table.uuid))]
 
     def active_attempt(self, connection: Connection, instance: CellInstance) -> AttemptRecord:
-        """Return the attempt that an instance is on its host by.
+        """Return the current attempt of an instance, whose guest is on its host.
 
-        :raises InvalidState: it is on no host, or what it was claimed with is not on record.
+        :raises InvalidState: the instance is on no host, or an earlier version has lost the attempt's selection.
         """
         found = [
             attempt
@@ -167,7 +173,10 @@ class CellRecords(AttemptRecords):
         )
 
     def show(self, connection: Connection, uuids: Collection[str], *, with_request: bool = False) -> list[Instance]:
-        """Return those of the named instances that the cell knows, each with all its attempts."""
+        """Return instances as they are shown to an operator, each with all its attempts; an unknown one is left out.
+
+        :param with_request: with the request spec.
+        """
         attempts = self.attempts_shown(connection, "instance_uuid", uuids)
         rows = connection.execute(
             select(cell_instances).where(self._in(cell_instances), cell_instances.c.uuid.in_(uuids))
@@ -175,7 +184,7 @@ class CellRecords(AttemptRecords):
         shown = ((row, self._shown(connection, row, attempts.get(row.uuid, ()))) for row in rows)
         if not with_request:
             return [instance for _, instance in shown]
-        # Of one whose deletion came first it is not known here.
+        # Null for one whose order to delete came first.
         return [
             msgspec.structs.replace(instance, request_spec=None if row.request_spec is None else _spec(row))
             for row, instance in shown

@@ -1,7 +1,7 @@
-"""The lives of a cell's hosts: each time a host begins to return, its number is raised.
+"""Records of host lives: a number that is raised each time a host begins to return after an absence.
 
-A host's message about its guests names the life in which it is true. Compared in the transaction that acts, it proves
-nothing once the host has begun another life.
+An agent's message about the guests of a host names the life in which the list was made. The transaction that acts on
+the message compares the two, so that a list from an earlier life proves nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +14,7 @@ from conductor.schema import cell_hosts
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The present life of a host; 0 is that of a host that has never returned, and of one that is not known."""
+    """The present life of a host; number 0 for a host that has never returned, and for an unknown one."""
 
     number: int = 0
     is_returning: bool = False
@@ -24,15 +24,15 @@ _UNKNOWN = Life()
 
 
 class HostLives:
-    """The records of lives; each method is a part of the transaction that it is given."""
+    """Reads and raises the lives of one cell's hosts; each method is a part of the transaction that it is given."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def of_hosts(self, connection: Connection, hosts: Collection[str], *, lock: bool = False) -> dict[str, Life]:
-        """Return the present lives of hosts; one that is not known is left out.
+        """Return the present lives of hosts, keyed by name; an unknown host is left out.
 
-        :param lock: whether none of them may begin another life before the transaction ends.
+        :param lock: keep these hosts from beginning another life before the transaction ends.
         """
         columns = select(cell_hosts.c.service_host, cell_hosts.c.life, cell_hosts.c.is_returning)
         query = columns.where(self._here(), cell_hosts.c.service_host.in_(hosts))
@@ -48,7 +48,7 @@ class HostLives:
         return self.of_hosts(connection, [host]).get(host, _UNKNOWN)
 
     def returning(self, connection: Connection, agent: str) -> dict[str, int]:
-        """Return the hosts of an agent that are returning, by name, with their present lives."""
+        """Return the present life of each returning host of an agent, keyed by host."""
         column = cell_hosts.c.service_host
         query = (
             select(column, func.max(cell_hosts.c.life).label("life"))
@@ -61,7 +61,7 @@ class HostLives:
     def returning_in(
         self, connection: Connection, hosts: Sequence[str], lives: Mapping[str, int], *, lock: bool = False
     ) -> list[str]:
-        """Return those of ``hosts`` that are returning, and in the life that ``lives`` names, if it names one."""
+        """Return the hosts that are returning, and in the life that ``lives`` names for them, if it names one."""
         found = self.of_hosts(connection, hosts, lock=lock)
         return [
             host
@@ -70,7 +70,7 @@ class HostLives:
         ]
 
     def begin(self, connection: Connection, agent: str, hosts: Collection[str]) -> None:
-        """Have hosts of an agent begin a new life: they return before they count as up."""
+        """Begin a new life of an agent's hosts: they are returning until :meth:`CellHosts.returned`."""
         connection.execute(
             update(cell_hosts)
             .where(self._here(), cell_hosts.c.agent == agent, cell_hosts.c.service_host.in_(hosts))

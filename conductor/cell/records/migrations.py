@@ -1,4 +1,7 @@
-"""What a cell has on record of the moves of its instances."""
+"""Records of a cell's migrations.
+
+Their states, and how they follow each other: :data:`moorage.model.states.MigrationState`.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -16,26 +19,26 @@ from moorage.messages import MoveInCell, MovingGuest, PrepareMoveInCell
 from moorage.model import AllocationRequest, Migration, MoveKind, RequestSpec, Selection
 from moorage.model.states import InstanceState, MigrationState
 
-#: Moves that stop the guest on its source, which so has to be started again if nothing comes of them.
+#: Migrations that stop the guest on its source; it is started again if they fail or are reverted.
 STOPPING: tuple[MoveKind, ...] = ("cold-migration", "resize")
-#: Moves that are confirmed by nobody: they are as soon as the guest runs.
+#: Migrations that are confirmed as soon as the guest runs, without an order.
 SELF_CONFIRMING: tuple[MoveKind, ...] = ("live-migration", "evacuation")
 
 
 @dataclass(frozen=True, slots=True)
 class CellMigration:
-    """A move as its cell has it."""
+    """The record of a migration."""
 
     uuid: str
     instance_uuid: str
     kind: MoveKind
     state: MigrationState
-    #: What the instance was before.
+    #: The state that the instance had before, and has again if the migration fails or is reverted.
     instance_state: InstanceState
     source_number: int
     is_aborted: bool
-    #: What is asked for from now on, what the migration holds of the source, and where the instance is to go; null and
-    #: empty until something is claimed.
+    #: The request that holds from now on, the amounts of the source that the migration holds, and the destinations to
+    #: try; null and empty until something is claimed.
     spec: RequestSpec | None
     held: AllocationRequest | None
     selections: tuple[Selection, ...]
@@ -43,22 +46,25 @@ class CellMigration:
 
     @property
     def claimed_with(self) -> tuple[RequestSpec, AllocationRequest]:
-        """What is asked for from now on, and what the migration holds of the source."""
+        """The request that holds from now on, and the amounts of the source that the migration holds.
+
+        :raises ValueError: nothing is claimed yet.
+        """
         if self.spec is None or self.held is None:
             raise ValueError(f"nothing is claimed for migration {self.uuid}")
         return self.spec, self.held
 
     def guest(self, source: AttemptRecord) -> MovingGuest:
-        """Return where the guest comes from."""
+        """Return the source of the guest, as the destination's agent gets it."""
         return MovingGuest(
             migration_uuid=self.uuid, kind=self.kind, source_host=source.host, source_attempt_id=source.attempt_id
         )
 
 
 class MigrationRecords:
-    """The moves of one cell; each method is a part of the transaction that it is given.
+    """Reads and writes the migrations of one cell; each method is a part of the transaction that it is given.
 
-    Whoever changes one has locked its instance.
+    The caller locks the instance before it changes a migration.
     """
 
     def __init__(self, records: CellRecords) -> None:
@@ -66,9 +72,9 @@ class MigrationRecords:
         self._records = records
 
     def of(self, connection: Connection, instance: CellInstance) -> CellMigration:
-        """Return the move of an instance that is under way, or waits to be confirmed or reverted.
+        """Return the migration of an instance that is under way, or waits to be confirmed or reverted.
 
-        :raises Superseded: there is none any more.
+        :raises Superseded: the instance has none any more.
         """
         found = None if instance.migration_uuid is None else self.read(connection, instance.migration_uuid)
         if found is None:
@@ -76,14 +82,14 @@ class MigrationRecords:
         return found
 
     def read(self, connection: Connection, uuid: str) -> CellMigration | None:
-        """Return one move."""
+        """Return one migration, or nothing if it is unknown."""
         row = connection.execute(select(cell_migrations).where(*self._one(uuid))).one_or_none()
         return None if row is None else _migration(row)
 
     def of_instances(
         self, connection: Connection, instance_uuids: Collection[str]
     ) -> dict[str, dict[str, CellMigration]]:
-        """Return all moves of these instances on record, by instance and by their own uuid."""
+        """Return all migrations of these instances, keyed by instance and then by their own uuid."""
         table = cell_migrations.c
         of_these = (table.cell_uuid == self._cell_uuid, table.instance_uuid.in_(instance_uuids))
         found: dict[str, dict[str, CellMigration]] = {}
@@ -99,7 +105,7 @@ class MigrationRecords:
         source: AttemptRecord,
         request_id: str,
     ) -> None:
-        """Record a move for which nothing is claimed yet."""
+        """Insert a migration for which nothing is claimed yet."""
         connection.execute(
             cell_migrations.insert().values(
                 cell_uuid=self._cell_uuid,
@@ -118,7 +124,7 @@ class MigrationRecords:
         )
 
     def claim(self, connection: Connection, message: MoveInCell, first_number: int) -> None:
-        """Record what is claimed for a move: from now on it is under way."""
+        """Record the claimed destination, its alternates and the amounts held of the source; set state `moving`."""
         self.change(
             connection,
             message.migration_uuid,
@@ -137,9 +143,9 @@ class MigrationRecords:
         connection.execute(cell_migrations.update().where(*self._one(uuid)).values(**encoded(values), updated_at=now()))
 
     def show(self, connection: Connection, uuids: Collection[str]) -> list[Migration]:
-        """Return those of the named moves that the cell knows, each with its attempts.
+        """Return migrations as they are shown to an operator, each with its attempts; an unknown one is left out.
 
-        One that does not get on says why, as its operation does.
+        One that is stuck has the reason of its operation's step.
         """
         operations = cell_operations.c
         of_cell = cell_migrations.c.cell_uuid == self._cell_uuid

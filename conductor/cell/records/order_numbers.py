@@ -1,7 +1,7 @@
-"""The numbers of orders about an instance: a cell carries out none that comes after a later one, or was refused before.
+"""Order numbers, which fence off late orders: a cell refuses one older than the last, or one it has refused before.
 
-The super conductor raises the number in the transaction that puts an order on record. So an order that its caller has
-given up, and that arrives only after another one was carried out, changes nothing.
+The super conductor raises the number in the transaction that records an order. So an order whose caller has stopped
+waiting, and that arrives only after a later one was carried out, changes nothing.
 """
 
 from sqlalchemy import Connection
@@ -14,9 +14,11 @@ from moorage.messages.wire import R
 
 
 def take(records: CellRecords, connection: Connection, instance: CellInstance, message: NumberedOrder[R]) -> None:
-    """Record that an order about an instance, which is locked, is carried out in this transaction.
+    """Check an order's number and record it, in the transaction that carries the order out; the instance is locked.
 
-    :raises StaleOrder: it comes after a later one, or it was refused before.
+    An order without a number comes from an older release and is not checked.
+
+    :raises StaleOrder: a later order was carried out before, or this one was refused before.
     """
     number = message.order_number
     if number is None:
@@ -30,7 +32,7 @@ def take(records: CellRecords, connection: Connection, instance: CellInstance, m
 
 
 def refuse(connection: Connection, cell_uuid: str, message: NumberedOrder[R]) -> None:
-    """Record that an order was refused: its caller hears so, and a second copy of it must not be carried out later."""
+    """Record that an order was refused: its caller gets the error, so a second copy must not be carried out later."""
     columns = cell_instances.c
     connection.execute(
         cell_instances.update()
@@ -45,7 +47,10 @@ def refuse(connection: Connection, cell_uuid: str, message: NumberedOrder[R]) ->
 
 
 def next_guest_order(records: CellRecords, connection: Connection, instance: CellInstance) -> None:
-    """Raise the number of orders to guests of an instance, which is locked: one is written down here."""
+    """Raise an instance's number of orders to its guests, because one is recorded now; the instance is locked.
+
+    The agent refuses an order with a lower number than the last.
+    """
     records.change(connection, instance.uuid, guest_order_number=instance.guest_order_number + 1)
 
 

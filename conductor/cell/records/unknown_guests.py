@@ -1,4 +1,7 @@
-"""Guests that a cell's hosts have and that the cell knows nothing of: kept for the operator, and left running."""
+"""Records of unknown guests: a cell's host has them, and the cell has no attempt of theirs.
+
+They are listed to the operator and left running: a guest is destroyed only on the record of an ended attempt.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -13,13 +16,13 @@ from moorage.model.inspection import UnknownGuest
 
 
 class UnknownGuests:
-    """The records of strangers; each method is a part of the transaction that it is given."""
+    """Reads and replaces the unknown guests of one cell; each method is a part of the transaction that it is given."""
 
     def __init__(self, cell_uuid: str) -> None:
         self._cell_uuid = cell_uuid
 
     def replace(self, connection: Connection, agent: str, hosts: Collection[str], unknown: Sequence[Guest]) -> None:
-        """Record what strangers these hosts have; what they had before and have no more is forgotten."""
+        """Replace the unknown guests of these hosts by those of a new list."""
         connection.execute(cell_guests.delete().where(self._here(), cell_guests.c.host.in_(hosts)))
         rows = [
             {"host": guest.host, "attempt_id": guest.attempt_id, "guest": msgspec.json.encode(guest)}
@@ -29,7 +32,7 @@ class UnknownGuests:
             connection.execute(cell_guests.insert().values(cell_uuid=self._cell_uuid, agent=agent, seen_at=now()), rows)
 
     def list_all(self, connection: Connection, message: ListStrangersInCell) -> list[UnknownGuest]:
-        """Return all of them by host and attempt, or a part of them."""
+        """Return unknown guests in the order of host and attempt, all or a page of them."""
         table = cell_guests.c
         query = select(table.guest, table.agent, (now() - table.seen_at).label("age")).where(self._here())
         if message.after is not None:

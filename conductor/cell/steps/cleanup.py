@@ -1,4 +1,4 @@
-"""How a cell cleans up after attempts that ended without their host's word: the guest first, then its residue."""
+"""Clean up after an attempt whose host has not confirmed that its guest is gone: the guest first, then the residue."""
 
 import logging
 from collections.abc import Iterable
@@ -20,7 +20,10 @@ LOG = logging.getLogger(__name__)
 
 
 class CellCleanups:
-    """The operation `clean` of an attempt. It never ends before nothing of the guest is left."""
+    """The operation `clean`, whose subject is an attempt.
+
+    It ends once no guest of the attempt is left; or, if its host is away, once nothing is held for the guest.
+    """
 
     def __init__(
         self,
@@ -37,10 +40,10 @@ class CellCleanups:
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         return {(CLEAN, "destroy"): self.destroy, (CLEAN, "release"): self.release}
 
-    # --- Records: within the transaction of whoever found out, which has locked the instance --------------------------
+    # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
 
     def begin(
         self,
@@ -50,9 +53,9 @@ class CellCleanups:
         request_id: str,
         residue_uuid: str | None = None,
     ) -> None:
-        """Record that these ended attempts are to be cleaned up; whoever looks next for what is due begins.
+        """Begin the cleanup of ended attempts, once each; a worker that looks for due operations takes it up.
 
-        :param residue_uuid: what is held for the guest, where that is not known by the attempt's id.
+        :param residue_uuid: the consumer that holds the residue, if its uuid is not the attempt's id.
         """
         for attempt in attempts:
             new = NewOperation(
@@ -67,14 +70,15 @@ class CellCleanups:
                 self._operations.begin(connection, [new], request_id, taken=False)
 
     def begun(self, connection: Connection, attempt: AttemptRecord) -> bool:
-        """Return whether an attempt is being cleaned up, or has been."""
+        """Return True if the cleanup of an attempt has begun, ended or not."""
         return self._operations.known(connection, _uuid(attempt.attempt_id))
 
     def gone(self, connection: Connection, attempt: AttemptRecord) -> Operation | None:
-        """Record a host's word that nothing of an attempt is left; return its cleaning, where that can go on."""
+        """Record that a host has reported an attempt as gone; return its cleanup if that can go on with the release."""
         if not attempt.guest_gone:
             self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
         cleaning = self._operations.pending(connection, attempt.attempt_id, CLEAN)
+        # At `release` the guest is known to be gone already.
         if cleaning is None or cleaning.step != "destroy":
             return None
         return self._operations.redirect(connection, cleaning, Next("release", cleaning.read(Cleaning)))
@@ -82,10 +86,10 @@ class CellCleanups:
     # --- Steps --------------------------------------------------------------------------------------------------------
 
     def destroy(self, operation: Operation) -> CommitStep:
-        """Order the host to destroy the guest, and to start none of this attempt; repeated until it has answered.
+        """Order the host to destroy the guest and to start none of this attempt; repeat until the host has answered.
 
-        Nobody waits for a host that is missed once nothing is held for the guest, for instance because the host was
-        deleted. Should it return all the same, it destroys the guest upon the record of its attempt.
+        A host that is silent is not waited for once nothing is held for the guest, for instance because the host was
+        deleted. Should it return all the same, it destroys the guest because the record of its attempt has ended.
         """
         cleaning, attempt_id = operation.read(Cleaning), operation.subject
         attempt = self._database.read(
@@ -106,7 +110,7 @@ class CellCleanups:
         return record
 
     def _is_held(self, *uuids: str | None) -> bool:
-        """Tell whether anything is held for the guest: by a residue, under one of these uuids."""
+        """Return True if a residue under one of these uuids holds anything for the guest."""
         for uuid in uuids:
             try:
                 if uuid is not None and self._placement.call(GetAllocations(consumer_uuid=uuid)).allocations:
@@ -116,7 +120,7 @@ class CellCleanups:
         return False
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release what was held for the guest, if there was anything, by the attempt's id or by another."""
+        """Release for good the residue under the attempt's id, and the one under another uuid, if there is any."""
         residue_uuid = operation.read(Cleaning).residue_uuid
         self._placement.call(
             DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=operation.subject, for_good=True)

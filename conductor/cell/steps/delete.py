@@ -1,4 +1,4 @@
-"""How a cell deletes: the guest first, on every host that may have one, then all that the instance holds."""
+"""Delete an instance: first its guest, on every host that may have one, then all its allocations."""
 
 import logging
 
@@ -42,12 +42,12 @@ from moorage.model import AllocationRequest
 
 LOG = logging.getLogger(__name__)
 
-#: What an order to delete ends, wherever it stands.
+#: The kinds of operation that an order to delete ends, at whichever step they are.
 ENDED_BY_DELETION = (BUILD, MOVE, CONFIRM, REVERT, SHELVE, UNSHELVE, REBUILD, ATTACH, DETACH, HEAL)
 
 
 class CellDeletes:
-    """The order to delete inside a cell, and the steps that follow from it."""
+    """Takes orders to delete, and has the steps `destroy` and `release`."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class CellDeletes:
         self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         return {(DELETE, "destroy"): self.destroy, (DELETE, "release"): self.release}
 
     def order(self, connection: Connection, message: DeleteInCell) -> list[Operation]:
-        """Record that an instance is to be deleted, and end what is under way; ordered before, it is tried at once.
+        """Begin to delete an instance and end all other operations on it; a deletion under way is tried again at once.
 
         :raises RequestInProgress: another transaction has recorded the instance just now.
         """
@@ -83,6 +83,7 @@ class CellDeletes:
         instance = self._records.lock(connection, uuid)
         destroying = Destroying()
         if instance is None:
+            # The order to build it is still on its way, and will find it deleted.
             self._records.add_deleting(connection, uuid, request_id)
         elif instance.state in ("deleting", "deleted"):
             return self._operations.at_once(connection, uuid, DELETE)
@@ -100,28 +101,31 @@ class CellDeletes:
     def _end_all(self, connection: Connection, instance: CellInstance) -> Destroying:
         left: list[str] = []
         self._records.change(connection, instance.uuid, state="deleting", reason=None)
+        # From here on no attempt passes a gate, and a host that returns destroys its guest.
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._records.change_attempt(connection, attempt.attempt_id, state="ended")
         if instance.migration_uuid is not None:
-            # It stays the instance's: what it holds is released together with what the instance holds.
+            # The instance keeps its uuid: both consumers are released in one write.
             reason = "the instance was deleted"
             self._migrations.change(connection, instance.migration_uuid, state="ended", reason=reason)
         for kind in ENDED_BY_DELETION:
             operation = self._operations.pending(connection, instance.uuid, kind)
             if operation is not None:
                 if operation.kind == ATTACH and operation.step != "choose":
-                    # It may be held already, and is the instance's own.
+                    # The group may be written already. Recorded as claimed, it is released as the instance's own, and
+                    # not reported as a foreign allocation.
                     record_claim(self._records, connection, instance, operation.read(Writing))
+                # A step that is cut short may have left a residue in the store that no record names.
                 if (number := _leaving(operation)) is not None:
                     left.append(self._records.numbered(connection, instance.uuid, number).attempt_id)
                 self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
         return Destroying(left=tuple(left))
 
     def destroy(self, operation: Operation) -> CommitStep:
-        """Destroy the guest on each host that may have one; repeated until every one of them has answered, for a time.
+        """Destroy the guest on each host that may have one; repeat until all have answered, at most for the patience.
 
-        Attempts that are being cleaned up are not waited for: what their hosts may have is held by residues.
+        Attempts that are being cleaned up are not waited for: residues hold the amounts of their guests.
         """
         attempts = self._database.read(lambda connection: self._to_destroy(connection, operation.subject))
         faults: list[str] = []
@@ -140,30 +144,32 @@ class CellDeletes:
                 self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
             if faults and self._operations.age(connection, operation) < self._patience:
                 return Retry("; ".join(faults))
-            gone_here = self._held_for_nothing(connection, operation.subject)
+            # All have answered, or the patience is over. The release is written down with what is known now, so that a
+            # repeated request has the same content even if a host reports meanwhile.
+            guests_gone = self._guests_gone(connection, operation.subject)
             left = operation.read(Destroying).left
-            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=gone_here, left=left))
+            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=guests_gone, left=left))
 
         return record
 
-    def _held_for_nothing(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
-        """Return those of the instance's and its migration's attempts whose hosts have said that nothing is left."""
+    def _guests_gone(self, connection: Connection, instance_uuid: str) -> tuple[str, ...]:
+        """Return the ids of the attempts that the instance and its migration hold, whose hosts have no guest left."""
         instance = self._records.read(connection, instance_uuid)
         if instance is None:
             return ()
         return tuple(each.attempt_id for each in self._current(connection, instance) if each.guest_gone)
 
     def _current(self, connection: Connection, instance: CellInstance) -> list[AttemptRecord]:
-        """Return the instance's current attempt, and beside it that of the source of its move."""
+        """Return the instance's current attempt, and that on the source of its migration if there is one."""
         numbers = {instance.attempt_number}
         if instance.migration_uuid is not None:
             numbers.add(self._migrations.of(connection, instance).source_number)
         return [each for each in self._records.attempts(connection, instance.uuid) if each.number in numbers]
 
     def _claimed_with(self, connection: Connection, instance: CellInstance) -> dict[str, AllocationRequest]:
-        """Return, by claim, what was claimed for the instance and for its migration; nothing where it has no claim.
+        """Return the allocation requests of the instance and of its migration, keyed by claim; empty without a claim.
 
-        It stays the same from the order to delete on: nothing else changes an instance that is being deleted.
+        They stay the same from the order to delete on: nothing else changes an instance that is being deleted.
         """
         if instance.claim_id is None:
             return {}
@@ -181,10 +187,10 @@ class CellDeletes:
         ]
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release all that the instance holds, for good: a swap or a selection still on its way is refused.
+        """Release all allocations of the instance for good: the store refuses a swap or a claim that comes late.
 
-        What a host may still have a guest for stays held by a residue, until that host has been cleaned up. What
-        others have put there goes too, or stays, and is named in the instance's record.
+        The amounts on a host that may still have a guest stay held by a residue until that host is cleaned up. Foreign
+        allocations are released too or kept, by the policy, and named in the instance's record.
         """
         uuid, deleting = operation.subject, operation.read(Deleting)
         instance, claimed_with = self._database.read(lambda connection: self._going(connection, uuid))
@@ -206,7 +212,7 @@ class CellDeletes:
 
         released = self._writes.write(operation, deleting, message, migration_uuid)
         if not isinstance(released, Released):
-            return released
+            return released  # a conflict: the policy's next step
         residues = {released.residue_uuid, *released.residue_uuids, *deleting.left}
         reason = describe_foreign(released.extras, stay=self._writes.keeps_foreign)
 
@@ -215,7 +221,8 @@ class CellDeletes:
             self._records.change(
                 connection, uuid, state="deleted", host=None, claim_id=None, migration_uuid=None, reason=reason
             )
-            # Its host's word may have come between the two: the residue is there all the same.
+            # A host may have reported its guest gone after the release was written down. Its residue exists all the
+            # same, and only a cleanup releases it.
             attempts = self._records.attempts(connection, uuid)
             left = [each for each in attempts if each.may_have_a_guest or each.attempt_id in residues]
             self._cleanups.begin(connection, uuid, left, operation.request_id)
@@ -230,7 +237,10 @@ class CellDeletes:
 
 
 def _leaving(operation: Operation) -> int | None:
-    """Return the number of the attempt of which a step, cut short by a deletion, may have left a residue unrecorded."""
+    """Return the number of the attempt that may have a residue which no record names, if a step left one.
+
+    The step has been cut short by a deletion: its request may have reached the store, and its outcome is not recorded.
+    """
     match operation.kind, operation.step:
         case _, "swap":
             swapping = operation.read(Swapping)

@@ -1,4 +1,9 @@
-"""How a cell confirms and reverts moves: the guest that is not wanted goes first, then the claims are put in order."""
+"""End a move that has arrived: confirm or revert it. The unwanted guest goes first, then the claims are put in order.
+
+To confirm: `destroy` the guest on the source, then `end`, which releases the amounts that the migration holds there. To
+revert: `destroy` the guest on the destination, then `give_back` and `restart`
+(:mod:`conductor.cell.steps.return_to_source`).
+"""
 
 import logging
 from functools import partial
@@ -41,7 +46,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellMoveEnds:
-    """The operations `confirm` and `revert` of a move that has arrived."""
+    """Takes orders to confirm and to revert, and has the steps of both up to the return to the source."""
 
     def __init__(
         self,
@@ -68,26 +73,26 @@ class CellMoveEnds:
         self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         return {
             (CONFIRM, "destroy"): self.destroy_source,
             (CONFIRM, "end"): self.end,
             (REVERT, "destroy"): self.destroy_destination,
         }
 
-    # --- Records: within the transaction of whoever has locked the instance -------------------------------------------
+    # --- Records: in the caller's transaction, which has locked the instance ------------------------------------------
 
     def begin_confirming(
         self, connection: Connection, instance_uuid: str, migration_uuid: str, arrived: AttemptRecord
     ) -> Operation:
-        """Record that a move is to be confirmed which waits for nobody: its guest has just arrived."""
+        """Begin to confirm a move that needs no order, because its guest has just arrived."""
         LOG.info("Migration %s is confirmed by itself, on host %s", migration_uuid, arrived.host)
         return self._begin(connection, CONFIRM, instance_uuid, migration_uuid)
 
     def order(self, connection: Connection, instance: CellInstance, kind: str, request_id: str) -> list[Operation]:
-        """Record that a move is to be confirmed or reverted; ordered before, it is tried again at once.
+        """Begin to confirm or revert a move; if that is under way, its present step is tried again at once.
 
-        :raises InvalidState: there is no move of this instance that waits for it.
+        :raises InvalidState: the instance has no move that waits to be confirmed or reverted.
         """
         if (pending := self._operations.pending(connection, instance.uuid, kind)) is not None:
             again = self._operations.redirect(connection, pending, Next(pending.step, _as_it_is(pending)))
@@ -96,9 +101,9 @@ class CellMoveEnds:
         state: MigrationState = "confirming" if kind == CONFIRM else "reverting"
         self._migrations.change(connection, migration.uuid, state=state)
         if kind == REVERT:
-            # Its host is asked for the guest on the source first.
+            # A revert begins with an order to the guest on the source, which is numbered.
             order_numbers.next_guest_order(self._records, connection, instance)
-        # A revert that is given up can be ordered again.
+        # The uuid follows from the request too, so that a revert which was given up can be ordered again.
         return [self._begin(connection, kind, instance.uuid, migration.uuid, request_id)]
 
     def _begin(
@@ -123,28 +128,30 @@ class CellMoveEnds:
     # --- Steps --------------------------------------------------------------------------------------------------------
 
     def destroy_source(self, operation: Operation) -> CommitStep:
-        """Destroy the guest that was left behind, until its host has answered; of a live migration for a time.
+        """Destroy the guest on the source; repeat until its host answers, for a live migration within the patience.
 
-        The host of an evacuation has been declared down: it is not asked, and what it has stays held as a residue. So
-        it does where a host that does not answer is declared down by then, or later.
+        The source of an evacuation is forced down: it is not called, and its amounts stay held by a residue. The same
+        holds for another host that does not answer and is forced down, now or later.
         """
         instance, migration = self._database.read(lambda connection: self._read(connection, operation))
         if migration.kind == "evacuation":
             return partial(self._destroyed, operation, migration.source_number, "unknown")
+        # A cold migration or a resize is confirmed by an order: it stays pending, and the order can be repeated. A live
+        # migration confirms itself: after the patience the guest is left to a cleanup.
         patience = None if migration.kind in STOPPING else self._patience
         return self._destroy(operation, instance, migration.source_number, patience)
 
     def destroy_destination(self, operation: Operation) -> CommitStep:
-        """Destroy the guest that has arrived, until its host has answered, for a time; first make sure of the source.
+        """Check that the source has its guest, then destroy the one on the destination; repeat within the patience.
 
-        Where nothing has been destroyed yet and the source has no guest that could be started, the revert is given up:
-        the server runs on, and can be confirmed, or reverted later.
+        If nothing has been destroyed yet and the source has no guest that could be started, the revert is given up: the
+        server runs on where it is, and can be confirmed, or reverted later.
         """
         instance, migration = self._database.read(lambda connection: self._read(connection, operation))
         arrived = self._database.read(
             lambda connection: self._records.numbered(connection, instance.uuid, instance.attempt_number)
         )
-        # Ended, the guest that has arrived may have been destroyed by an earlier try.
+        # If the attempt has ended, an earlier try may have destroyed the guest: there is no way back to giving up.
         if not arrived.ended:
             try:
                 why = self._why_no_source(operation, instance, migration)
@@ -152,11 +159,12 @@ class CellMoveEnds:
                 return partial(self._source_unknown, operation, str(fault))
             if why is not None:
                 return partial(self._given_up, operation, why)
+            # Recorded before the order to destroy is sent: from then on the guest may be gone, and the revert goes on.
             self._database.write(lambda connection: self._leave(connection, operation, arrived))
         return self._destroy(operation, instance, instance.attempt_number, self._patience)
 
     def _why_no_source(self, operation: Operation, instance: CellInstance, migration: CellMigration) -> str | None:
-        """Return why a server cannot go back to its source, if so: its host is asked to keep the guest stopped."""
+        """Order the source to keep its guest stopped; return nothing if the guest is there, else the reason."""
         source = self._database.read(
             lambda connection: self._records.numbered(connection, instance.uuid, migration.source_number)
         )
@@ -172,7 +180,7 @@ class CellMoveEnds:
         return None if why is None else f"its source is not there to go back to, {source.host}: {why}"
 
     def _leave(self, connection: Connection, operation: Operation, arrived: AttemptRecord) -> None:
-        """Record that the guest that has arrived is not wanted: no gate lets it pass, and its host destroys it."""
+        """End the attempt on the destination: it passes no gate any more, and a returning host destroys its guest."""
         self._read(connection, operation, lock=True)
         self._records.change_attempt(connection, arrived.attempt_id, state="ended", reason="its move was reverted")
 
@@ -193,6 +201,7 @@ class CellMoveEnds:
                 self._agents.destroy(operation, instance.uuid, attempt)
             except errors.MoorageError as fault:
                 LOG.warning("The guest of %s on host %s may be left: %s", instance.uuid, attempt.host, fault)
+                # Forced down: the operator vouches that nothing runs there, so the host is not waited for.
                 if self._forced_down.has(attempt.host):
                     return partial(self._destroyed, operation, number, "unknown")
                 why = why_waiting(attempt.host, fault) if patience is None else f"{attempt.host}: {fault}"
@@ -203,6 +212,7 @@ class CellMoveEnds:
         self, operation: Operation, number: int, patience: float | None, why: str, connection: Connection
     ) -> Outcome:
         is_over = patience is not None and self._operations.age(connection, operation) >= patience
+        # After the patience the amounts of the guest stay held by a residue, and a cleanup goes on with the host.
         if is_over or self._is_gone(connection, operation, number):
             return self._destroyed(operation, number, "unknown", connection)
         return Retry(why)
@@ -210,10 +220,11 @@ class CellMoveEnds:
     def _destroyed(self, operation: Operation, number: int, fate: Fate, connection: Connection) -> Outcome:
         self._read(connection, operation, lock=True)
         if self._is_gone(connection, operation, number):
-            fate = "gone"  # its host's word has come meanwhile
+            fate = "gone"  # its host has reported so meanwhile
         if fate == "gone":
             left = self._records.numbered(connection, operation.subject, number)
             self._records.change_attempt(connection, left.attempt_id, guest_gone=True)
+        # From here on the fate stands in the payload, so that a repeated request to the store has the same content.
         if operation.kind == CONFIRM:
             return Next("end", Ending(fate=fate))
         return Next("give_back", ReturningToSource(failed=number, fate=fate, reason=None))
@@ -222,7 +233,7 @@ class CellMoveEnds:
         return self._records.numbered(connection, operation.subject, number).guest_gone
 
     def end(self, operation: Operation) -> CommitStep:
-        """Have what the migration holds released; without a word of the source's host it stays, as a residue."""
+        """Release the amounts that the migration holds of the source; if a guest may be left, they become a residue."""
         ending = operation.read(Ending)
 
         def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
@@ -253,21 +264,24 @@ class CellMoveEnds:
         except errors.ConsumerNotFound as fault:
             if fault.name != migration.uuid:
                 raise
+            # Somebody else, an operator for instance, has released the migration's allocations already.
             LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
             return partial(self._confirmed, operation, ending.fate, None, None)
         if not isinstance(ended, MoveEnded):
-            return ended
-        extras = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
-        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, extras)
+            return ended  # a conflict: the policy's next step
+        foreign = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
+        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, foreign)
 
     def _confirmed(
-        self, operation: Operation, fate: Fate, residue: str | None, extras: str | None, connection: Connection
+        self, operation: Operation, fate: Fate, residue: str | None, foreign: str | None, connection: Connection
     ) -> Outcome:
         instance, migration = self._read(connection, operation, lock=True)
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
         self._records.change_attempt(connection, source.attempt_id, state="ended")
+        # The host has not reported the guest as gone: it is destroyed when the host answers, then its residue released.
         if fate != "gone":
             self._cleanups.begin(connection, instance.uuid, [source], operation.request_id, residue)
+        # Only now does the instance have the new request (of a resize: the new flavor); a revert keeps the former.
         spec, _held = migration.claimed_with
         self._records.change(
             connection,
@@ -277,8 +291,8 @@ class CellMoveEnds:
             migration_uuid=None,
             reason=None,
         )
-        self._migrations.change(connection, migration.uuid, state="confirmed", reason=extras)
-        LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, extras or "it is all")
+        self._migrations.change(connection, migration.uuid, state="confirmed", reason=foreign)
+        LOG.info("Migration %s of instance %s is confirmed; %s", migration.uuid, instance.uuid, foreign or "it is all")
         return Ended()
 
     def _read(
@@ -292,7 +306,7 @@ class CellMoveEnds:
 
 
 def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting | NoPayload:
-    """Return what is on record for the step at hand, so that it is done again as it was."""
+    """Return the recorded payload of the present step, so that it is repeated as the same request."""
     match operation.step:
         case "end":
             return operation.read(Ending)

@@ -1,4 +1,7 @@
-"""How a cell falls back: the claim is swapped to the next host, or released when there is none."""
+"""Fall back after a failed attempt: swap the claim to the next host, or release it when there is none.
+
+Whether another host is tried is decided by :meth:`AttemptSequences.next_step`.
+"""
 
 import logging
 from functools import partial
@@ -37,16 +40,16 @@ from moorage.model import Selection
 
 LOG = logging.getLogger(__name__)
 
-#: The store has not said whether it was done, or asks to be asked again.
+#: The outcome is not known, or the store asks for a repetition: the same request is sent again.
 UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError, errors.ConsumerGenerationConflict)
 #: The claim is no longer this operation's: it was released, or what it belongs to was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
-#: What an alternate asks for is not there, or not any more.
+#: The allocation request of an alternate does not fit the host's providers, perhaps because they were reshaped.
 RESHAPED = (errors.CapacityExceeded, errors.NotFound)
 
 
 class FallBack:
-    """The steps that follow a failed attempt. They need neither a scheduler nor the super conductor.
+    """The steps that follow a failed attempt. They call neither a scheduler nor the super conductor.
 
     :param backoff: how long to wait for a host that is returning.
     """
@@ -76,7 +79,7 @@ class FallBack:
         self._waits: int = conf.conductor.max_unanswered_retries
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         swap: dict[tuple[str, str], Step] = {(kind, "swap"): self.swap for kind in (BUILD, MOVE, UNSHELVE)}
         return swap | {(BUILD, "release"): self.release, (UNSHELVE, "release"): self.release}
 
@@ -87,21 +90,24 @@ class FallBack:
         swapping = operation.read(Swapping)
         instance, sequence, failed = self._read(operation, swapping.failed)
         new = _selection(sequence, swapping)
-        # Only before the first sending: after it the claim may already be on that host.
+        # Skip a host that is known to be unusable. Only before the first sending: after it the claim may already be on
+        # that host, and only the repeated request can tell.
         if not operation.tries and not operation.resumed:
             if (down := self._why_skipped(new.service_host)) is not None:
                 return partial(self._skip, operation, swapping, down)
             if (returning := self._hosts.why_returning(new.service_host)) is not None:
-                # Hosts that fail together return together, a moment apart.
+                # Hosts that fail together return together, a moment apart: a short wait may save an alternate.
                 if swapping.waited >= self._waits:
                     return partial(self._skip, operation, swapping, returning)
                 waiting = msgspec.structs.replace(swapping, waited=swapping.waited + 1)
                 return lambda _connection: Next("swap", waiting, self._backoff.seconds(waiting.waited))
         translated = () if swapping.translated is None else ("translated",)
+        # Release the failed host and claim the next one, in one transaction of the store. The derived id names all that
+        # the content depends on, so that a repetition is answered from the stored request.
         message = SwapClaim(
             request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.fate, *translated),
             consumer_uuid=instance.uuid,
-            # The failed attempt's, not the instance's present one: whoever is late with this is refused by the store.
+            # The failed attempt's, not the instance's present one: the store refuses a late copy of this request.
             claim_id=failed.claim,
             released=failed.selection.allocation_request,
             claimed=new.allocation_request,
@@ -131,18 +137,23 @@ class FallBack:
         failed: AttemptRecord,
         fault: errors.MoorageError,
     ) -> CommitStep:
+        # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
         if isinstance(fault, errors.InvalidState):
             return partial(self.accepted, operation, swapping.failed, swapping.reason)
+        # The claim was taken away: nothing is left to swap.
         if isinstance(fault, LOST):
             return partial(_lost, operation, swapping, failed.claim, str(fault))
         if isinstance(fault, UNDECIDED):
             raise fault
+        # The host's tree may have been reshaped since it was selected: try once with the request translated to its
+        # present providers. That is another request, so it is recorded as a step of its own.
         if swapping.translated is None and isinstance(fault, RESHAPED):
             translated = self._reshaped.translated(sequence.spec, sequence.selection(swapping.candidate))
             if translated is not None:
                 LOG.info("Host %d of %s was reshaped since it was chosen", swapping.candidate, operation.subject)
                 following = msgspec.structs.replace(swapping, translated=translated)
                 return lambda _connection: Next("swap", following)
+        # The store has refused this host, for want of room for instance: it is skipped, and the next one is tried.
         return partial(self._skip, operation, swapping, str(fault))
 
     def _skip(self, operation: Operation, swapping: Swapping, why: str, connection: Connection) -> Outcome:
@@ -160,7 +171,7 @@ class FallBack:
         return self._sequences.next_step(connection, instance, swapping.failed, swapping.reason, swapping.fate)
 
     def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
-        """Go on where the host has accepted the claim after all: its report decides, and may have come meanwhile."""
+        """Wait for the report of a host that has accepted the claim after all; the report may have come meanwhile."""
         instance, _sequence = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
@@ -170,12 +181,14 @@ class FallBack:
     def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
         instance, sequence = self._lock(connection, operation)
         failed = self._records.numbered(connection, instance.uuid, swapping.failed)
-        lost = describe_foreign(claimed.extras, stay=False)
-        if lost is not None:
-            LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, lost)
-        # Without a residue its host has said so, or its claim was never accepted and nothing was started under it.
-        self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, lost=lost)
+        # First the failed attempt. The swap has released foreign allocations on its host too: that is logged and kept.
+        foreign = describe_foreign(claimed.extras, stay=False)
+        if foreign is not None:
+            LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, foreign)
+        # No residue: the host has reported the guest as gone, or never accepted the claim, so that none was started.
+        self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.clean(connection, operation, claimed.residue_uuid)
+        # Then the new one, under the claim that the store has just made.
         number, selection = swapping.candidate, _selection(sequence, swapping)
         attempt_id = operation.derived("attempt", number)
         self._records.add_attempt(
@@ -188,6 +201,7 @@ class FallBack:
             migration_uuid=sequence.migration_uuid,
         )
         self._records.change(connection, instance.uuid, attempt_number=number, claim_id=claimed.claim_id)
+        # The operator has aborted the move while the swap was in flight: the new attempt fails before it is sent out.
         if sequence.is_aborted:
             reason = "it was broken off before it began here"
             self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
@@ -196,22 +210,23 @@ class FallBack:
         return Next("start", Starting(number=number))
 
     def end(
-        self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool, lost: str | None = None
+        self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool, foreign: str | None = None
     ) -> None:
-        """Record that an attempt has failed, for the reason that is on record first, and whether anything is left.
+        """Record that an attempt has failed; its first recorded reason stays.
 
-        :param lost: what has gone with it that others had put there.
+        :param gone: no guest of it is left.
+        :param foreign: a description of the foreign allocations that were released with it.
         """
         self._records.change_attempt(
             connection,
             failed.attempt_id,
             state="failed",
-            reason="; ".join(filter(None, [failed.reason or reason, lost])),
+            reason="; ".join(filter(None, [failed.reason or reason, foreign])),
             guest_gone=failed.guest_gone or gone,
         )
 
     def clean(self, connection: Connection, operation: Operation, residue: str | None) -> None:
-        """Have every ended attempt cleaned up that has left a residue or may have left a guest: none is wanted."""
+        """Begin the cleanup of every ended attempt that has left a residue or may have left a guest."""
         ended = [attempt for attempt in self._records.attempts(connection, operation.subject) if attempt.ended]
         left = [attempt for attempt in ended if attempt.may_have_a_guest or attempt.attempt_id == residue]
         self._cleanups.begin(connection, operation.subject, left, operation.request_id)
@@ -219,18 +234,19 @@ class FallBack:
     # --- release ------------------------------------------------------------------------------------------------------
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release what the instance holds, then record that it is in error with every attempt named."""
+        """Release the instance's allocations, then record it as in error or shelved, with the reasons of attempts."""
         releasing = operation.read(Releasing)
         claim_id, claimed_with = releasing.claim_id, {}
         if releasing.failed is not None:
             failed = self._read(operation, releasing.failed)[2]
             claim_id, claimed_with = failed.claim, failed.claimed_with
         message = DeleteAllocations(
-            # Before what others have put there was named it was another request.
+            # Part of the id since the answer names foreign allocations: before, it was another request.
             request_id=operation.derived("release", releasing.failed, releasing.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,
-            # Of a build that has lost its claim nothing can be claimed any more. What was shelved can be placed again.
+            # A build that has lost its claim is over: the store refuses any later claim. A shelved instance is not: it
+            # can be placed again.
             for_good=claim_id is None and operation.kind == BUILD,
             unaccepted=releasing.fate == "unstarted",
             leave_residue=releasing.fate == "unknown",
@@ -241,6 +257,7 @@ class FallBack:
             released = self._placement.call(message)
             gone = released.residue_uuid is None
         except errors.InvalidState:
+            # The host has accepted the claim after all: it is building, and its report decides.
             if releasing.failed is None or releasing.fate != "unstarted":
                 raise
             return partial(self.accepted, operation, releasing.failed, releasing.reason)
@@ -255,6 +272,7 @@ class FallBack:
         if releasing.failed is not None:
             failed = self._records.numbered(connection, instance.uuid, releasing.failed)
             self.end(connection, failed, releasing.reason, gone=gone)
+        # Without a failed attempt the claim was lost or revoked: the current attempt is still open, and ends here.
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
                 self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=releasing.reason)
@@ -265,8 +283,8 @@ class FallBack:
             if attempt.number >= sequence.first_number
         ]
         why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
-        lost = describe_foreign(released.extras, stay=False)
-        state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, lost]))
+        foreign = describe_foreign(released.extras, stay=False)
+        state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, foreign]))
         self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
         LOG.info("Instance %s is %s: %s", instance.uuid, state, reason)
         return Ended(reason)
@@ -285,7 +303,7 @@ class FallBack:
 
 
 def _selection(sequence: AttemptSequence, swapping: Swapping) -> Selection:
-    """Return the next host, with what it is claimed with."""
+    """Return the selection of the next host, its allocation request translated if the host was reshaped."""
     chosen = sequence.selection(swapping.candidate)
     if swapping.translated is None:
         return chosen
@@ -293,10 +311,10 @@ def _selection(sequence: AttemptSequence, swapping: Swapping) -> Selection:
 
 
 def _lost(operation: Operation, swapping: Swapping, claim_id: str, why: str, _connection: Connection) -> Outcome:
-    """Give up where the claim is lost: if it is not an order to delete that did this, somebody else has written.
+    """Return the step after the claim was lost, to an order to delete or to another client of the store.
 
-    Whatever a new instance holds is released then; in a move its source is taken back, which only the store can refuse.
-    One that is unshelved releases the claim that was lost and no other: it can be placed again by then.
+    A build releases whatever the instance holds. A move returns to its source, which only the store can refuse. An
+    unshelving releases the lost claim and no other: by then the instance may have been placed again.
     """
     if operation.kind == MOVE:
         return Next("give_back", ReturningToSource(failed=swapping.failed, fate=swapping.fate, reason=why))

@@ -1,7 +1,7 @@
-"""How a cell heals: what the store has of an instance is brought into agreement with the records of the cell.
+"""Heal an instance: make the store's allocations agree with the records of the cell.
 
-It is an operation like any other, so that nothing else is begun with the instance while it is under way. What it writes
-is worked out when the step is done, and compared in the store with how the store was seen.
+A heal is an operation like any other, so that no other one begins on the instance while it is pending. The allocations
+to write are computed when the step is done. The store compares the present ones with those that the audit has seen.
 """
 
 import logging
@@ -23,12 +23,12 @@ from moorage.model import InstanceHolds, SeenConsumer
 
 LOG = logging.getLogger(__name__)
 
-#: The store has not said whether it was done, or asks to be asked again.
+#: The outcome is not known, or the store asks for a repetition: the same request is sent again.
 _UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class HealOrders:
-    """Serve the order to heal instances of a cell."""
+    """The endpoint for orders to heal: recorded as operations, then carried out by the worker."""
 
     def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations, holds: CellHolds) -> None:
         self._requests = requests
@@ -38,7 +38,7 @@ class HealOrders:
 
     @serves(HealInCell)
     def heal_instances(self, message: HealInCell) -> HealsBegun:
-        """Begin to heal instances; one that has no record here, or about which something is under way, is refused."""
+        """Begin to heal instances; one without a record here, or with a pending operation, is refused."""
 
         def work(connection: Connection, begun: list[Operation]) -> HealsBegun:
             refused: dict[str, str] = {}
@@ -64,7 +64,7 @@ class HealOrders:
 
 
 class CellHeals:
-    """The step of a heal."""
+    """The step `heal`, the only one of its operation."""
 
     def __init__(
         self, database: Database, records: CellRecords, holds: CellHolds, placement: AcknowledgingClient
@@ -75,13 +75,14 @@ class CellHeals:
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map the kind of operation and step to its function."""
         return {(HEAL, "heal"): self.heal}
 
     def heal(self, operation: Operation) -> CommitStep:
-        """Have the store hold what is on record here, and release what is not; what it refuses is the reason."""
+        """Write the recorded allocations to the store and release all others; if the store refuses, the heal fails."""
         recorded = self._database.read_one_moment(lambda connection: self._recorded(connection, operation))
         seen = operation.read(Healing).seen
+        # Looked at again: an order to delete may have come since the heal was begun.
         if not recorded.settled:
             return _ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")
         message = _message(operation, recorded, seen)
@@ -103,7 +104,7 @@ class CellHeals:
         return self._holds.of(connection, [instance], besides=[operation.uuid])[0]
 
     def _without_room(self, operation: Operation, message: HealConsumers, fault: errors.MoorageError) -> CommitStep:
-        """Release what is held by claims that are on no record, and end: it may be in the way of other instances."""
+        """Release the allocations of claims without a record, which may be in the way of other instances, and end."""
         known = {hold.consumer_uuid: hold.claim_id for hold in message.holds}
         stale = {
             uuid: seen
@@ -131,7 +132,7 @@ def _message(operation: Operation, recorded: InstanceHolds, seen: dict[str, Seen
         request_id=operation.derived("heal"),
         seen=seen,
         holds=holds,
-        # Of migrations and residues that are over, nothing is ever to come back.
+        # A migration or a residue that is over never holds anything again: the store refuses a late write.
         for_good=tuple(sorted(uuid for uuid in others if uuid != recorded.instance_uuid or not lives)),
     )
 

@@ -1,4 +1,4 @@
-"""How a cell rebuilds: the guest is made anew where it is, from another image, and what it holds stays as it is."""
+"""Rebuild an instance: its guest is replaced, on the same host, by one from another image. Its claim stays as it is."""
 
 import logging
 from functools import partial
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellRebuilds:
-    """The only step of a rebuild."""
+    """The step `rebuild`, the only one of its operation."""
 
     def __init__(self, database: Database, records: CellRecords, guests: CellGuests) -> None:
         self._database = database
@@ -32,11 +32,11 @@ class CellRebuilds:
         self._guests = guests
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for the step."""
+        """Map the kind of operation and step to its function."""
         return {(REBUILD, "rebuild"): self.rebuild}
 
     def rebuild(self, operation: Operation) -> CommitStep:
-        """Have the guest made anew, until it is answered; what cannot be done leaves the instance in error."""
+        """Order the host to replace the guest, until it answers; if it refuses, the instance is in error."""
         rebuilding = operation.read(Rebuilding)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -54,7 +54,7 @@ class CellRebuilds:
             image=rebuilding.image,
             order_number=instance.guest_order,
         )
-        # In error it can be evacuated from a host that is down, or rebuilt once more.
+        # A silent host is not waited for: in error the instance can be evacuated from it, or rebuilt once more.
         why = self._guests.why_silent(attempt) or self._guests.order(operation, attempt, message)
         return partial(self._rebuilt, operation, rebuilding, why)
 
@@ -62,7 +62,7 @@ class CellRebuilds:
         self, operation: Operation, rebuilding: Rebuilding, why: str | None, connection: Connection
     ) -> Outcome:
         instance = _rebuilding(self._records.lock(connection, operation.subject))
-        # The image is asked for from now on in either case: of the former one nothing may be left.
+        # The new image is recorded also after a failure: nothing of the former one may be left on the host.
         spec = msgspec.structs.replace(instance.spec, image=rebuilding.image)
         state: InstanceState = "active" if why is None else "error"
         reason = None if why is None else f"it could not be rebuilt: {why}"
@@ -74,7 +74,7 @@ class CellRebuilds:
 
 
 class RebuildOrders:
-    """The order to rebuild: written down, then done by the worker."""
+    """The endpoint for orders to rebuild: recorded as operations, then carried out by the worker."""
 
     def __init__(self, requests: CellRequests, records: CellRecords, operations: Operations) -> None:
         self._requests = requests
@@ -83,7 +83,7 @@ class RebuildOrders:
 
     @serves(RebuildInCell)
     def rebuild_instance(self, message: RebuildInCell) -> Done:
-        """Begin to make an instance's guest anew; one in error may be rebuilt too, if it is on a host.
+        """Begin to replace an instance's guest; one in error may be rebuilt too, if it is on a host.
 
         :raises InstanceNotFound: this cell has no record of it.
         :raises InvalidState: it is not in a state to be rebuilt.

@@ -1,8 +1,8 @@
-"""How a cell attaches a resource group to an instance, and detaches one: chosen, written to the store, recorded.
+"""Attach a resource group to an instance, or detach one: choose a provider, write to the store, record.
 
-What an instance holds is changed by a plain write that names the consumer's generation. Two things follow from that. A
-write that has met a conflict was not carried out and never will be. One that was refused for want of room may yet be,
-if it was sent more than once: so it is fenced by bumping the generation before another provider is tried.
+The allocations are changed by a plain write that names the consumer's generation. Two things follow. A write that met a
+conflict was not carried out and never will be. One that was refused for want of capacity may yet be carried out, if it
+was sent more than once: so it is fenced, by a write that bumps the generation, before another provider is tried.
 """
 
 import logging
@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellResources:
-    """The steps of attaching and detaching."""
+    """The steps of the operations `attach` and `detach`."""
 
     def __init__(
         self, conf: cfg.ConfigOpts, database: Database, records: CellRecords, placement: AcknowledgingClient
@@ -41,7 +41,7 @@ class CellResources:
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         return {
             (ATTACH, "choose"): self.choose,
             (ATTACH, "write"): self.write,
@@ -53,7 +53,7 @@ class CellResources:
     # --- choose and read ----------------------------------------------------------------------------------------------
 
     def choose(self, operation: Operation) -> CommitStep:
-        """Find a provider of the host's tree for the group, and work out what the consumer is to hold with it."""
+        """Find a provider of the host's tree for the group, and compute the consumer's allocations with it."""
         choosing = operation.read(Choosing)
         instance, attempt = self._instance_and_attempt(operation, choosing)
         selection = attempt.selection
@@ -66,6 +66,7 @@ class CellResources:
             found = self._candidates(choosing, selection)
         except (errors.CallerError, errors.PlacementRefused) as fault:
             return _ended(str(fault))
+        # Not again a provider without room for it, and not one that the group policy `isolate` keeps for another group.
         out = {
             *choosing.refused,
             *attached_groups.shut_out(instance.spec, selection.allocation_request, consumer.allocations),
@@ -88,12 +89,13 @@ class CellResources:
         return [uuid for one in answer.allocation_requests for uuid in one.allocations]
 
     def read(self, operation: Operation) -> CommitStep:
-        """Find out what is left of the group, and work out what the consumer is to hold without it."""
+        """Find the amounts that are left of the group, and compute the consumer's allocations without them."""
         choosing = operation.read(Choosing)
+        # Shelved: nothing is held.
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
         instance, attempt = self._instance_and_attempt(operation, choosing)
-        # Before the tree: a reshape between the two bumps the consumer's generation.
+        # Read before the tree: a reshape between the two bumps the consumer's generation, so that the write conflicts.
         consumer = self._consumer(operation)
         if consumer is None:
             return partial(self._detached, operation, choosing)
@@ -118,7 +120,7 @@ class CellResources:
     # --- write and fence ----------------------------------------------------------------------------------------------
 
     def write(self, operation: Operation) -> CommitStep:
-        """Have the consumer hold what was worked out, unless somebody else has written to it since."""
+        """Write the computed allocations, unless another client has written to the consumer since they were read."""
         writing = operation.read(Writing)
         try:
             self._write(operation, writing)
@@ -155,16 +157,18 @@ class CellResources:
             return _ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
         if operation.tries or operation.resumed:
-            # An earlier sending of it may be slower than this answer, and find room.
+            # An earlier copy of the write may still be on its way, and find room when it arrives.
             return lambda _connection: Next("fence", writing)
         return lambda _connection: Next("choose", _other_than(writing))
 
     def fence(self, operation: Operation) -> CommitStep:
-        """See to it that a write that was refused is not carried out later, or find that it has been."""
+        """Keep a refused write from being carried out later, or find that it has been."""
         writing = operation.read(Writing)
         try:
             self._put(operation, writing, "fence", writing.before)
         except errors.ConsumerGenerationConflict:
+            # Either the write was carried out after all, or another client has written. Sent once more under its own
+            # request id, it is answered from the stored request in the first case, and conflicts in the second.
             try:
                 self._write(operation, writing)
             except errors.ConsumerGenerationConflict:
@@ -224,7 +228,10 @@ class CellResources:
 
     @staticmethod
     def _as_it_was(instance: CellInstance | None, choosing: Choosing) -> CellInstance:
-        """Return the instance: but for its deletion, nothing is begun with it while this is under way."""
+        """Return the instance if it is in the state that it had when the operation began.
+
+        :raises Superseded: it is being deleted; no other operation can have begun.
+        """
         state: InstanceState = "shelved" if choosing.number is None else "active"
         if instance is None or instance.state != state:
             raise Superseded
@@ -232,7 +239,7 @@ class CellResources:
 
 
 def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: Writing) -> None:
-    """Record that what an instance is claimed with on its host has a further group, which is or may be written."""
+    """Add an attached group to the allocation request of the current attempt; it is written, or may be."""
     choosing = writing.choosing
     attempt = records.numbered(connection, instance.uuid, instance.attempt_number)
     claimed = attached_groups.claimed_with(
@@ -257,7 +264,7 @@ def _other_than(writing: Writing) -> Choosing:
 
 
 def _described(consumer: Consumer) -> ConsumerAllocations:
-    """Return a consumer as it would be written to stay what it is."""
+    """Return the write that would leave a consumer as it is."""
     return ConsumerAllocations(
         allocations=attached_groups.plain(consumer.allocations),
         project_id=consumer.project_id,

@@ -1,4 +1,4 @@
-"""How a cell takes an instance back to the source of its move: the claim first, then the guest there is started."""
+"""Return an instance to the source of its move: first the claim (step `give_back`), then its guest (`restart`)."""
 
 import logging
 from functools import partial
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ReturnToSource:
-    """The steps of a move that has failed everywhere, and of one that is reverted."""
+    """The steps of a move that has failed on every host, and of one that is reverted."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class ReturnToSource:
         self._writes = writes
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         same: dict[str, Step] = {"give_back": self.return_to_source, "restart": self.restart}
         return {(kind, name): step for kind in (MOVE, REVERT) for name, step in same.items()}
 
     def return_to_source(self, operation: Operation) -> CommitStep:
-        """Have the instance take back what the migration holds of its source, and give the destination up."""
+        """Move the source's amounts from the migration back to the instance, and release the destination."""
         payload = operation.read(ReturningToSource)
 
         def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
@@ -77,6 +77,7 @@ class ReturnToSource:
         except errors.InvalidState as fault:
             if payload.fate != "unstarted":
                 raise
+            # The destination has accepted the claim after all: it is building, and its report decides.
             return partial(self._fall_back.accepted, operation, payload.failed, payload.reason or str(fault))
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
 
@@ -85,25 +86,28 @@ class ReturnToSource:
     ) -> Outcome:
         instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
         failed = self._records.numbered(connection, instance.uuid, payload.failed)
+        # First the destination. A reverted move has no reason: its attempt has ended before, and did not fail.
         if payload.reason is not None:
             self._fall_back.end(connection, failed, payload.reason, gone=ended.residue_uuid is None)
         elif ended.residue_uuid is None:
             self._records.change_attempt(connection, failed.attempt_id, guest_gone=True)
         self._fall_back.clean(connection, operation, ended.residue_uuid)
+        # Then the source: its attempt is the current one again, under the claim that the store has put back.
         source = self._records.numbered(connection, instance.uuid, migration.source_number)
         self._records.change_attempt(connection, source.attempt_id, state="active")
         self._records.change(
             connection, instance.uuid, attempt_number=source.number, claim_id=ended.claim_id, host=source.host
         )
-        extras = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
+        foreign = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
+        # Last the guest there: started again if it was stopped for the move.
         if migration.kind in STOPPING and payload.stopped:
-            # A late order to stop it is refused from then on.
+            # With the number raised the agent refuses a late order to stop it.
             order_numbers.next_guest_order(self._records, connection, instance)
-            return Next("restart", Restarting(reason=payload.reason, extras=extras))
-        return self._back(connection, operation, payload.reason, None, extras)
+            return Next("restart", Restarting(reason=payload.reason, extras=foreign))
+        return self._back(connection, operation, payload.reason, None, foreign)
 
     def restart(self, operation: Operation) -> CommitStep:
-        """Have the guest on the source started, until it is answered; if that cannot be, the instance is in error."""
+        """Start the guest on the source; repeat until it is answered. On a refusal the instance is in error."""
         restarting = operation.read(Restarting)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
@@ -128,9 +132,14 @@ class ReturnToSource:
         operation: Operation,
         reason: str | None,
         stopped: str | None,
-        extras: str | None,
+        foreign: str | None,
     ) -> Outcome:
-        """Record that the instance is what it was before, or in error if its guest does not run."""
+        """Record the instance's former state, or error if its guest does not run, and end the migration.
+
+        :param reason: why the move has failed; null for one that is reverted.
+        :param stopped: why the guest on the source does not run, if so.
+        :param foreign: a description of the foreign allocations on the destination.
+        """
         instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
         if stopped is None:
             self._records.change(connection, instance.uuid, state=migration.instance_state, migration_uuid=None)
@@ -138,17 +147,17 @@ class ReturnToSource:
             why = f"it is back on its host, and its guest does not run there: {stopped}"
             self._records.change(connection, instance.uuid, state="error", reason=why, migration_uuid=None)
         if operation.kind == REVERT:
-            what = "; ".join(filter(None, (stopped, extras))) or None
+            what = "; ".join(filter(None, (stopped, foreign))) or None
             self._migrations.change(connection, migration.uuid, state="reverted", reason=what)
             LOG.info("Migration %s of instance %s is reverted", migration.uuid, instance.uuid)
             return Ended(stopped)
-        why = "; ".join(filter(None, (self._why(connection, migration, reason), extras)))
+        why = "; ".join(filter(None, (self._why(connection, migration, reason), foreign)))
         self._migrations.change(connection, migration.uuid, state="failed", destination_host=None, reason=why)
         LOG.info("Migration %s of instance %s has failed: %s", migration.uuid, instance.uuid, why)
         return Ended(why)
 
     def _why(self, connection: Connection, migration: CellMigration, reason: str | None) -> str:
-        """Return why a move has failed, with every attempt named."""
+        """Return the reason of a failed move: that of each of its attempts."""
         if migration.is_aborted:
             return "it was broken off"
         attempts = [

@@ -1,4 +1,4 @@
-"""How a cell shelves: the guest goes first, and then all that the instance holds."""
+"""Shelve an instance: first its guest is destroyed, then all its allocations are released."""
 
 import logging
 from functools import partial
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 class CellShelves:
-    """The steps of shelving; those of unshelving are those of every build."""
+    """The steps of shelving. An unshelving takes the steps of a build."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class CellShelves:
         self._placement = placement
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         return {(SHELVE, "destroy"): self.destroy, (SHELVE, "release"): self.release, (SHELVE, "leave"): self.leave}
 
     def destroy(self, operation: Operation) -> CommitStep:
-        """Destroy the guest, until its host has answered: nobody else may have its place before.
+        """Destroy the guest; repeat until its host has answered, because its amounts must not be free before.
 
-        A host that was declared down meanwhile is not waited for. Going back to what the instance was is no way out:
-        an order to destroy may be on its way, or carried out already.
+        A host that is forced down meanwhile is not waited for. The shelving is never undone: an order to destroy may be
+        on its way, or carried out already.
         """
         starting = operation.read(Starting)
         attempt = self._attempt(operation, starting)
@@ -71,31 +71,31 @@ class CellShelves:
         operation: Operation,
         attempt: AttemptRecord,
         fault: errors.MoorageError,
-        is_declared_down: bool,
+        is_forced_down: bool,
         connection: Connection,
     ) -> Outcome:
         self._shelving(connection, operation)
         if self._records.numbered(connection, operation.subject, attempt.number).guest_gone:
-            return Next("release", Starting(number=attempt.number))  # its host's word has come meanwhile
-        if is_declared_down:
+            return Next("release", Starting(number=attempt.number))  # its host has reported so meanwhile
+        if is_forced_down:
             return Next("leave", Starting(number=attempt.number))
         return Retry(why_waiting(attempt.host, fault))
 
     def release(self, operation: Operation) -> CommitStep:
-        """Release all that the instance holds."""
+        """Release all allocations of the instance."""
         return self._released(operation, leave_residue=False)
 
     def leave(self, operation: Operation) -> CommitStep:
-        """Release what the instance holds elsewhere; on its host, which was declared down, it stays as a residue.
+        """Release the allocations outside the host, which is forced down; those on the host stay as a residue.
 
-        A step of its own: a conductor that does not know it leaves it to one that does.
+        A step of its own: a conductor of an older release, which does not know it, leaves it to a newer one.
         """
         return self._released(operation, leave_residue=True)
 
     def _released(self, operation: Operation, *, leave_residue: bool) -> CommitStep:
         attempt = self._attempt(operation, operation.read(Starting))
         message = DeleteAllocations(
-            # What others have put there is named since there is a step `leave`: before, it was another request.
+            # Part of the id since the answer names foreign allocations: before, it was another request.
             request_id=operation.derived(operation.step, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=attempt.claim,
@@ -105,7 +105,7 @@ class CellShelves:
         try:
             released = self._placement.call(message)
         except (errors.ClaimReleased, errors.ConsumerNotFound) as fault:
-            # Whoever has taken the claim away has said what the instance is to hold instead.
+            # Somebody else has taken the claim away, and has written what the instance holds instead.
             LOG.warning("Nothing is left to release for %s: %s", operation.subject, fault)
             released = Released()
         return partial(self._shelved, operation, attempt, released)
@@ -116,7 +116,8 @@ class CellShelves:
         instance = self._shelving(connection, operation)
         parts = [describe_foreign(released.extras, stay=False)]
         may_be_left = self._records.numbered(connection, instance.uuid, attempt.number).may_have_a_guest
-        # Its host's word may have come between the two: the residue is there all the same.
+        # The host may have reported the guest gone after the step was recorded. Its residue exists all the same, and
+        # only a cleanup releases it.
         if operation.step == "leave" and (may_be_left or released.residue_uuid is not None):
             parts.insert(0, f"host {attempt.host} is forced down: what it may still use there stays held, as a residue")
             self._cleanups.begin(connection, instance.uuid, [attempt], operation.request_id)

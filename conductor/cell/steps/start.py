@@ -1,4 +1,4 @@
-"""How a cell tries a host: order it to start the guest, wait for its report, and give it up in time."""
+"""Steps `start` and `wait`: order a host to start the guest, then wait for its report until the timeout."""
 
 import logging
 from functools import partial
@@ -24,12 +24,12 @@ LOG = logging.getLogger(__name__)
 NO_ANSWER = "the agent did not answer"
 TIMED_OUT = "timed out"
 
-#: It may be otherwise soon: nobody has said, or the host has not yet returned.
+#: Another try may go otherwise: the outcome is not known, or the host has not yet returned.
 _NOT_NOW = (*UNDECIDED, errors.InvalidState)
 
 
 class CellBuilds:
-    """The steps that builds, moves and unshelvings share. They need neither a scheduler nor the super conductor."""
+    """The steps that builds, moves and unshelvings share. They call neither a scheduler nor the super conductor."""
 
     def __init__(
         self,
@@ -49,23 +49,24 @@ class CellBuilds:
         self._sequences = sequences
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for each step."""
+        """Map each kind of operation and step to its function."""
         same: dict[str, Step] = {"start": self.start, "wait": self.time_out}
         return {(kind, name): step for kind in (BUILD, MOVE, UNSHELVE) for name, step in same.items()}
 
     def start(self, operation: Operation) -> CommitStep:
-        """Order the host's agent to start the attempt, then wait for what the host reports, for a time."""
+        """Order the host's agent to start the attempt, then wait for the host's report until the build timeout."""
         starting = operation.read(Starting)
         attempt, message = self._database.read(partial(self._order, operation, starting))
         with context.bound(attempt_id=attempt.attempt_id):
             LOG.info("Attempt %d of instance %s, on host %s", starting.number, operation.subject, attempt.host)
             try:
+                # A host that is returning compares its guests with the records; one that started now would look lost.
                 returning = self._hosts.why_returning(attempt.host)
                 if returning is not None:
                     raise errors.InvalidState(reason=returning)
                 self._agents.build(attempt.agent, message)
             except errors.BusUnavailable:
-                raise  # it is not this host that is away: another one could not be told either
+                raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
                 return self._not_started(operation, starting, fault)
         return lambda _connection: Wait("wait", starting, self._timeout)
@@ -95,8 +96,8 @@ class CellBuilds:
     def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _NOT_NOW) and operation.tries < self._retries:
             raise fault
-        # Even a clear refusal may follow an order that was taken up and whose answer was lost. So in either case the
-        # store decides: what no host has accepted is released, and can never be accepted any more.
+        # Even after a clear refusal an earlier copy of the order may have been carried out, and its answer lost. So the
+        # fate is "unstarted": the store releases the claim only if no host has accepted it, and none can afterwards.
         reason = NO_ANSWER if isinstance(fault, (errors.NoReply, errors.AgentUnreachable)) else str(fault)
         LOG.warning("Attempt %d of %s has not been started: %s", starting.number, operation.subject, reason)
 
@@ -107,12 +108,12 @@ class CellBuilds:
         return record
 
     def time_out(self, operation: Operation) -> CommitStep:
-        """Give up a host that has not reported in time. From here on its attempt passes neither gate."""
+        """Fail the attempt of a host that has not reported in time. From here on it passes neither gate."""
         starting = operation.read(Starting)
         return lambda connection: self.give_up(connection, operation, starting, TIMED_OUT)
 
     def give_up(self, connection: Connection, operation: Operation, starting: Starting, reason: str) -> Outcome:
-        """Record that the current attempt has failed without its host's word that nothing is left of it."""
+        """Record that the current attempt has failed, although its host has not reported that no guest is left."""
         instance, _sequence, attempt = self._current(operation, starting, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
@@ -130,6 +131,6 @@ class CellBuilds:
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:
-    """Return the allocation request, unless all of it comes from the compute node: then the amounts say it all."""
+    """Return the allocation request if it names providers beside the compute node; else the amounts are enough."""
     request = selection.allocation_request
     return None if request.allocations.keys() == {selection.compute_node_uuid} else request

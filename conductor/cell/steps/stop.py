@@ -1,4 +1,4 @@
-"""What comes before a guest can be moved that is not moved alive: it is stopped on its source."""
+"""Step `stop` of a cold migration or a resize: the guest on the source is stopped before the move begins."""
 
 import logging
 from functools import partial
@@ -40,11 +40,11 @@ class CellStops:
         self._guests = guests
 
     def steps(self) -> dict[tuple[str, str], Step]:
-        """Return the function for the step."""
+        """Map the kind of operation and step to its function."""
         return {(MOVE, "stop"): self.stop}
 
     def stop(self, operation: Operation) -> CommitStep:
-        """Have the guest on the source stopped, until it is answered, for a time; else the move is given up."""
+        """Stop the guest on the source; repeat until it is answered. After the build timeout the move fails."""
         starting = operation.read(Starting)
 
         def work(connection: Connection) -> tuple[int | None, AttemptRecord]:
@@ -62,9 +62,10 @@ class CellStops:
             claim_id=source.claim,
             order_number=number,
         )
+        # A host that is silent is not called: nobody can say when it would answer.
         why = self._guests.why_silent(source)
         if why is not None:
-            # A guest that nobody was ever told to stop need not be started again.
+            # If no order to stop was ever sent, the guest runs and need not be started again.
             stopped = operation.tries > 0 or operation.resumed
             return partial(self._not_stopped, operation, starting.number, f"{source.host}: {why}", stopped)
         try:
@@ -85,6 +86,7 @@ class CellStops:
         self, operation: Operation, number: int, why: str, stopped: bool, connection: Connection
     ) -> Outcome:
         self._under_way(connection, self._records.lock(connection, operation.subject))
+        # Nothing was sent to the destination yet, so its attempt can fail as "gone" and its claim be released.
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._records.numbered(connection, operation.subject, number)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True)
