@@ -34,9 +34,8 @@ from placement_store.service import PlacementRole
 from scheduler.decide import destinations
 from scheduler.decide.environment import DecisionEnvironment, InFlight
 from scheduler.decide.plugin_failures import FailureCounts
-from scheduler.endpoints.catch_up import ViewCatchUp
-from scheduler.endpoints.compare import ViewComparison
 from scheduler.endpoints.explain import ExplainEndpoint
+from scheduler.endpoints.view import ViewCatchUp, ViewComparison
 from scheduler.plugins.loading import numeric_metadata
 from scheduler.plugins.watch import PluginWatchdog
 from scheduler.policy import ActivePolicy, SchedulingPolicy

@@ -1,4 +1,4 @@
-"""ExplainEndpoint: where a request would go now, and why; nothing is claimed, nothing is stored."""
+"""The endpoint of `explain`: the decision for a request up to the claim, and the reasons for it; nothing is stored."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which of many names each row has: a bit a name, so that asking one name of all rows is a few operations."""
+"""Sets of names by row as bitsets: a bit for each name, so that one name is tested on all rows in a few operations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ WordArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
-class Bits:
-    """The names of all rows at one moment."""
+class Bitsets:
+    """The sets of names of all rows at one moment."""
 
     length: int
-    #: Only ever grows, and a name that is newer than these words stands in none of them.
+    #: The bit of each name. It only grows: a name that is newer than ``words`` has no bit there.
     numbers: Mapping[str, int]
+    #: Word ``i`` of each row holds the bits ``64 * i`` to ``64 * i + 63``.
     words: Sequence[WordArray]
 
     def has(self, name: str) -> BoolArray:
-        """Tell which rows have ``name``."""
+        """Return a mask of the rows whose set contains ``name``."""
         number = self.numbers.get(name)
         if number is None or number // _WIDTH >= len(self.words):
             return np.zeros(self.length, dtype=np.bool_)
@@ -34,34 +35,34 @@ class Bits:
         return (word & np.uint64(1 << number % _WIDTH)).astype(np.bool_)
 
 
-class BitColumns:
-    """A set of names for each row: 64 names a column."""
+class BitsetColumns:
+    """A set of names for each row, in columns of 64 names. Use under the host cache's lock."""
 
     def __init__(self) -> None:
         self._length = 0
         self._numbers: dict[str, int] = {}
         self._words: list[Column[np.uint64]] = []
-        # Most hosts are alike: their names are worked out once.
+        # Most hosts have the same traits and aggregates: their bits are computed once.
         self._bits = lru_cache(maxsize=1024)(self._new_bits)
 
     def put(self, row: int, names: frozenset[str]) -> None:
-        """Make ``names`` all that a row has."""
+        """Replace the set of a row."""
         bits = self._bits(names)
         for column in self._words:
-            # Writing what is there already would copy a column for nothing.
+            # Skip equal words: a write copies a column that a snapshot has.
             if int(column[row]) != bits & _ONES:
                 column[row] = bits & _ONES
             bits >>= _WIDTH
 
     def resize(self, length: int) -> None:
-        """Cut off rows at the end, or add rows that have no name."""
+        """Cut off rows at the end, or add rows with empty sets."""
         self._length = length
         for column in self._words:
             column.resize(length)
 
-    def frozen(self) -> Bits:
-        """Return all rows as they are now, for good."""
-        return Bits(self._length, self._numbers, tuple(column.frozen() for column in self._words))
+    def frozen(self) -> Bitsets:
+        """Return the current sets, in arrays that never change."""
+        return Bitsets(self._length, self._numbers, tuple(column.frozen() for column in self._words))
 
     def _new_bits(self, names: Collection[str]) -> int:
         bits = 0

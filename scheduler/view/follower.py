@@ -1,6 +1,7 @@
-"""Following the store: cheap and now and then incomplete by its feed of changes, complete by comparing everything.
+"""Keep the host cache up to date with the store: cheaply by the change feed, completely by comparing every ``seq``.
 
-Threads that want the same reading share it: whoever asked before a reading began is served by it.
+The feed may miss a change whose transaction took long between its number in the feed and its commit; the comparison
+finds it. Threads share reads: a read that began after a thread asked for one is good enough for that thread.
 """
 
 import logging
@@ -30,9 +31,9 @@ def _not_read(seconds: float) -> errors.StoreUnavailable:
 
 
 class Follower:
-    """Keeps the host cache up with the store. Safe to use from several threads.
+    """Keeps the host cache up to date with the store. Safe to use from several threads.
 
-    :param patience: seconds that a thread waits for the reading of another one.
+    :param patience: seconds that a thread waits for the read of another thread.
     """
 
     def __init__(
@@ -48,30 +49,32 @@ class Follower:
         self._host_cache = host_cache
         self._clock = clock
         self._last_change = 0
-        # One reading at a time, so that what was read first is also taken over first.
+        # One read at a time: an older read must not overwrite a newer one in the cache.
         self._lock = BoundedLock(_not_read, patience)
+        #: When the last read of the feed, and the last comparison, began.
         self._followed = self._compared = float("-inf")
 
     def now(self) -> float:
-        """Return the time by which readings are compared."""
+        """Return the time of the clock that ``begun_after`` refers to."""
         return self._clock()
 
     def follow(self, begun_after: float) -> None:
-        """Take over what the feed tells, unless a reading that began at ``begun_after`` or later has done so.
+        """Read the changes in the feed, unless a read that began at ``begun_after`` or later has done so.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         if self._followed >= begun_after:
             return
         with self._lock.held():
-            # Whoever had the lock until now may have begun late enough.
+            # Check again: the thread that had the lock may have begun late enough.
             if self._followed < begun_after:
+                # The time before the read: a change that is committed during it may be missing.
                 begun = self._clock()
                 self._database.read(self._read_feed)
                 self._followed = begun
 
     def catch_up(self, begun_after: float) -> None:
-        """Compare everything with the store, unless a reading that began at ``begun_after`` or later has done so.
+        """Compare every ``seq`` with the store, unless a comparison that began at ``begun_after`` or later has done so.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -84,17 +87,18 @@ class Follower:
                 self._followed = self._compared = begun
 
     def refresh(self, provider_uuids: Collection[str]) -> None:
-        """Read the trees of some providers anew, which have just refused a claim.
+        """Re-read the trees of providers that have just refused a claim.
 
-        Whole trees: what a provider no longer has may have moved to a child that is not known here yet.
+        Whole trees: inventory may have moved to a child provider that the cache does not have yet.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
 
         def work(connection: Connection) -> None:
             roots = self._host_cache.root_ids(provider_uuids)
+            # Both the providers that the cache has and those that the store has: some may be deleted, others new.
             known = self._host_cache.tree_ids(roots)
-            self._take_over(connection, known.union(providers.tree_ids(connection, roots)))
+            self._reread(connection, known.union(providers.tree_ids(connection, roots)))
 
         with self._lock.held():
             self._database.read(work)
@@ -102,15 +106,17 @@ class Follower:
     def _read_feed(self, connection: Connection) -> None:
         found = change_feed.changes_since(connection, self._last_change)
         if found.is_another_history:
-            self._read_anew(connection)
+            self._read_everything(connection)
             return
-        self._take_over(connection, found.provider_ids | self._host_cache.provisional_ids(), found.host_ids)
+        # Provisional providers as well: the feed may have brought their change before the claim was added here.
+        self._reread(connection, found.provider_ids | self._host_cache.provisional_ids(), found.host_ids)
         self._last_change = found.go_on_from
 
-    def _read_anew(self, connection: Connection) -> None:
-        """Forget all that was read before, and read everything: the store has been restored."""
+    def _read_everything(self, connection: Connection) -> None:
+        """Replace the whole cache: the store has been restored, and its ids and ``seq`` may mean other rows."""
         LOG.warning("The store has been restored: everything is read anew")
         self._names.forget_numbers()
+        # The position in the feed before all reads: a change during them is read again later.
         newest = change_feed.newest(connection)
         known_providers, known_hosts = self._host_cache.provider_seqs().keys(), self._host_cache.host_seqs().keys()
         found_providers = self._read_providers(connection, change_feed.seq_by_id(connection, resource_providers).keys())
@@ -118,7 +124,7 @@ class Follower:
             hosts=hosts.rows(connection, change_feed.seq_by_id(connection, hosts_table).keys()),
             gone_hosts=list(known_hosts),
             providers=found_providers,
-            # All of them: a number may be another provider's now.
+            # All of them: an id may be another provider's now.
             gone_providers=list(known_providers),
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
@@ -126,11 +132,11 @@ class Follower:
 
     def _compare(self, connection: Connection) -> None:
         if self._last_change and change_feed.changes_since(connection, self._last_change).is_another_history:
-            self._read_anew(connection)
+            self._read_everything(connection)
             return
-        # Before all else: what changes from now on is told by the feed after this number.
+        # Before all reads: a later change comes in the feed after this position.
         newest = change_feed.newest(connection)
-        self._take_over(
+        self._reread(
             connection,
             change_feed.differing_ids(connection, resource_providers, self._host_cache.provider_seqs())
             | self._host_cache.provisional_ids(),
@@ -138,7 +144,8 @@ class Follower:
         )
         self._last_change = newest
 
-    def _take_over(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
+    def _reread(self, connection: Connection, provider_ids: Collection[int], host_ids: Collection[int] = ()) -> None:
+        """Read rows by id and write them into the cache; an id without a row is removed from it."""
         if not provider_ids and not host_ids:
             return
         found_providers = self._read_providers(connection, provider_ids)
@@ -148,12 +155,13 @@ class Follower:
             gone_hosts=set(host_ids) - {host.id for host in found_hosts},
             providers=found_providers,
             gone_providers=set(provider_ids) - {provider.id for provider in found_providers},
-            # After the providers: a count that has changed since is read once more with the `seq` that tells of it.
+            # After the providers: a count that is newer than their `seq` is read again with the next `seq`. The other
+            # way round a count could stay older than the `seq` that stands for it.
             instances=placed.instances_on(connection, {provider.root_id for provider in found_providers}),
         )
 
     def _read_providers(self, connection: Connection, ids: Collection[int]) -> list[FetchedProvider]:
-        # First the rows: what they have may then be newer than `seq` says, and is read once more when that is seen.
+        # The rows first: traits and aggregates may then be newer than `seq`, and are read again with the next `seq`.
         rows = providers.rows(connection, ids)
         traits_of, aggregates_of = traits.of(connection, ids), aggregates.of(connection, ids)
         return [

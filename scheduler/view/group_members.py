@@ -1,4 +1,4 @@
-"""Where the members of a request's server group are, by the rows of one view."""
+"""The members of a request's server group, counted by the rows of one view."""
 
 from collections.abc import Mapping
 
@@ -9,57 +9,57 @@ from placement_store.server_groups.rows import OccupiedRoot
 
 
 class GroupMembers:
-    """How many members of a group each host has, and all others together. For one decision, which may plan more.
+    """The number of group members on each host and on all other hosts. For one decision, which adds what it plans.
 
-    :param hosts: how many there are.
-    :param row_of_node: the row of each compute node; what is on another root provider is elsewhere than every host.
-    :param roots: where members are, without those that the request is for.
+    :param hosts: the number of hosts.
+    :param row_of_node: the row of each compute node; a member on another root provider is elsewhere for every host.
+    :param roots: the root providers with members; the instances of the request itself are not counted.
     """
 
     def __init__(self, hosts: int, row_of_node: Mapping[str, int], roots: Mapping[str, OccupiedRoot]) -> None:
         self._here = np.zeros(hosts, dtype=np.int64)
-        # Of them, those that bind others to their host: a guest on a host that is forced down does not run any more.
-        self._binding_here = np.zeros(hosts, dtype=np.int64)
-        self._binding = 0
+        # Without the hosts that are forced down: a guest there does not run any more, and binds no other member.
+        self._running_here = np.zeros(hosts, dtype=np.int64)
+        self._running = 0
         for uuid, root in roots.items():
             self._count(row_of_node.get(uuid), root.members, forced_down=root.forced_down)
 
     def add(self, row: int, *, forced_down: bool) -> None:
-        """Count one more on a host."""
+        """Add a member to a host."""
         self._count(row, 1, forced_down=forced_down)
 
     def with_more(self, counts: IntArray) -> "GroupMembers":
-        """Return the same with so many more on each host, as each host by itself would see it: none is elsewhere."""
+        """Return a copy with more members on each host, without counting those as elsewhere for the other hosts."""
         more = GroupMembers(0, {}, {})
         more._here = self._here + counts
-        more._binding_here, more._binding = self._binding_here, self._binding
+        more._running_here, more._running = self._running_here, self._running
         return more
 
     @property
     def here(self) -> IntArray:
-        """How many each host has."""
+        """The number of members on each host."""
         return _frozen(self._here.copy())
 
     @property
     def elsewhere(self) -> IntArray:
-        """How many the others have, those left out that are forced down."""
-        return _frozen(self._binding - self._binding_here)
+        """The number of members on the other hosts, without hosts that are forced down."""
+        return _frozen(self._running - self._running_here)
 
     def here_at(self, row: int) -> int:
-        """Return how many one host has."""
+        """Return the number of members on one host."""
         return int(self._here[row])
 
     def elsewhere_at(self, row: int) -> int:
-        """Return how many the other hosts have."""
-        return self._binding - int(self._binding_here[row])
+        """Return the number of members on the other hosts, without hosts that are forced down."""
+        return self._running - int(self._running_here[row])
 
     def _count(self, row: int | None, members: int, *, forced_down: bool) -> None:
         if row is not None:
             self._here[row] += members
         if not forced_down:
-            self._binding += members
+            self._running += members
             if row is not None:
-                self._binding_here[row] += members
+                self._running_here[row] += members
 
 
 def _frozen(array: IntArray) -> IntArray:

@@ -1,7 +1,7 @@
-"""What hosts are described with, by distinct value: each is asked about once, however many hosts have it.
+"""Attributes and metadata of hosts as dictionary-encoded columns: each distinct value is tested once, not once a host.
 
-Drivers may measure their hosts every few seconds. So what was worked out of all hosts is worked out anew only of those
-that have changed since, when it is next asked for.
+Drivers may measure their hosts every few seconds. So a column is updated lazily, at its next use, and only in the rows
+of the hosts that have changed since.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
@@ -15,32 +15,34 @@ from moorage.plugin import BoolArray, FloatArray, IntArray
 from moorage.plugin.attributes import attribute, values_under
 from scheduler.registry.hosts import HostRow
 
-#: Requests say themselves what is looked at, so no more than this is kept; arbitrary, and more than flavors name.
-_KEPT = 500
-#: Of one value in this many ways a number is reckoned and kept: more than there are plug-ins that ask about it.
-_RECKONED = 4
+#: Columns in the cache. Requests name the paths and keys, so there is a limit; arbitrary, and more than flavors name.
+_MAX_COLUMNS = 500
+#: Conversions to numbers cached for each column: more than there are plug-ins that read the same path.
+_MAX_CONVERSIONS = 4
 
 
 class DictionaryColumn:
-    """One value for each host, kept once, under a code, for all hosts that have it. It does not change once it is made.
+    """A dictionary-encoded column: a code for each host, and each distinct value once. Immutable after construction.
 
-    Safe to use from several threads: at worst two of them work the same out.
+    Safe to use from several threads: at worst two of them compute the same.
     """
 
     def __init__(self, values: Iterable[Any] = ()) -> None:
-        #: By code; None under a code that no host has any more, until another value is given it.
+        #: By code; None under a free code, which no host has any more and the next new value gets.
         self._values: list[Any] = []
         self._hosts_with: list[int] = []
         self._free: list[int] = []
         self._code_of: dict[Hashable, int] = {}
-        #: By code, and for which codes it is still to be reckoned.
-        self._reckoned: dict[Hashable, tuple[FloatArray, Collection[int]]] = {}
+        #: By conversion: the number of each code, and the codes whose number is still missing.
+        self._numbers: dict[Hashable, tuple[FloatArray, Collection[int]]] = {}
         self._codes: NDArray[np.intp] = np.array([self._enter(value) for value in values], dtype=np.intp)
 
-    def changed(self, values: Mapping[int, Any], length: int) -> "DictionaryColumn":
-        """Return what it is for ``length`` hosts, some of which have other values: by row, and all new rows among them.
+    def updated(self, values: Mapping[int, Any], length: int) -> "DictionaryColumn":
+        """Return the column for ``length`` hosts with some values replaced; the same object if nothing changes.
 
-        It costs what there are of those.
+        Only the changed rows are encoded; the rest is copied.
+
+        :param values: the new values by row; a row beyond the present length must be among them.
         """
         keys = {row: _key(value) for row, value in values.items()}
         if length == len(self._codes) and all(self._has(row, key) for row, key in keys.items()):
@@ -53,7 +55,7 @@ class DictionaryColumn:
         after._codes[:kept] = self._codes[:kept]
         entered = set()
         for row, value in values.items():
-            # First in, then out: a value does not go and come again.
+            # Enter before leave: a value with one host, which stays the same, must not lose its code.
             code = after._codes[row] = after._enter(value, keys[row])
             if self._code_of.get(keys[row]) != code:
                 entered.add(code)
@@ -61,43 +63,45 @@ class DictionaryColumn:
                 after._leave(int(self._codes[row]))
         for code in self._codes[kept:].tolist():
             after._leave(code)
-        # Some of these codes may have been another value's.
-        after._reckoned = {way: (known, entered.union(open_)) for way, (known, open_) in dict(self._reckoned).items()}
+        # Codes are reused: the known numbers of the entered ones may be of another value.
+        after._numbers = {
+            conversion: (known, entered.union(missing)) for conversion, (known, missing) in dict(self._numbers).items()
+        }
         return after
 
     @property
     def values(self) -> list[Any]:
-        """Every value that any host has."""
+        """The distinct values of all hosts."""
         return [value for value, hosts in zip(self._values, self._hosts_with, strict=True) if hosts]
 
     def where(self, holds: Callable[[Any], bool]) -> BoolArray:
-        """Return which hosts have a value that is such as it shall be."""
-        said = zip(self._values, self._hosts_with, strict=True)
-        return np.array([hosts > 0 and bool(holds(value)) for value, hosts in said], dtype=np.bool_)[self._codes]
+        """Return a mask of the hosts whose value satisfies a predicate; it is called once for each distinct value."""
+        counted = zip(self._values, self._hosts_with, strict=True)
+        return np.array([hosts > 0 and bool(holds(value)) for value, hosts in counted], dtype=np.bool_)[self._codes]
 
-    def numbers(self, reckon: Callable[[Any], float], kept_as: Hashable) -> FloatArray:
-        """Return a number for each host.
+    def numbers(self, convert: Callable[[Any], float], conversion: Hashable) -> FloatArray:
+        """Return a number for each host; ``convert`` is called once for each distinct value.
 
-        :param kept_as: what tells this way of reckoning from others: its numbers are kept.
+        :param conversion: the cache key of ``convert``; the same key must always mean the same conversion.
         """
-        known, missing = self._reckoned.get(kept_as, (np.zeros(0), range(len(self._values))))
+        known, missing = self._numbers.get(conversion, (np.zeros(0), range(len(self._values))))
         if missing:
             found = np.zeros(len(self._values))
             found[: len(known)] = known
             for code in missing:
                 if self._hosts_with[code]:
-                    found[code] = reckon(self._values[code])
-            if len(self._reckoned) >= _RECKONED:
-                self._reckoned = {}
+                    found[code] = convert(self._values[code])
+            if len(self._numbers) >= _MAX_CONVERSIONS:
+                self._numbers = {}
             known = found
-            self._reckoned[kept_as] = known, ()
+            self._numbers[conversion] = known, ()
         return known[self._codes]
 
     def _has(self, row: int, key: Hashable) -> bool:
         return row < len(self._codes) and self._code_of.get(key) == self._codes[row]
 
     def _enter(self, value: Any, key: Hashable = None) -> int:
-        """Return the code of a value that one host more has."""
+        """Count a host for a value and return its code."""
         key = key or _key(value)
         code = self._code_of.get(key)
         if code is None:
@@ -113,7 +117,7 @@ class DictionaryColumn:
         return code
 
     def _leave(self, code: int) -> None:
-        """Note that one host less has the value of a code."""
+        """Uncount a host for the value of a code; free the code with the last host."""
         self._hosts_with[code] -= 1
         if not self._hosts_with[code]:
             del self._code_of[_key(self._values[code])]
@@ -122,76 +126,79 @@ class DictionaryColumn:
 
 
 class HostAttributes:
-    """What the drivers say of some hosts, and the metadata of their aggregates; worked out when first asked for.
+    """Driver attributes and aggregate metadata of all hosts, as columns that are built at their first use.
 
     Safe to use from several threads, as :class:`DictionaryColumn` is.
     """
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
         self._hosts = hosts
-        #: Facts that follow each other are numbered: since which of them each host is as it is.
-        self._number = 0
-        self._since: IntArray = np.zeros(len(hosts), dtype=np.int64)
-        #: With the number of the facts for which it was worked out.
-        self._kept: dict[tuple[str, str], tuple[int, DictionaryColumn]] = {}
+        #: The version of these attributes, and the version at which each host changed last.
+        self._version = 0
+        self._changed_at: IntArray = np.zeros(len(hosts), dtype=np.int64)
+        #: The columns, each with the version that it is of.
+        self._columns: dict[tuple[str, str], tuple[int, DictionaryColumn]] = {}
 
-    def changed(self, hosts: Sequence[HostRow], rows: Collection[int]) -> "HostAttributes":
-        """Return the facts of the hosts as they are now: of these rows something else is said, or they are new."""
+    def updated(self, hosts: Sequence[HostRow], rows: Collection[int]) -> "HostAttributes":
+        """Return the attributes of the present hosts.
+
+        :param rows: the rows that have changed or are new.
+        """
         after = HostAttributes(hosts)
-        after._number = self._number + 1
-        same = min(len(hosts), len(self._since))
-        after._since[:same] = self._since[:same]
-        after._since[list(rows)] = after._number
-        after._kept = dict(self._kept)
+        after._version = self._version + 1
+        same = min(len(hosts), len(self._changed_at))
+        after._changed_at[:same] = self._changed_at[:same]
+        after._changed_at[list(rows)] = after._version
+        after._columns = dict(self._columns)
         return after
 
     @property
     def hosts(self) -> int:
-        """Of how many hosts this is."""
+        """The number of hosts."""
         return len(self._hosts)
 
     def attribute(self, path: str) -> DictionaryColumn:
-        """Return what the drivers say under a path."""
-        return self._distinct("attribute", path, lambda host: attribute(host.attributes, path))
+        """Return the column of the attribute that drivers report under a path."""
+        return self._column("attribute", path, lambda host: attribute(host.attributes, path))
 
     def metadata(self, key: str) -> DictionaryColumn:
-        """Return the values that the hosts' aggregates give a key."""
+        """Return the column of the values that the hosts' aggregates give a key."""
         if key not in self.metadata_keys:
-            # Requests may name any number of these, and none of them needs a column of its own.
-            return self._distinct("no metadata", "", lambda _: frozenset())
-        return self._distinct("metadata", key, lambda host: host.metadata.get(key, frozenset()))
+            # One empty column for all unknown keys: requests may name any number of them.
+            return self._column("no metadata", "", lambda _: frozenset())
+        return self._column("metadata", key, lambda host: host.metadata.get(key, frozenset()))
 
     @cached_property
     def metadata_keys(self) -> frozenset[str]:
         """The keys that any host's aggregates give a value."""
-        return frozenset().union(*self._distinct("metadata keys", "", lambda host: frozenset(host.metadata)).values)
+        return frozenset().union(*self._column("metadata keys", "", lambda host: frozenset(host.metadata)).values)
 
     def metadata_under(self, prefix: str) -> DictionaryColumn:
-        """Return the values that the hosts' aggregates give all keys with a prefix together."""
-        return self._distinct("metadata under", prefix, lambda host: values_under(host.metadata, prefix))
+        """Return the column of the values that the hosts' aggregates give all keys with a prefix together."""
+        return self._column("metadata under", prefix, lambda host: values_under(host.metadata, prefix))
 
     def servers_with(self, image_property: str) -> DictionaryColumn:
-        """Return how many servers of each host run from an image with a property: ``name=value``."""
-        return self._distinct(
-            "image property", image_property, lambda host: host.image_properties.get(image_property, 0)
-        )
+        """Return the column of the number of servers that run from an image with a property: ``name=value``."""
+        return self._column("image property", image_property, lambda host: host.image_properties.get(image_property, 0))
 
-    def _distinct(self, what: str, name: str, of: Callable[[HostRow], Any]) -> DictionaryColumn:
-        number, found = self._kept.get((what, name), (-1, None))
-        if found is None or number < self._number:
-            rows = np.flatnonzero(self._since > number).tolist()
+    def _column(self, kind: str, name: str, value_of: Callable[[HostRow], Any]) -> DictionaryColumn:
+        """Return a column of the present version, from the cache if it is there."""
+        version, found = self._columns.get((kind, name), (-1, None))
+        if found is None or version < self._version:
+            # Catch up from the version that the column is of; with most hosts changed, building it anew is cheaper.
+            rows = np.flatnonzero(self._changed_at > version).tolist()
             if found is None or len(rows) > len(self._hosts) // 2:
-                found = DictionaryColumn(map(of, self._hosts))
+                found = DictionaryColumn(map(value_of, self._hosts))
             else:
-                found = found.changed({row: of(self._hosts[row]) for row in rows}, len(self._hosts))
-            if len(self._kept) >= _KEPT:
-                self._kept = {}
-            self._kept[what, name] = self._number, found
+                found = found.updated({row: value_of(self._hosts[row]) for row in rows}, len(self._hosts))
+            if len(self._columns) >= _MAX_COLUMNS:
+                self._columns = {}
+            self._columns[kind, name] = self._version, found
         return found
 
 
 def _key(value: Any) -> Hashable:
-    """Return what two values that are the same have in common; 1, 1.0 and true are not the same."""
+    """Return a hashable key that is equal for equal JSON values; 1, 1.0 and true are different."""
     if isinstance(value, str | int | float | frozenset | None):
         return type(value), value
     if isinstance(value, Mapping):

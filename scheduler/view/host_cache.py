@@ -1,6 +1,7 @@
-"""The cache of all hosts in memory: what was last read of them, and what has been claimed here since.
+"""The cache of all hosts in memory: their state as last read, plus the claims made by this scheduler since.
 
-It is a cache. Whoever changes it says what was read; whoever decides takes a snapshot. The claim transaction judges.
+The follower writes what it has read; decisions take immutable snapshots. The cache may be stale: only the claim
+transaction decides whether a host has room.
 """
 
 import itertools
@@ -21,7 +22,7 @@ from scheduler.view.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class FetchedProvider:
-    """A resource provider as it was read. A root is its own root."""
+    """A resource provider as read from the store. A root has its own id as ``root_id``."""
 
     id: int
     uuid: str
@@ -33,14 +34,15 @@ class FetchedProvider:
     aggregates: frozenset[str] = frozenset()
 
 
-#: The number of the reading that is shown of each provider, by uuid.
+#: The version of each provider in the cache, by uuid; a read gives a provider a new version, a claim does not.
 Versions = Mapping[str, int | None]
 
 
 class HostCache:
-    """All hosts as this scheduler knows them. Safe to use from several threads.
+    """All hosts of the cloud with their provider trees. Safe to use from several threads.
 
-    A host is served by the tree whose root is its compute node; a node that is no root serves nothing.
+    The provider tree of a host is the tree whose root is its compute node. A host whose compute node is not a root has
+    no tree.
     """
 
     def __init__(self) -> None:
@@ -51,40 +53,42 @@ class HostCache:
         self._row_of_node: dict[str, int] = {}
         self._seqs: dict[int, int] = {}
         self._ids: dict[str, int] = {}
-        self._reading_of_provider: dict[int, int] = {}
-        self._reading_numbers = itertools.count()
+        self._version_of_id: dict[int, int] = {}
+        self._next_versions = itertools.count()
         self._provisional: set[int] = set()
         self._provider_trees = ProviderTrees()
         self._names: NameIndex | None = None
         self._host_attributes = HostAttributes([])
-        #: Of which hosts something else is said than the facts know.
-        self._redescribed: set[int] = set()
+        #: The rows whose attributes or metadata are newer than in ``_host_attributes``.
+        self._changed_rows: set[int] = set()
         self._index: ProviderIndex | None = None
         self._columns = HostColumns()
-        #: By root provider, how many instances are placed on it.
+        #: The number of instances placed on each root provider, by id.
         self._instances: dict[int, int] = {}
         self._inventories = InventoryTable()
         self._snapshot: Snapshot | None = None
         self._rows_are_shared = False
 
-    # --- What decisions take ----------------------------------------------------------------------------------------
+    # --- Snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return all hosts as they are now; the same object until something changes."""
+        """Return all hosts in their present state; the same object until something changes."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = self._new_snapshot()
             return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
+        # The indexes are lazy and outlive a snapshot: only a change of names, or of trees, has dropped them.
         if self._names is None:
             self._names = NameIndex(self._hosts)
         if self._index is None:
             self._index = ProviderIndex(self._trees)
+        # The snapshot gets the lists themselves: the next write copies them first.
         self._rows_are_shared = True
-        if self._redescribed or len(self._hosts) != self._host_attributes.hosts:
-            self._host_attributes = self._host_attributes.changed(self._hosts, self._redescribed)
-            self._redescribed = set()
+        if self._changed_rows or len(self._hosts) != self._host_attributes.hosts:
+            self._host_attributes = self._host_attributes.updated(self._hosts, self._changed_rows)
+            self._changed_rows = set()
         return Snapshot(
             hosts=self._hosts,
             trees=self._trees,
@@ -97,7 +101,7 @@ class HostCache:
             neighbours={},
         )
 
-    # --- What followers compare and change --------------------------------------------------------------------------
+    # --- Reads and writes of the follower ----------------------------------------------------------------------------
 
     def provider_seqs(self) -> dict[int, int]:
         """Return the ``seq`` at which each provider was last read, by id, :meth:`provisional_ids` included."""
@@ -105,30 +109,30 @@ class HostCache:
             return dict(self._seqs)
 
     def host_seqs(self) -> dict[int, int]:
-        """Return the ``seq`` of every host by id."""
+        """Return the ``seq`` at which each host was last read, by id."""
         with self._lock:
             return {host.id: host.seq for host in self._hosts}
 
     def provisional_ids(self) -> set[int]:
-        """Return the ids of the providers that have been claimed from here since they were last read."""
+        """Return the ids of the providers with claims of this scheduler since their last read: they need a re-read."""
         with self._lock:
             return set(self._provisional)
 
     def root_ids(self, uuids: Collection[str]) -> set[int]:
-        """Return the ids of the roots of these providers' trees, as far as they are known."""
+        """Return the root ids of these providers' trees; unknown providers are left out."""
         with self._lock:
             known = (self._provider_trees.get(self._ids[uuid]) for uuid in uuids if uuid in self._ids)
-            return {member.root_id for member in known if member}
+            return {provider.root_id for provider in known if provider}
 
     def tree_ids(self, root_ids: Collection[int]) -> set[int]:
         """Return the ids of all known providers of these trees."""
         with self._lock:
             return self._provider_trees.ids_under(root_ids)
 
-    def members(self, ids: Collection[int]) -> list[CachedProvider]:
-        """Return those of these providers that are known."""
+    def providers(self, ids: Collection[int]) -> list[CachedProvider]:
+        """Return the providers of these ids; unknown ones are left out."""
         with self._lock:
-            return [member for id_ in ids if (member := self._provider_trees.get(id_))]
+            return [provider for id_ in ids if (provider := self._provider_trees.get(id_))]
 
     def update(
         self,
@@ -139,9 +143,9 @@ class HostCache:
         gone_providers: Iterable[int] = (),
         instances: Mapping[int, int] | None = None,
     ) -> None:
-        """Take over what was read; what was read without being found is gone.
+        """Write hosts and providers that were read, and remove those that a read did not find.
 
-        :param instances: how many are placed on root providers, by id; read after any of these providers was.
+        :param instances: the number of instances placed on root providers, by id; read after the providers.
         """
         with self._lock:
             self._snapshot = None
@@ -153,52 +157,55 @@ class HostCache:
                 self._drop_provider(provider_id)
             for provider in providers:
                 self._put_provider(provider)
-            for root_id in self._provider_trees.take_changed():
-                self._replant(root_id)
+            # Only now: a tree is built once, after all of its providers are in place.
+            for root_id in self._provider_trees.pop_changed_roots():
+                self._refresh_tree(root_id)
             for root_id, count in (instances or {}).items():
-                self._count(root_id, count)
+                self._put_instances(root_id, count)
 
     def versions(self, uuids: Collection[str]) -> Versions:
-        """Return which reading of each provider is shown, to be kept while claiming."""
+        """Return the version of each provider; taken before a claim, for :meth:`apply_claims` after it."""
         with self._lock:
-            return {uuid: self._reading_of(uuid) for uuid in uuids}
+            return {uuid: self._version_of(uuid) for uuid in uuids}
 
     def apply_claims(
         self, claims: Iterable[tuple[str, Resources]], versions: Versions, placed: Mapping[str, int] | None = None
     ) -> None:
-        """Show at once what was claimed here of some providers.
+        """Add committed claims of this scheduler to the cache, before they are read from the store.
 
-        :param placed: how many instances more are on root providers, by uuid.
-        :param versions: those shown before the claim's transaction began. A provider that was read anew since may show
-            the claim already. Counting it twice would hide room that there is, so there it waits for the next reading.
+        :param claims: the amounts, each with the uuid of its provider.
+        :param versions: the versions before the claim's transaction began.
+        :param placed: the number of additional instances on root providers, by uuid.
         """
         with self._lock:
             self._snapshot = None
             for uuid, resources in claims:
-                reading = self._reading_of(uuid)
-                if reading is None:
+                version = self._version_of(uuid)
+                if version is None:
                     continue
                 self._provisional.add(self._ids[uuid])
-                member = self._provider_trees.get(self._ids[uuid])
-                if member and reading == versions.get(uuid):
-                    self._inventories.use(member.slots, resources)
+                provider = self._provider_trees.get(self._ids[uuid])
+                # A provider that was read since may contain the claim already: to count it twice would hide free room.
+                # The next read brings it, as the provider is provisional.
+                if provider and version == versions.get(uuid):
+                    self._inventories.use(provider.slots, resources)
             for uuid, count in (placed or {}).items():
-                reading = self._reading_of(uuid)
-                if reading is None:
+                version = self._version_of(uuid)
+                if version is None:
                     continue
                 root_id = self._ids[uuid]
                 self._provisional.add(root_id)
-                if reading == versions.get(uuid):
-                    self._show_instances(root_id, self._instances.get(root_id, 0) + count)
+                if version == versions.get(uuid):
+                    self._write_instances(root_id, self._instances.get(root_id, 0) + count)
 
-    def _reading_of(self, uuid: str) -> int | None:
+    def _version_of(self, uuid: str) -> int | None:
         provider_id = self._ids.get(uuid)
-        return None if provider_id is None else self._reading_of_provider[provider_id]
+        return None if provider_id is None else self._version_of_id[provider_id]
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
     def _put_host(self, host: HostRow) -> None:
-        self._own_rows()
+        self._copy_shared_rows()
         row = self._row_of_host.get(host.id)
         if row is None:
             row = self._row_of_host[host.id] = len(self._hosts)
@@ -206,49 +213,52 @@ class HostCache:
             self._trees.append(None)
             self._resize(row + 1)
             self._names = None
-            self._redescribed.add(row)
+            self._changed_rows.add(row)
         else:
             before = self._hosts[row]
             self._hosts[row] = host
             if _names_of(before) != _names_of(host):
                 self._names = None
-            if _said_of(before) != _said_of(host):
-                self._redescribed.add(row)
+            if _described(before) != _described(host):
+                self._changed_rows.add(row)
             if before.compute_node_uuid == host.compute_node_uuid:
-                # Its tree is the same: mostly a host says something else of itself, and of thousands many always do.
-                self._columns.describe(row, host)
+                # The tree stays. This is the usual case: some of thousands of hosts always have a new description.
+                self._columns.set_host(row, host)
                 return
             del self._row_of_node[before.compute_node_uuid]
-        self._describe(row)
+        self._fill_row(row)
 
-    def _describe(self, row: int) -> None:
+    def _fill_row(self, row: int) -> None:
+        """Write the columns and the tree of the host of a row."""
         host = self._hosts[row]
         self._row_of_node[host.compute_node_uuid] = row
-        self._columns.describe(row, host)
+        self._columns.set_host(row, host)
         provider_id = self._ids.get(host.compute_node_uuid)
-        self._plant(row, None if provider_id is None else self._provider_trees.tree(provider_id))
+        self._set_tree(row, None if provider_id is None else self._provider_trees.tree(provider_id))
 
     def _drop_host(self, host_id: int) -> None:
         row = self._row_of_host.pop(host_id, None)
         if row is None:
             return
-        self._own_rows()
+        self._copy_shared_rows()
         self._names = None
         del self._row_of_node[self._hosts[row].compute_node_uuid]
         end = len(self._hosts) - 1
-        self._redescribed.discard(end)
-        self._plant(end, None)
+        self._changed_rows.discard(end)
+        # Free the slots of the last row before it is cut off.
+        self._set_tree(end, None)
         last = self._hosts.pop()
         if last.id != host_id:
-            # The last row moves into the gap.
+            # The last row moves into the gap, so that columns have none.
             self._hosts[row] = last
             self._row_of_host[last.id] = row
-            self._redescribed.add(row)
-            self._describe(row)
+            self._changed_rows.add(row)
+            self._fill_row(row)
         self._trees.pop()
         self._resize(end)
 
-    def _own_rows(self) -> None:
+    def _copy_shared_rows(self) -> None:
+        """Copy the lists that the last snapshot has, before the first write after it."""
         if self._rows_are_shared:
             self._hosts = list(self._hosts)
             self._trees = list(self._trees)
@@ -264,9 +274,10 @@ class HostCache:
         id_ = provider.id
         self._provisional.discard(id_)
         self._seqs[id_] = provider.seq
-        self._reading_of_provider[id_] = next(self._reading_numbers)
+        self._version_of_id[id_] = next(self._next_versions)
         self._ids[provider.uuid] = id_
         before = self._provider_trees.get(id_)
+        # An inventory keeps its slot from read to read: trees and hosts that refer to it stay as they are.
         self._provider_trees.put(
             CachedProvider(
                 id=id_,
@@ -279,63 +290,64 @@ class HostCache:
             )
         )
 
-    def _count(self, root_id: int, instances: int) -> None:
-        """Take over how many instances are on a root provider; of one that is not known yet, they come with it."""
-        if root_id in self._reading_of_provider:
-            self._reading_of_provider[root_id] = next(self._reading_numbers)
-            self._show_instances(root_id, instances)
+    def _put_instances(self, root_id: int, instances: int) -> None:
+        """Write the number of instances that was read for a root provider; for an unknown one it is read with it."""
+        if root_id in self._version_of_id:
+            self._version_of_id[root_id] = next(self._next_versions)
+            self._write_instances(root_id, instances)
 
-    def _show_instances(self, root_id: int, instances: int) -> None:
+    def _write_instances(self, root_id: int, instances: int) -> None:
         self._instances[root_id] = instances
         row = self._row_of_root(root_id)
         if row is not None:
-            self._columns.count(row, instances)
+            self._columns.set_instances(row, instances)
 
     def _row_of_root(self, root_id: int) -> int | None:
-        """Return the row of the host that a root is the compute node of, if it is one's."""
+        """Return the row of the host whose compute node a root provider is, or None."""
         root = self._provider_trees.get(root_id)
         if root is None or self._ids.get(root.uuid) != root_id:
             return None
         return self._row_of_node.get(root.uuid)
 
     def _drop_provider(self, provider_id: int) -> None:
-        member = self._provider_trees.get(provider_id)
-        if member is None:
+        provider = self._provider_trees.get(provider_id)
+        if provider is None:
             return
         self._provider_trees.drop(provider_id)
-        self._inventories.give_back(member.slots)
-        del self._seqs[provider_id], self._reading_of_provider[provider_id]
+        self._inventories.release(provider.slots)
+        del self._seqs[provider_id], self._version_of_id[provider_id]
         self._instances.pop(provider_id, None)
         self._provisional.discard(provider_id)
-        # Deleted and created anew, the same node has another id: only its own one is taken out.
-        if self._ids.get(member.uuid) == provider_id:
-            del self._ids[member.uuid]
-            if (row := self._row_of_node.get(member.uuid)) is not None:
-                self._plant(row, None)
+        # A provider that was deleted and created again has a new id under the same uuid: leave that one alone.
+        if self._ids.get(provider.uuid) == provider_id:
+            del self._ids[provider.uuid]
+            if (row := self._row_of_node.get(provider.uuid)) is not None:
+                self._set_tree(row, None)
 
-    def _replant(self, root_id: int) -> None:
-        """Give the host of a root, if it is one's, its tree as it is now."""
+    def _refresh_tree(self, root_id: int) -> None:
+        """Set the present tree of a root on its host, if a host has this root."""
         row = self._row_of_root(root_id)
         if row is not None:
-            self._plant(row, self._provider_trees.tree(root_id))
+            self._set_tree(row, self._provider_trees.tree(root_id))
 
-    def _plant(self, row: int, tree: CachedTree | None) -> None:
+    def _set_tree(self, row: int, tree: CachedTree | None) -> None:
+        """Write the tree of a host, and the columns that come from it."""
         before = self._trees[row]
         if tree == before:
             return
-        self._own_rows()
+        self._copy_shared_rows()
         self._index = None
         self._trees[row] = tree
-        self._columns.plant(row, tree)
-        self._columns.count(row, self._instances.get(tree.own[0].id, 0) if tree else 0)
-        self._inventories.place(row, before, tree)
+        self._columns.set_tree(row, tree)
+        self._columns.set_instances(row, self._instances.get(tree.own[0].id, 0) if tree else 0)
+        self._inventories.set_slots(row, before, tree)
 
 
 def _names_of(host: HostRow) -> tuple[str, str, str]:
-    """Return that by which a host is found."""
+    """Return the keys of a host in :class:`NameIndex`."""
     return host.service_host, host.nodename, host.compute_node_uuid
 
 
-def _said_of(host: HostRow) -> tuple[Mapping[str, object], ...]:
-    """Return what :class:`HostAttributes` knows of a host."""
+def _described(host: HostRow) -> tuple[Mapping[str, object], ...]:
+    """Return the part of a host that :class:`HostAttributes` has columns of."""
     return host.attributes, host.metadata, host.image_properties

@@ -1,4 +1,4 @@
-"""Where hosts are found by their names, and by the providers that serve them; built when a request first asks."""
+"""Indexes of hosts by name and by resource provider, each built at its first use."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -8,19 +8,19 @@ from scheduler.view.provider_trees import CachedTree
 
 
 class NameIndex:
-    """Where hosts and nodes are found by name, upper and lower case alike; built when the first request names one."""
+    """The rows of hosts by service host, node name and compute node; names are case-insensitive."""
 
     def __init__(self, hosts: Sequence[HostRow]) -> None:
         self._hosts = hosts
 
     @cached_property
     def by_host(self) -> Mapping[str, list[int]]:
-        """The rows of each service host."""
+        """The rows of each service host, by its name in lower case."""
         return _rows_by_name(host.service_host for host in self._hosts)
 
     @cached_property
     def by_node(self) -> Mapping[str, list[int]]:
-        """The rows of each node."""
+        """The rows of each node, by its name in lower case."""
         return _rows_by_name(host.nodename for host in self._hosts)
 
     @cached_property
@@ -37,16 +37,16 @@ def _rows_by_name(names: Iterable[str]) -> Mapping[str, list[int]]:
 
 
 class ProviderIndex:
-    """Which hosts a provider serves, or stands in the tree of one that does; built when a request first names one."""
+    """The rows of hosts by each provider of their own trees and of the trees that share with them."""
 
     def __init__(self, trees: Sequence[CachedTree | None]) -> None:
         self._trees = trees
 
     @cached_property
     def by_uuid(self) -> Mapping[str, list[int]]:
-        """The rows of each provider."""
+        """The rows of each provider, by its uuid."""
         rows: dict[str, list[int]] = {}
         for row, tree in enumerate(self._trees):
-            for member in tree.known if tree else ():
-                rows.setdefault(member.uuid, []).append(row)
+            for provider in tree.providers if tree else ():
+                rows.setdefault(provider.uuid, []).append(row)
         return rows

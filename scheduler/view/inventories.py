@@ -1,4 +1,4 @@
-"""The amounts of all resource classes: slots for what a provider has, and the slots that stand for each host."""
+"""The inventories of all resource classes: a slot for each provider and class, and the slots of each host."""
 
 from collections.abc import Mapping
 
@@ -9,45 +9,48 @@ from scheduler.view.provider_trees import CachedTree
 
 
 class InventoryTable:
-    """What providers have and use, by resource class; a class has columns as soon as anybody has some of it."""
+    """The inventory columns of each resource class; a class gets its columns with its first inventory."""
 
     def __init__(self) -> None:
         self._length = 0
         self._classes: dict[str, InventoryColumns] = {}
 
     def frozen(self) -> dict[str, ClassAmounts]:
-        """Return all amounts as they are now, for good."""
+        """Return the current amounts of each resource class, in arrays that never change."""
         return {name: columns.frozen() for name, columns in self._classes.items()}
 
     def put(self, slots: Mapping[str, int], inventories: Mapping[str, HostInventory]) -> Mapping[str, int]:
-        """Write what a provider has; return its slots, which are the same ones where its classes are the same."""
+        """Write the inventories of a provider and return its slots; they stay the same while its classes do.
+
+        :param slots: the slots that the provider has had until now.
+        """
         if slots.keys() != inventories.keys():
-            self.give_back({name: slot for name, slot in slots.items() if name not in inventories})
+            self.release({name: slot for name, slot in slots.items() if name not in inventories})
             slots = {name: slots[name] if name in slots else self._columns(name).new_slot() for name in inventories}
         for name, inventory in inventories.items():
             self._classes[name].put(slots[name], inventory)
         return slots
 
-    def give_back(self, slots: Mapping[str, int]) -> None:
-        """Take back slots. The hosts that they stand for must be placed anew before anybody looks."""
+    def release(self, slots: Mapping[str, int]) -> None:
+        """Free slots. Hosts that have them need new ones (:meth:`set_slots`) before the next snapshot."""
         for name, slot in slots.items():
-            self._classes[name].give_back(slot)
+            self._classes[name].release(slot)
 
     def use(self, slots: Mapping[str, int], resources: Resources) -> None:
-        """Count amounts as used, where the provider of these slots has any."""
+        """Add amounts to the usage of the provider of these slots; classes that it does not have are left out."""
         for name, amount in resources.items():
             if name in slots:
                 self._classes[name].use(slots[name], amount)
 
-    def place(self, row: int, before: CachedTree | None, after: CachedTree | None) -> None:
-        """Let a host be what ``after`` has, no longer what ``before`` had."""
-        gone = before.slots() if before else {}
-        come = after.slots() if after else {}
-        for name in gone.keys() | come.keys():
-            self._classes[name].place(row, come.get(name, ()))
+    def set_slots(self, row: int, before: CachedTree | None, after: CachedTree | None) -> None:
+        """Replace the slots of a host: those of the tree ``before`` by those of ``after``."""
+        removed = before.slots() if before else {}
+        added = after.slots() if after else {}
+        for name in removed.keys() | added.keys():
+            self._classes[name].set_slots(row, added.get(name, ()))
 
     def resize(self, length: int) -> None:
-        """Cut off hosts at the end, which have been placed nowhere, or add hosts."""
+        """Cut off hosts at the end, which must have no slots any more, or add hosts without slots."""
         self._length = length
         for columns in self._classes.values():
             columns.resize(length)

@@ -1,8 +1,8 @@
-"""The amounts of one resource class: a slot for each provider that has it, and for each host which slots are its.
+"""The inventories of one resource class in columns: a slot for each provider that has it, and the slots of each host.
 
 Most hosts have one provider of a class. Its slot stands in a column; the further slots of other hosts stand in a table
-beside it, so that a host with many providers costs the others nothing. A pool that shares with thousands of hosts has
-one slot all the same: what is claimed of it shows on all of them at once.
+beside it, so that a host with many providers costs the others nothing. A sharing provider has one slot too, however
+many hosts it serves: a claim of it shows on all of them at once.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from scheduler.view.column import Column
 
 S = TypeVar("S", bound=np.generic)
 
-#: The slot of whoever has none: no amount fits there.
+#: The slot of a host that has no inventory of the class: no amount fits there.
 NONE = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryArrays:
-    """The inventories of one resource class by slot; where there is none, ``max_unit`` is 0."""
+    """The inventories of one resource class by slot; an empty slot has a ``max_unit`` of 0."""
 
     total: IntArray
     reserved: IntArray
@@ -35,7 +35,10 @@ class InventoryArrays:
     used: FloatArray
 
     def fits(self, amount: int) -> BoolArray:
-        """Tell where ``amount`` may be allocated to one more consumer; the same as :meth:`HostInventory.fits`."""
+        """Return a mask of the slots from which a new consumer may allocate ``amount``.
+
+        The same rules as :meth:`HostInventory.fits`.
+        """
         fits: BoolArray = self.used + amount <= self.capacity
         fits &= self.min_unit <= amount
         fits &= self.max_unit >= amount
@@ -47,7 +50,7 @@ class InventoryArrays:
         return fits
 
     def fits_at(self, slot: int, amount: int) -> bool:
-        """Tell the same of one slot."""
+        """Return whether a new consumer may allocate ``amount`` from one slot."""
         return bool(
             self.used[slot] + amount <= self.capacity[slot]
             and self.min_unit[slot] <= amount <= self.max_unit[slot]
@@ -59,7 +62,10 @@ class InventoryArrays:
         return HostInventory(**self.values(slot))
 
     def values(self, slot: int) -> dict[str, Any]:
-        """Return the same as values by name; those of an :class:`~placement_store.providers.rows.InventoryRow` too."""
+        """Return the inventory of one slot by field name.
+
+        :class:`~placement_store.providers.rows.InventoryRow` has the same fields.
+        """
         return {
             "total": int(self.total[slot]),
             "reserved": int(self.reserved[slot]),
@@ -82,62 +88,62 @@ _NONE_VALUES: dict[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassAmounts:
-    """One resource class at one moment; every answer is an array with a value for each host."""
+    """The amounts of one resource class at one moment; each method returns an array with a value for each host."""
 
     slots: InventoryArrays
     #: The first slot of each host.
     first: IntArray
-    #: The hosts that have further slots, and those slots: one pair each, in no order.
+    #: The hosts that have further slots, and these slots: pairs at the same index, in no order.
     further_rows: IntArray
     further_slots: IntArray
-    #: Whether the first slots are all slots in their order, as they are where hosts have come and none has gone.
+    #: Whether slot ``row + 1`` is the first slot of each host, as it is while hosts are only added: then no indexing.
     in_order: bool
 
     def fits(self, amount: int) -> BoolArray:
-        """Tell on which hosts ``amount`` fits one provider at least."""
+        """Return a mask of the hosts with a provider from which a new consumer may allocate ``amount``."""
         in_slot = self.slots.fits(amount)
-        fits = self._of_hosts(in_slot)
+        fits = self._first_of_hosts(in_slot)
         if len(self.further_rows):
             fits[self.further_rows[in_slot[self.further_slots]]] = True
         return fits
 
     def fitting(self, amount: int) -> IntArray:
-        """Return how many providers of each host ``amount`` fits."""
+        """Return the number of providers of each host from which a new consumer may allocate ``amount``."""
         return self._summed(self.slots.fits(amount).astype(np.int64))
 
     def capacity(self) -> FloatArray:
-        """Return what may be allocated in all."""
+        """Return the amount that may be allocated in all."""
         return self._summed(self.slots.capacity)
 
     def used(self) -> FloatArray:
-        """Return what is allocated."""
+        """Return the amount that is allocated."""
         return self._summed(self.slots.used)
 
     def room(self) -> FloatArray:
-        """Return what may still be allocated; an over-full provider takes nothing away from the others."""
+        """Return the amount that may still be allocated; an over-full provider counts as 0."""
         return self._summed(np.maximum(self.slots.capacity - self.slots.used, 0.0))
 
     def room_at(self, rows: IntArray) -> FloatArray:
-        """Return what may still be allocated on some hosts."""
+        """Return the amount that may still be allocated on some hosts; the same as :meth:`room` at these rows."""
         if len(self.further_rows):
             return self.room()[rows]
         slots = self.first[rows]
         return np.maximum(self.slots.capacity[slots] - self.slots.used[slots], 0.0)
 
     def _summed(self, values: NDArray[S]) -> NDArray[S]:
-        sums = self._of_hosts(values)
+        sums = self._first_of_hosts(values)
         if len(self.further_rows):
             sums = sums.copy()
             np.add.at(sums, self.further_rows, values[self.further_slots])
         return sums
 
-    def _of_hosts(self, values: NDArray[S]) -> NDArray[S]:
+    def _first_of_hosts(self, values: NDArray[S]) -> NDArray[S]:
         """Return the value of each host's first slot."""
         return values[NONE + 1 :] if self.in_order else values[self.first]
 
 
 class InventoryColumns:
-    """The columns of one resource class."""
+    """The columns of one resource class, with copy-on-write. Use under the host cache's lock."""
 
     def __init__(self, length: int) -> None:
         self._columns: dict[str, Column[Any]] = {
@@ -149,11 +155,11 @@ class InventoryColumns:
         self._resize_slots()
         self._first = Column(np.int64, NONE)
         self._first.resize(length)
-        self._further = _Pairs()
+        self._further = _RowSlots()
         self._in_order: tuple[int, IntArray, bool] | None = None
 
     def frozen(self) -> ClassAmounts:
-        """Return all amounts as they are now, for good."""
+        """Return the current amounts, in arrays that never change."""
         first = self._first.frozen()
         return ClassAmounts(
             slots=InventoryArrays(**{name: column.frozen() for name, column in self._columns.items()}),
@@ -164,7 +170,7 @@ class InventoryColumns:
         )
 
     def _are_in_order(self, first: IntArray) -> bool:
-        """Tell whether these are all slots in their order, looking only where anything has changed."""
+        """Return whether the first slots are all slots in order; compared again only if one of them has changed."""
         if self._in_order is None or self._in_order[0] != self._end or self._in_order[1] is not first:
             in_order = np.array_equal(first, np.arange(NONE + 1, self._end))
             self._in_order = self._end, first, in_order
@@ -173,15 +179,15 @@ class InventoryColumns:
     # --- Slots ------------------------------------------------------------------------------------------------------
 
     def new_slot(self) -> int:
-        """Return a slot that nobody has, without any inventory."""
+        """Return a free slot, without any inventory."""
         if self._unused:
             return self._unused.pop()
         self._end += 1
         self._resize_slots()
         return self._end - 1
 
-    def give_back(self, slot: int) -> None:
-        """Take back a slot that no host has any more."""
+    def release(self, slot: int) -> None:
+        """Free a slot and clear its inventory."""
         self._write(slot, _NONE_VALUES)
         self._unused.append(slot)
 
@@ -190,14 +196,14 @@ class InventoryColumns:
         self._write(slot, {name: getattr(inventory, name) for name in _FIELDS})
 
     def use(self, slot: int, amount: int) -> None:
-        """Count ``amount`` more as used."""
+        """Add ``amount`` to the usage of a slot."""
         used = self._columns["used"]
         used[slot] = used[slot] + amount
 
     def _write(self, slot: int, values: dict[str, float]) -> None:
         for name, value in values.items():
             column = self._columns[name]
-            # Writing what is there already would copy a column for nothing: mostly `used` alone has changed.
+            # Skip equal values: a write copies a column that a snapshot has. Mostly `used` alone has changed.
             if column[slot] != value:
                 column[slot] = value
 
@@ -207,48 +213,48 @@ class InventoryColumns:
 
     # --- Hosts ------------------------------------------------------------------------------------------------------
 
-    def place(self, row: int, slots: Sequence[int]) -> None:
-        """Make these slots all that a host has."""
+    def set_slots(self, row: int, slots: Sequence[int]) -> None:
+        """Replace the slots of a host."""
         first = slots[0] if slots else NONE
         if self._first[row] != first:
             self._first[row] = first
         self._further.put(row, slots[1:])
 
     def resize(self, length: int) -> None:
-        """Cut off hosts at the end, which have no slots any more, or add hosts without any."""
+        """Cut off hosts at the end, which must have no slots any more, or add hosts without slots."""
         self._first.resize(length)
 
 
-class _Pairs:
-    """Rows and slots, any number of slots a row: two columns without gaps, changed row by row."""
+class _RowSlots:
+    """A multimap from rows to slots as two columns without gaps, for numpy."""
 
     def __init__(self) -> None:
         self.rows: Column[np.int64] = Column(np.int64)
         self.slots: Column[np.int64] = Column(np.int64)
-        self._places: dict[int, list[int]] = {}
+        self._indexes: dict[int, list[int]] = {}
 
     def put(self, row: int, slots: Sequence[int]) -> None:
-        """Make these slots all that a row has."""
-        places = self._places.get(row, ())
-        if [int(self.slots[place]) for place in places] == list(slots):
+        """Replace the slots of a row."""
+        indexes = self._indexes.get(row, ())
+        if [int(self.slots[index]) for index in indexes] == list(slots):
             return
-        for place in sorted(places, reverse=True):
-            self._remove(place)
-        self._places.pop(row, None)
+        for index in sorted(indexes, reverse=True):
+            self._remove(index)
+        self._indexes.pop(row, None)
         for slot in slots:
-            place = len(self.rows)
-            self.rows.resize(place + 1)
-            self.slots.resize(place + 1)
-            self.rows[place], self.slots[place] = row, slot
-            self._places.setdefault(row, []).append(place)
+            index = len(self.rows)
+            self.rows.resize(index + 1)
+            self.slots.resize(index + 1)
+            self.rows[index], self.slots[index] = row, slot
+            self._indexes.setdefault(row, []).append(index)
 
-    def _remove(self, place: int) -> None:
-        """Take one pair out; the last one moves into the gap."""
+    def _remove(self, index: int) -> None:
+        """Remove one pair; the last one moves into the gap."""
         last = len(self.rows) - 1
-        if place != last:
+        if index != last:
             row = int(self.rows[last])
-            self.rows[place], self.slots[place] = row, self.slots[last]
-            places = self._places[row]
-            places[places.index(last)] = place
+            self.rows[index], self.slots[index] = row, self.slots[last]
+            indexes = self._indexes[row]
+            indexes[indexes.index(last)] = index
         self.rows.resize(last)
         self.slots.resize(last)

@@ -1,4 +1,4 @@
-"""The hosts as one decision sees them: at one moment, and with what it is about to claim of them."""
+"""The host view of one decision: a snapshot plus the claims that the decision has planned so far."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,18 +12,20 @@ from scheduler.view.snapshot import Snapshot, frozen
 
 @dataclass(frozen=True, eq=False)
 class PlannedView(Snapshot):
-    """All hosts at one moment, and what one decision is about to claim of them. For one thread."""
+    """A snapshot with the planned claims of one decision. For one thread."""
 
+    #: The writable arrays behind the usage of each class, by slot.
     planned_use: Mapping[str, FloatArray]
-    #: Of each host, the instances placed on it, and those that something is done to.
+    #: The writable arrays behind ``placed`` and ``io_op_counts``.
     planned_instances: tuple[IntArray, IntArray]
 
     @classmethod
     def of(cls, snapshot: Snapshot, resource_classes: Collection[str]) -> Self:
-        """Return a view of one's own in which these classes may be claimed."""
+        """Return a copy of a snapshot in which these resource classes can be claimed."""
         known = {name: snapshot.classes[name] for name in resource_classes if name in snapshot.classes}
         used = {name: amounts.slots.used.copy() for name, amounts in known.items()}
-        placed, under_way = snapshot.placed.copy(), snapshot.under_way.copy()
+        placed, io_op_counts = snapshot.placed.copy(), snapshot.io_op_counts.copy()
+        # The view reads through frozen views of the same arrays that `claim` writes.
         shown = {
             name: replace(amounts, slots=replace(amounts.slots, used=frozen(used[name].view())))
             for name, amounts in known.items()
@@ -32,46 +34,46 @@ class PlannedView(Snapshot):
         changed = {
             "classes": {**snapshot.classes, **shown},
             "placed": frozen(placed.view()),
-            "under_way": frozen(under_way.view()),
+            "io_op_counts": frozen(io_op_counts.view()),
         }
-        return cls(**same | changed, planned_use=used, planned_instances=(placed, under_way))
+        return cls(**same | changed, planned_use=used, planned_instances=(placed, io_op_counts))
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
-        """Which hosts may allocate ``amount`` to one more consumer, with what is planned by now."""
+        """Return a mask of the hosts that fit ``amount``, computed anew: a planned claim changes it."""
         amounts = self.classes.get(resource_class)
         return amounts.fits(amount) if amounts else self._none()
 
     def claim(self, row: int, request: AllocationRequest) -> None:
-        """Count what serves a host's part of a request as used, and one instance and member more on that host."""
+        """Add an allocation request to the usage of a host's providers, and an instance and a member to the host."""
         tree = self.trees[row]
-        for member in tree.serving if tree else ():
-            if member.uuid in request.allocations:
-                for name, amount in request.allocations[member.uuid].resources.items():
-                    self.planned_use[name][member.slots[name]] += amount
+        for provider in tree.serving if tree else ():
+            if provider.uuid in request.allocations:
+                for name, amount in request.allocations[provider.uuid].resources.items():
+                    self.planned_use[name][provider.slots[name]] += amount
         for instances in self.planned_instances:
             instances[row] += 1
         if self.members:
             self.members.add(row, forced_down=bool(self.forced_down[row]))
 
     def credit(self, provider_uuid: str, resources: Resources) -> None:
-        """Count so much of one provider as free for this decision: who asks holds it already.
+        """Count an amount of one provider as free for this decision, because the requester holds it already.
 
-        As much as that may be claimed there even if the provider is over-full.
+        That much may be claimed there even if the provider is over-full.
         """
-        member = self._serving(provider_uuid)
-        if member is None:
+        provider = self._serving(provider_uuid)
+        if provider is None:
             return
         for name, amount in resources.items():
-            slot = member.slots.get(name)
+            slot = provider.slots.get(name)
             if slot is not None and name in self.planned_use:
                 capacity = self.classes[name].slots.capacity[slot]
                 self.planned_use[name][slot] = min(self.planned_use[name][slot], capacity) - amount
 
     def _serving(self, provider_uuid: str) -> CachedProvider | None:
-        """Return a provider, if it serves any host."""
+        """Return the provider of a uuid, or None if it serves no host."""
         for row in self.index.by_uuid.get(provider_uuid, []):
             tree = self.trees[row]
-            for member in tree.serving if tree else ():
-                if member.uuid == provider_uuid:
-                    return member
+            for provider in tree.serving if tree else ():
+                if provider.uuid == provider_uuid:
+                    return provider
         return None

@@ -1,4 +1,7 @@
-"""Trees of providers as the host cache knows them, and which pools share with which tree."""
+"""The provider trees of the host cache, and which sharing providers serve which tree.
+
+A sharing provider has the trait MISC_SHARES_VIA_AGGREGATE; it serves each tree that has an aggregate in common with it.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class CachedProvider:
-    """A provider: where it stands, what it is, and in which slot its amounts of each resource class are."""
+    """A resource provider: its place in a tree, its traits and aggregates, and the slots of its inventories."""
 
     id: int
     uuid: str
@@ -19,149 +22,161 @@ class CachedProvider:
     parent_id: int | None
     traits: frozenset[str]
     aggregates: frozenset[str]
+    #: By resource class, an index into :class:`scheduler.view.inventory_columns.InventoryArrays`.
     slots: Mapping[str, int]
 
     @property
     def shares(self) -> bool:
-        """Whether it is a pool, which serves other trees too."""
+        """True for a sharing provider, which serves other trees too."""
         return SHARES in self.traits
 
 
 @dataclass(frozen=True, slots=True)
 class CachedTree:
-    """The providers that can serve a host: those of its own tree, and the pools that share with it."""
+    """The providers that can serve a host: its own tree, and the providers that share with it."""
 
     #: Parents before their children, so that the first is the root.
     own: tuple[CachedProvider, ...]
     sharing: tuple[CachedProvider, ...] = ()
-    #: The rest of the trees that the pools stand in. It serves nothing here, but a root's aggregates count for all.
+    #: The rest of the trees of the sharing providers. They serve nothing here, but a root's aggregates count for its
+    #: whole tree.
     beside_sharing: tuple[CachedProvider, ...] = ()
 
     @property
     def serving(self) -> tuple[CachedProvider, ...]:
-        """Every provider that can serve the host."""
+        """The providers that can serve the host."""
         return self.own + self.sharing
 
     @property
-    def known(self) -> tuple[CachedProvider, ...]:
-        """These, and the rest of the pools' trees."""
+    def providers(self) -> tuple[CachedProvider, ...]:
+        """All providers: those that can serve the host, and the rest of the sharing providers' trees."""
         return self.serving + self.beside_sharing
 
     @property
     def is_flat(self) -> bool:
-        """Whether one provider is all there is."""
+        """True if a single provider serves the host."""
         return len(self.own) == 1 and not self.sharing
 
     def traits(self) -> frozenset[str]:
-        """Return the traits of all that can serve the host."""
-        return frozenset().union(*(member.traits for member in self.serving))
+        """Return the traits of all providers that can serve the host."""
+        return frozenset().union(*(provider.traits for provider in self.serving))
 
     def aggregates(self) -> frozenset[str]:
-        """Return the aggregates of all that can serve the host, and of their roots, which count for them too."""
-        return frozenset().union(*(member.aggregates for member in self.known))
+        """Return the aggregates of all providers: those of a sharing provider's root count for its whole tree."""
+        return frozenset().union(*(provider.aggregates for provider in self.providers))
 
     def slots(self) -> dict[str, list[int]]:
         """Return the slots of each resource class, in the order of the providers."""
         slots: dict[str, list[int]] = {}
-        for member in self.serving:
-            for name, slot in member.slots.items():
+        for provider in self.serving:
+            for name, slot in provider.slots.items():
                 slots.setdefault(name, []).append(slot)
         return slots
 
 
 class ProviderTrees:
-    """All providers by tree. It notes which trees have changed, be it by what shares with them."""
+    """All providers, indexed by tree and by aggregate; it records which trees a change affects.
+
+    Not safe to use from several threads: the host cache's lock guards it.
+    """
 
     def __init__(self) -> None:
-        self._members: dict[int, CachedProvider] = {}
-        self._of_root: dict[int, set[int]] = {}
-        self._in_aggregate: dict[str, set[int]] = {}
-        self._pools: dict[str, set[int]] = {}
-        self._changed: set[int] = set()
+        self._providers: dict[int, CachedProvider] = {}
+        self._ids_of_root: dict[int, set[int]] = {}
+        self._ids_in_aggregate: dict[str, set[int]] = {}
+        self._sharing_in_aggregate: dict[str, set[int]] = {}
+        self._changed_roots: set[int] = set()
 
     def get(self, id_: int) -> CachedProvider | None:
-        """Return the provider of an id, if it is known."""
-        return self._members.get(id_)
+        """Return the provider of an id, or None if it is not known."""
+        return self._providers.get(id_)
 
     def ids_under(self, root_ids: Collection[int]) -> set[int]:
         """Return the ids of all known providers of the trees of these roots."""
-        return {id_ for root_id in root_ids for id_ in self._of_root.get(root_id, ())}
+        return {id_ for root_id in root_ids for id_ in self._ids_of_root.get(root_id, ())}
 
-    def put(self, member: CachedProvider) -> None:
-        """Take over a provider as it is now."""
-        before = self._members.get(member.id)
-        if before == member:
+    def put(self, provider: CachedProvider) -> None:
+        """Add a provider, or replace the one with its id."""
+        before = self._providers.get(provider.id)
+        if before == provider:
             return
+        # Drop first: a provider that changes its tree or its aggregates affects the trees of both its states.
         if before is not None:
             self.drop(before.id)
-        self._members[member.id] = member
-        self._of_root.setdefault(member.root_id, set()).add(member.id)
-        for aggregate in member.aggregates:
-            self._in_aggregate.setdefault(aggregate, set()).add(member.id)
-            if member.shares:
-                self._pools.setdefault(aggregate, set()).add(member.id)
-        self._mark(member.root_id)
+        self._providers[provider.id] = provider
+        self._ids_of_root.setdefault(provider.root_id, set()).add(provider.id)
+        for aggregate in provider.aggregates:
+            self._ids_in_aggregate.setdefault(aggregate, set()).add(provider.id)
+            if provider.shares:
+                self._sharing_in_aggregate.setdefault(aggregate, set()).add(provider.id)
+        self._mark_changed(provider.root_id)
 
     def drop(self, id_: int) -> None:
-        """Forget a provider."""
-        # What a pool has reached until now is to be worked out anew.
-        member = self._members[id_]
-        self._mark(member.root_id)
-        del self._members[id_]
-        _discard(self._of_root, member.root_id, id_)
-        for aggregate in member.aggregates:
-            _discard(self._in_aggregate, aggregate, id_)
-            _discard(self._pools, aggregate, id_)
+        """Remove a provider."""
+        provider = self._providers[id_]
+        # Mark while it is still in the indexes: the trees that a sharing provider has served until now change too.
+        self._mark_changed(provider.root_id)
+        del self._providers[id_]
+        _discard(self._ids_of_root, provider.root_id, id_)
+        for aggregate in provider.aggregates:
+            _discard(self._ids_in_aggregate, aggregate, id_)
+            _discard(self._sharing_in_aggregate, aggregate, id_)
 
-    def _mark(self, root_id: int) -> None:
-        """Note that a tree has changed, and with it every tree that a pool of this one shares with."""
-        self._changed.add(root_id)
-        for id_ in self._of_root.get(root_id, ()):
-            if (member := self._members[id_]).shares:
-                self._changed |= {
-                    self._members[other].root_id
-                    for aggregate in member.aggregates
-                    for other in self._in_aggregate[aggregate]
+    def _mark_changed(self, root_id: int) -> None:
+        """Mark a tree as changed, and each tree that a sharing provider of it serves."""
+        self._changed_roots.add(root_id)
+        for id_ in self._ids_of_root.get(root_id, ()):
+            if (provider := self._providers[id_]).shares:
+                self._changed_roots |= {
+                    self._providers[other].root_id
+                    for aggregate in provider.aggregates
+                    for other in self._ids_in_aggregate[aggregate]
                 }
 
-    def take_changed(self) -> set[int]:
-        """Return the ids of the roots whose trees have changed since this was last asked."""
-        changed, self._changed = self._changed, set()
+    def pop_changed_roots(self) -> set[int]:
+        """Return the root ids of the trees that have changed since the last call."""
+        changed, self._changed_roots = self._changed_roots, set()
         return changed
 
     def tree(self, root_id: int) -> CachedTree | None:
-        """Return the tree of a root, or nothing where that is not known; what hangs on an unknown parent is left out.
+        """Return the tree of a root, or None if the root is not known.
 
-        The feed may tell of a child before it tells of the parent.
+        A provider whose parent is not known is left out: the change feed may bring a child before its parent.
         """
         own = self._under(root_id)
         if not own:
             return None
-        shared = {id_ for member in own for aggregate in member.aggregates for id_ in self._pools.get(aggregate, ())}
-        sharing = tuple(member for id_ in sorted(shared) if (member := self._members[id_]).root_id != root_id)
+        shared = {
+            id_
+            for provider in own
+            for aggregate in provider.aggregates
+            for id_ in self._sharing_in_aggregate.get(aggregate, ())
+        }
+        sharing = tuple(found for id_ in sorted(shared) if (found := self._providers[id_]).root_id != root_id)
         return CachedTree(own, sharing, self._beside(sharing))
 
     def _under(self, root_id: int) -> tuple[CachedProvider, ...]:
-        root = self._members.get(root_id)
+        """Return the providers of a root's own tree, parents before their children."""
+        root = self._providers.get(root_id)
         if root is None or root.root_id != root_id:
             return ()
-        ids = self._of_root[root_id]
+        ids = self._ids_of_root[root_id]
         if len(ids) == 1:
             return (root,)
         children: dict[int | None, list[CachedProvider]] = {}
         for id_ in sorted(ids):
-            member = self._members[id_]
-            children.setdefault(member.parent_id, []).append(member)
+            provider = self._providers[id_]
+            children.setdefault(provider.parent_id, []).append(provider)
         ordered = [root]
-        for member in ordered:  # it grows while it is read
-            ordered.extend(children.get(member.id, ()))
+        for provider in ordered:  # the list grows during the iteration: breadth first
+            ordered.extend(children.get(provider.id, ()))
         return tuple(ordered)
 
     def _beside(self, sharing: tuple[CachedProvider, ...]) -> tuple[CachedProvider, ...]:
-        """Return the rest of the trees that pools stand in, parents first."""
-        roots = dict.fromkeys(pool.root_id for pool in sharing)
-        shown = {pool.id for pool in sharing}
-        return tuple(member for root_id in roots for member in self._under(root_id) if member.id not in shown)
+        """Return the other providers of the sharing providers' trees, parents first."""
+        roots = dict.fromkeys(provider.root_id for provider in sharing)
+        shown = {provider.id for provider in sharing}
+        return tuple(other for root_id in roots for other in self._under(root_id) if other.id not in shown)
 
 
 def _discard(index: dict[K, set[int]], key: K, id_: int) -> None:

@@ -1,7 +1,7 @@
 """The host view of one decision: all hosts as they were at one moment, one array per column.
 
-A :class:`Snapshot` never changes and is shared by all decisions that begin before the host cache changes again. What a
-decision is about to claim it notes in a view of its own: :mod:`scheduler.view.planned`.
+A :class:`Snapshot` is immutable and shared by all decisions that begin before the host cache changes again. A decision
+keeps its planned claims in a view of its own: :mod:`scheduler.view.planned`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from placement_store.candidates import CandidateProvider, HostTree
 from placement_store.providers.rows import InventoryRow
 from placement_store.server_groups.rows import OccupiedRoot
 from scheduler.registry.hosts import HostRow
-from scheduler.view.bitsets import Bits
+from scheduler.view.bitsets import Bitsets
 from scheduler.view.group_members import GroupMembers
 from scheduler.view.host_attributes import HostAttributes
 from scheduler.view.indexes import NameIndex, ProviderIndex
@@ -28,15 +28,15 @@ from scheduler.view.provider_trees import CachedProvider, CachedTree
 S = TypeVar("S", bound=np.generic)
 
 CodeArray = NDArray[np.int32]
-#: So many answers about what fits are kept of one moment: more than a request asks for.
-_FITTED = 64
-#: A number for each host that depends on its names alone: ties are broken by it and the request's seed.
+#: Cached results of `fits` for each snapshot: more than a request needs.
+_MAX_FITS = 64
+#: A number for each host, a hash of its names: it breaks ties together with the request's seed.
 TieArray = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot(HostView):
-    """All hosts at one moment."""
+    """All hosts at one moment; row ``i`` of every column is host ``i``. Immutable."""
 
     hosts: Sequence[HostRow]
     trees: Sequence[CachedTree | None]
@@ -45,24 +45,24 @@ class Snapshot(HostView):
     alive: BoolArray
     forced_down: BoolArray
     disabled: BoolArray
-    single: BoolArray
+    flat_hosts: BoolArray
     zones: Mapping[str, int]
     zone_codes: CodeArray
     cells: Mapping[str, int]
     cell_codes: CodeArray
     ties: TieArray
-    traits: Bits
-    root_traits: Bits
-    aggregates: Bits
-    root_aggregates: Bits
+    traits: Bitsets
+    root_traits: Bitsets
+    aggregates: Bitsets
+    root_aggregates: Bitsets
     classes: Mapping[str, ClassAmounts]
     host_attributes: HostAttributes
     placed: IntArray
-    under_way: IntArray
-    failures: FloatArray
-    #: Of the server group that one request names; for that request alone.
+    io_op_counts: IntArray
+    failed_build_counts: FloatArray
+    #: The members of the request's server group; only in a copy for one request.
     members: GroupMembers | None
-    #: Where the servers are that its hints name, by the row of their host; for that request alone.
+    #: The instances that the request's hints name, by the row of their host; only in a copy for one request.
     neighbours: Mapping[int, frozenset[str]]
 
     def __len__(self) -> int:
@@ -87,206 +87,211 @@ class Snapshot(HostView):
             root_traits=tree.own[0].traits if tree else frozenset(),
             aggregates=tree.aggregates() if tree else frozenset(),
             root_aggregates=tree.own[0].aggregates if tree else frozenset(),
-            providers=frozenset(member.uuid for member in tree.known) if tree else frozenset(),
+            providers=frozenset(provider.uuid for provider in tree.providers) if tree else frozenset(),
             flat=tree is not None and tree.is_flat,
             group_members_here=self.members.here_at(row) if self.members else 0,
             group_members_elsewhere=self.members.elsewhere_at(row) if self.members else 0,
             metadata=known.metadata,
             instances=int(self.placed[row]),
-            io_ops=int(self.under_way[row]),
-            failed_builds=float(self.failures[row]),
+            io_ops=int(self.io_op_counts[row]),
+            failed_builds=float(self.failed_build_counts[row]),
             image_properties=known.image_properties,
             neighbours=self.neighbours.get(row, frozenset()),
         )
 
     def held(self, row: int, resource_class: str) -> list[HostInventory]:
-        """Return the inventories of one class of the host of a row."""
+        """Return the inventories of one resource class of the host of a row, one for each provider."""
         tree = self.trees[row]
-        members = [member for member in tree.serving if resource_class in member.slots] if tree else []
-        return [self.classes[resource_class].slots.of(member.slots[resource_class]) for member in members]
+        providers = [provider for provider in tree.serving if resource_class in provider.slots] if tree else []
+        return [self.classes[resource_class].slots.of(provider.slots[resource_class]) for provider in providers]
 
     def host_tree(self, row: int) -> HostTree | None:
-        """Return what can serve the host of a row, as the search for candidates wants it; nothing, if nothing can."""
+        """Return the providers of the host of a row for the candidate search, or None if it has no providers."""
         tree = self.trees[row]
         if tree is None:
             return None
-        uuids = {member.id: member.uuid for member in tree.known}
+        uuids = {provider.id: provider.uuid for provider in tree.providers}
         own, sharing, beside = (
-            [self._candidate(member, uuids) for member in members]
-            for members in (tree.own, tree.sharing, tree.beside_sharing)
+            [self._candidate_provider(provider, uuids) for provider in providers]
+            for providers in (tree.own, tree.sharing, tree.beside_sharing)
         )
         return HostTree(own, sharing, beside)
 
     def limits(self, row: int, resource_classes: Iterable[str]) -> dict[str, float]:
-        """Return how much of some classes may be allocated in all on one host."""
+        """Return the capacity of one host for each of these resource classes."""
         tree = self.trees[row]
         limits: dict[str, float] = {}
         for name in resource_classes:
-            slots = [member.slots[name] for member in tree.serving if name in member.slots] if tree else []
+            slots = [provider.slots[name] for provider in tree.serving if name in provider.slots] if tree else []
             limits[name] = float(sum(self.classes[name].slots.capacity[slot] for slot in slots))
         return limits
 
     @property
     def flat(self) -> BoolArray:
-        """Which hosts are one provider, with which no pool shares."""
-        return self.single
+        """A mask of the hosts that a single provider serves."""
+        return self.flat_hosts
 
     @cached_property
     def up(self) -> BoolArray:
-        """Which hosts are alive and not declared down."""
+        """A mask of the hosts that send heartbeats and are not forced down."""
         return frozen(self.alive & ~self.forced_down)
 
     @cached_property
     def enabled(self) -> BoolArray:
-        """Which hosts take new servers."""
+        """A mask of the hosts that are not disabled for new servers."""
         return frozen(~self.disabled)
 
     @property
     def group_members_here(self) -> IntArray:
-        """How many members of the request's server group are on each host; none, where it has no group."""
+        """The number of members of the request's server group on each host; 0 without a server group."""
         return self.members.here if self.members else np.zeros(len(self), dtype=np.int64)
 
     @property
     def group_members_elsewhere(self) -> IntArray:
-        """How many of them are on other hosts than this one."""
+        """The number of members of the server group on all hosts but this one."""
         return self.members.elsewhere if self.members else np.zeros(len(self), dtype=np.int64)
 
     @property
     def instances(self) -> IntArray:
-        """How many servers are placed on each host."""
+        """The number of servers placed on each host."""
         return self.placed
 
     @property
     def io_ops(self) -> IntArray:
-        """How many servers are being started, moved or rebuilt on each host right now."""
-        return self.under_way
+        """The number of servers that each host is starting, moving or rebuilding now."""
+        return self.io_op_counts
 
     @property
     def failed_builds(self) -> FloatArray:
-        """How many builds have failed on each host lately: each counts less with time, and as others succeed."""
-        return self.failures
+        """The weighted number of recent failed builds on each host; it decays with time and with successful builds."""
+        return self.failed_build_counts
 
     def where_attribute(self, path: str, holds: Callable[[Any], bool]) -> BoolArray:
-        """Which hosts' drivers say under ``path`` what is such as it shall be; each value is asked about once."""
+        """Return a mask of the hosts whose driver attribute under ``path`` satisfies a predicate."""
         return self.host_attributes.attribute(path).where(holds)
 
     def where_metadata(self, key: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
-        """Which hosts' aggregates give a key values that are such as they shall be; each set is asked about once."""
+        """Return a mask of the hosts whose aggregates give a metadata key values that satisfy a predicate."""
         return self.host_attributes.metadata(key).where(holds)
 
     def where_metadata_under(self, prefix: str, holds: Callable[[frozenset[str]], bool]) -> BoolArray:
-        """Tell the same of the values of all keys that begin with ``prefix``, taken together."""
+        """Return the same for the union of the values of all keys that begin with ``prefix``."""
         return self.host_attributes.metadata_under(prefix).where(holds)
 
     def number(self, path: str, absent: float = 0.0) -> FloatArray:
-        """Return what the hosts' drivers say under ``path``, as numbers.
+        """Return the driver attribute under ``path`` of each host as a number.
 
-        :raises BadValue: one of them is none.
+        :raises BadValue: a value is not a number.
         """
         return self.host_attributes.attribute(path).numbers(lambda value: number(path, value, absent), absent)
 
     def number_from(self, path: str, reckon: Callable[[Any], float]) -> FloatArray:
-        """Return the numbers that stand for what the drivers say under ``path``; each value is asked about once."""
+        """Return the driver attribute under ``path`` of each host, converted to a number."""
         return self.host_attributes.attribute(path).numbers(reckon, reckon)
 
     def metadata_number(self, key: str, default: float) -> FloatArray:
-        """Return the smallest of the values that each host's aggregates give a key.
+        """Return the smallest value that the aggregates of each host give a metadata key, as a number.
 
-        :raises BadValue: one of them is no number.
+        :raises BadValue: a value is not a number.
         """
         return self.host_attributes.metadata(key).numbers(lambda values: smallest(key, values, default), default)
 
     def has_neighbour(self, instance_uuids: Collection[str]) -> BoolArray:
-        """Which hosts have one of these servers, which the request's hints name, placed on them."""
+        """Return a mask of the hosts with one of these servers, which the request's hints must name."""
         wanted = set(instance_uuids)
-        return self._at([row for row, placed in self.neighbours.items() if placed & wanted])
+        return self._mask([row for row, placed in self.neighbours.items() if placed & wanted])
 
     def servers_with(self, name: str, value: str) -> IntArray:
-        """How many servers of each host run from an image with this property."""
+        """Return the number of servers of each host whose image has a property with this value."""
         return self.host_attributes.servers_with(f"{name}={value}").numbers(float, float).astype(np.int64)
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """Of what resource classes any host has inventory."""
+        """The resource classes of which any host has an inventory."""
         return self.classes.keys()
 
     def capacity(self, resource_class: str) -> FloatArray:
-        """How much of a class may be allocated in all; 0 where a host has none of it."""
+        """Return the capacity of each host for a resource class; 0 for a host without an inventory of it."""
         amounts = self.classes.get(resource_class)
         return amounts.capacity() if amounts else np.zeros(len(self))
 
     def used(self, resource_class: str) -> FloatArray:
-        """How much of a class is allocated."""
+        """Return the usage of a resource class on each host."""
         amounts = self.classes.get(resource_class)
         return amounts.used() if amounts else np.zeros(len(self))
 
     def room(self, resource_class: str) -> FloatArray:
-        """How much of a class may still be allocated; an over-full provider takes nothing away from the others."""
+        """Return the amount of a class that each host can still allocate; an over-full provider counts as 0."""
         amounts = self.classes.get(resource_class)
         return amounts.room() if amounts else np.zeros(len(self))
 
     def fits(self, resource_class: str, amount: int) -> BoolArray:
-        """Which hosts may allocate ``amount`` to one more consumer from one provider (capacity and unit rules)."""
-        known = self._fitted.get((resource_class, amount))
+        """Return a mask of the hosts with one provider that can allocate ``amount`` to a new consumer."""
+        known = self._fits_cache.get((resource_class, amount))
         if known is None:
             amounts = self.classes.get(resource_class)
             known = frozen(amounts.fits(amount) if amounts else self._none())
-            if len(self._fitted) < _FITTED:
-                self._fitted[resource_class, amount] = known
+            if len(self._fits_cache) < _MAX_FITS:
+                self._fits_cache[resource_class, amount] = known
         return known
 
     @cached_property
-    def _fitted(self) -> dict[tuple[str, int], BoolArray]:
-        """What :meth:`fits` has answered: the filters ask, and then whoever explains what they have said."""
+    def _fits_cache(self) -> dict[tuple[str, int], BoolArray]:
+        """Results of :meth:`fits`: the filters need them, and the explanation of what they refused once more."""
         return {}
 
     def fitting(self, resource_class: str, amount: int) -> IntArray:
-        """From how many providers of each host ``amount`` may be allocated to one more consumer."""
+        """Return the number of providers of each host that can allocate ``amount`` to a new consumer."""
         amounts = self.classes.get(resource_class)
         return amounts.fitting(amount) if amounts else np.zeros(len(self), dtype=np.int64)
 
     def has_trait(self, trait: str) -> BoolArray:
-        """Which hosts have a provider with this trait."""
+        """Return a mask of the hosts with a provider that has a trait."""
         return self.traits.has(trait)
 
     def root_has_trait(self, trait: str) -> BoolArray:
-        """Which hosts have this trait on the root of their own tree."""
+        """Return a mask of the hosts whose own root provider has a trait."""
         return self.root_traits.has(trait)
 
     def in_aggregate(self, aggregate: str) -> BoolArray:
-        """Which hosts have a provider that belongs to this aggregate."""
+        """Return a mask of the hosts with a provider in an aggregate."""
         return self.aggregates.has(aggregate)
 
     def root_in_aggregate(self, aggregate: str) -> BoolArray:
-        """Which hosts belong to this aggregate with the root of their own tree."""
+        """Return a mask of the hosts whose own root provider is in an aggregate."""
         return self.root_aggregates.has(aggregate)
 
     def has_provider(self, uuid: str) -> BoolArray:
-        """Which hosts have this provider for their own, or in a tree that shares with them."""
-        return self._at(self.index.by_uuid.get(uuid, []))
+        """Return a mask of the hosts with a provider in their own tree, or in a tree that shares with them."""
+        return self._mask(self.index.by_uuid.get(uuid, []))
 
     def in_zone(self, availability_zone: str) -> BoolArray:
-        """Which hosts are in an availability zone."""
-        return self._coded(self.zone_codes, self.zones.get(availability_zone))
+        """Return a mask of the hosts in an availability zone."""
+        return self._rows_with_code(self.zone_codes, self.zones.get(availability_zone))
 
     def in_cell(self, cell_uuid: str) -> BoolArray:
-        """Which hosts are in a cell."""
-        return self._coded(self.cell_codes, self.cells.get(cell_uuid))
+        """Return a mask of the hosts in a cell."""
+        return self._rows_with_code(self.cell_codes, self.cells.get(cell_uuid))
 
     def named(self, service_hosts: Collection[str]) -> BoolArray:
-        """Which hosts have one of these names, upper and lower case alike."""
-        return self._indexed(self.names.by_host, service_hosts)
+        """Return a mask of the hosts with one of these names; case-insensitive."""
+        return self._rows_named(self.names.by_host, service_hosts)
 
     def nodes_named(self, nodenames: Collection[str]) -> BoolArray:
-        """Which hosts have a node of one of these names, upper and lower case alike."""
-        return self._indexed(self.names.by_node, nodenames)
+        """Return a mask of the hosts with a node of one of these names; case-insensitive."""
+        return self._rows_named(self.names.by_node, nodenames)
+
+    # A copy for one request shares all columns with this snapshot.
 
     def with_members(self, roots: Mapping[str, OccupiedRoot]) -> "Snapshot":
-        """Return the same hosts for a request that names a server group, whose members are on these root providers."""
+        """Return a copy for a request with a server group, whose members are on these root providers."""
         return replace(self, members=GroupMembers(len(self), self.names.by_compute_node, roots))
 
     def with_neighbours(self, instances: Mapping[str, Collection[str]]) -> "Snapshot":
-        """Return the same hosts for a request whose hints name servers: by compute node, those placed there."""
+        """Return a copy for a request whose hints name servers.
+
+        :param instances: the servers that the hints name, by the compute node that they are placed on.
+        """
         row_of_node = self.names.by_compute_node
         rows = {row_of_node[node]: frozenset(uuids) for node, uuids in instances.items() if node in row_of_node}
         return replace(self, neighbours=rows)
@@ -294,34 +299,35 @@ class Snapshot(HostView):
     def _inventories(self, tree: CachedTree) -> dict[str, list[HostInventory]]:
         return {name: [self.classes[name].slots.of(slot) for slot in slots] for name, slots in tree.slots().items()}
 
-    def _candidate(self, member: CachedProvider, uuids: Mapping[int, str]) -> CandidateProvider:
+    def _candidate_provider(self, provider: CachedProvider, uuids: Mapping[int, str]) -> CandidateProvider:
         return CandidateProvider(
-            uuid=member.uuid,
-            root_uuid=uuids.get(member.root_id, member.uuid),
-            parent_uuid=None if member.parent_id is None else uuids.get(member.parent_id),
+            uuid=provider.uuid,
+            # A sharing provider's root or parent may be unknown: the change feed may bring it later.
+            root_uuid=uuids.get(provider.root_id, provider.uuid),
+            parent_uuid=None if provider.parent_id is None else uuids.get(provider.parent_id),
             inventories={
-                name: InventoryRow(**self.classes[name].slots.values(slot)) for name, slot in member.slots.items()
+                name: InventoryRow(**self.classes[name].slots.values(slot)) for name, slot in provider.slots.items()
             },
-            traits=member.traits,
-            aggregates=member.aggregates,
+            traits=provider.traits,
+            aggregates=provider.aggregates,
         )
 
     def _none(self) -> BoolArray:
         return np.zeros(len(self), dtype=np.bool_)
 
-    def _coded(self, codes: CodeArray, code: int | None) -> BoolArray:
+    def _rows_with_code(self, codes: CodeArray, code: int | None) -> BoolArray:
         return self._none() if code is None else codes == code
 
-    def _indexed(self, index: Mapping[str, list[int]], names: Collection[str]) -> BoolArray:
-        return self._at([row for name in names for row in index.get(name.casefold(), [])])
+    def _rows_named(self, index: Mapping[str, list[int]], names: Collection[str]) -> BoolArray:
+        return self._mask([row for name in names for row in index.get(name.casefold(), [])])
 
-    def _at(self, rows: list[int]) -> BoolArray:
+    def _mask(self, rows: list[int]) -> BoolArray:
         chosen = self._none()
         chosen[rows] = True
         return chosen
 
 
 def frozen(array: NDArray[S]) -> NDArray[S]:
-    """Return the same array, which nobody may write to from now on."""
+    """Make an array read-only and return it."""
     array.flags.writeable = False
     return array

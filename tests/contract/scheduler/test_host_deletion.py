@@ -33,7 +33,7 @@ from placement_store.schema import (
     resource_providers,
     tombstones,
 )
-from scheduler.endpoints.compare import ViewComparison
+from scheduler.endpoints.view import ViewComparison
 
 rig = rig_on_each_store
 

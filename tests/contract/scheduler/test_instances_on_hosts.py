@@ -30,7 +30,7 @@ from moorage.model.inspection import ViewDrift
 from placement_store.db.names import sync
 from placement_store.schema import changes, consumers, resource_providers
 from scheduler.decide.funnel import Funnel
-from scheduler.endpoints.compare import ViewComparison
+from scheduler.endpoints.view import ViewComparison
 from scheduler.plugins.loading import Named
 
 rig = rig_on_each_store

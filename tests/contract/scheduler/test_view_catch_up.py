@@ -16,7 +16,7 @@ from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
 from scheduler.decide.environment import InFlight
 from scheduler.decide.funnel import Funnel
-from scheduler.endpoints.catch_up import ViewCatchUp
+from scheduler.endpoints.view import ViewCatchUp
 from scheduler.plugins.loading import Named
 
 

@@ -5,7 +5,7 @@ from support.scheduler.rig import OneScheduler, Rig, node_uuid, rig_on_each_stor
 
 from moorage.messages import CompareView, CreateResourceProvider, DeleteResourceProvider
 from placement_store.schema import changes, hosts
-from scheduler.endpoints.compare import ViewComparison
+from scheduler.endpoints.view import ViewComparison
 
 empty_rig = rig_on_each_store
 

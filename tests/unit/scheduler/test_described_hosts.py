@@ -108,9 +108,9 @@ def test_only_what_is_new_is_reckoned_however_many_hosts_there_are() -> None:
     host_attributes.attribute("load").numbers(reckon, reckon)
     assert len(reckoned) == 100
     hosts = [host_row(number, attributes={"load": number + 1000 * (number < 2)}) for number in range(100)]
-    host_attributes = host_attributes.changed(hosts, {0, 1, 2})
+    host_attributes = host_attributes.updated(hosts, {0, 1, 2})
     # Nobody asks about these.
-    host_attributes = host_attributes.changed(hosts, {3})
+    host_attributes = host_attributes.updated(hosts, {3})
     numbers = host_attributes.attribute("load").numbers(reckon, reckon)
     assert sorted(reckoned[100:]) == [1000, 1001]
     assert numbers.tolist() == [1000.0, 1001.0, *map(float, range(2, 100))]
@@ -119,13 +119,13 @@ def test_only_what_is_new_is_reckoned_however_many_hosts_there_are() -> None:
 def test_a_column_does_not_grow_with_the_values_that_hosts_have_had() -> None:
     loads = DictionaryColumn(range(10))
     for step in range(1000):
-        loads = loads.changed({step % 10: 10 + step}, 10)
+        loads = loads.updated({step % 10: 10 + step}, 10)
     assert sorted(loads.values) == list(range(1000, 1010))
     assert len(loads._values) <= 11
 
 
 def test_a_column_in_which_nothing_differs_is_the_same_one() -> None:
     loads = DictionaryColumn([1, 2, 2])
-    assert loads.changed({0: 1, 2: 2}, 3) is loads
-    assert loads.changed({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"
-    assert loads.changed({}, 2).where(lambda value: value == 2).tolist() == [False, True]
+    assert loads.updated({0: 1, 2: 2}, 3) is loads
+    assert loads.updated({0: 1.0}, 3) is not loads, "1 and 1.0 are two values"
+    assert loads.updated({}, 2).where(lambda value: value == 2).tolist() == [False, True]

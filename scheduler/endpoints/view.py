@@ -1,0 +1,117 @@
+"""The endpoints of the host view: compare it with the store, and bring it up to date with the store.
+
+Between two decisions the view is left as it is; a decision first makes it follow the change feed, and so does the
+comparison. A difference that remains is a change that the feed has missed, which the next comparison of all ``seq``
+repairs.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from moorage.bus.bus import serves
+from moorage.db.database import Database
+from moorage.messages import CatchUpView, CompareView, ViewCaughtUp
+from moorage.model.inspection import ViewDrift
+from placement_store.db import change_feed
+from placement_store.providers import rows as providers
+from placement_store.schema import hosts as hosts_table
+from placement_store.schema import resource_providers
+from scheduler.decide.environment import InFlight
+from scheduler.registry import hosts
+from scheduler.view.follower import Follower
+from scheduler.view.host_cache import HostCache
+
+
+@dataclass(frozen=True, slots=True)
+class _Seqs:
+    """The ``seq`` of every provider and of every host, by id."""
+
+    providers: Mapping[int, int]
+    hosts: Mapping[int, int]
+
+
+class ViewCatchUp:
+    """The endpoint of `catch_up_view`.
+
+    :param decisions: the decisions in flight.
+    """
+
+    def __init__(self, follower: Follower, decisions: InFlight) -> None:
+        self._follower = follower
+        self._decisions = decisions
+
+    @serves(CatchUpView)
+    def catch_up_view(self, message: CatchUpView) -> ViewCaughtUp:
+        """Answer :class:`~moorage.messages.CatchUpView`.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        # Compare everything: the feed may miss a change whose transaction took long.
+        self._follower.catch_up(self._follower.now())
+        # Wait only after that: a decision that begins from now on sees the new state, an earlier one may not.
+        return ViewCaughtUp(undecided=self._decisions.wait(message.patience))
+
+
+class ViewComparison:
+    """The endpoint of `compare_view`. It repairs nothing: the view stays as the next decision would see it."""
+
+    def __init__(self, database: Database, follower: Follower, host_cache: HostCache) -> None:
+        self._database = database
+        self._follower = follower
+        self._host_cache = host_cache
+
+    @serves(CompareView)
+    def compare_view(self, _message: CompareView) -> ViewDrift:
+        """Return the names of the hosts of which the view has missed a change; a provider without a host by its uuid.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        # Read the store before the feed: the feed then has every change that this read has seen, so that a concurrent
+        # write is not reported as drift.
+        before = self._database.read(_seqs_in_store)
+        self._follower.follow(self._follower.now())
+        # A provider with a claim from here that is not read again yet is ahead of any `seq` of the store.
+        ahead = dict.fromkeys(self._host_cache.provisional_ids(), sys.maxsize)
+        in_view = _Seqs(self._host_cache.provider_seqs() | ahead, self._host_cache.host_seqs())
+        names: set[str] = set()
+        if _behind(before.providers, in_view.providers) or _behind(before.hosts, in_view.hosts):
+            names = self._database.read(lambda connection: self._drifted(connection, before, in_view))
+        return ViewDrift(hosts=len(self._host_cache.snapshot()), drifted=tuple(sorted(names)))
+
+    def _drifted(self, connection: Connection, before: _Seqs, in_view: _Seqs) -> set[str]:
+        """Return the names of the hosts that have drifted, without those created or deleted meanwhile."""
+        after = _seqs_in_store(connection)
+        provider_ids = _existing_in_both_or_neither(
+            _behind(before.providers, in_view.providers), before.providers, after.providers
+        )
+        host_ids = _existing_in_both_or_neither(_behind(before.hosts, in_view.hosts), before.hosts, after.hosts)
+        known = [*self._host_cache.snapshot().hosts, *hosts.rows(connection, host_ids)]
+        host_of_node = {host.compute_node_uuid: host.service_host for host in known}
+        names = {host.service_host for host in known if host.id in host_ids}
+        root_of = self._root_uuids(connection, provider_ids)
+        return names | {host_of_node.get(root, host_of_node.get(uuid, uuid)) for uuid, root in root_of.items()}
+
+    def _root_uuids(self, connection: Connection, provider_ids: set[int]) -> dict[str, str]:
+        """Return the root's uuid for each provider, by the provider's uuid, from the view or the store."""
+        root_of = {provider.uuid: provider.root_id for provider in self._host_cache.providers(provider_ids)}
+        root_of |= {row.uuid: row.root_id for row in providers.rows(connection, provider_ids)}
+        uuids = {provider.id: provider.uuid for provider in self._host_cache.providers(set(root_of.values()))}
+        uuids |= providers.uuids_of(connection, set(root_of.values()))
+        return {uuid: uuids.get(root_id, uuid) for uuid, root_id in root_of.items()}
+
+
+def _seqs_in_store(connection: Connection) -> _Seqs:
+    return _Seqs(change_feed.seq_by_id(connection, resource_providers), change_feed.seq_by_id(connection, hosts_table))
+
+
+def _behind(store: Mapping[int, int], view: Mapping[int, int]) -> set[int]:
+    """Return the ids of rows whose ``seq`` is older in the view than in the store, or that only one of them has."""
+    return {id_ for id_, seq in store.items() if view.get(id_, -1) < seq} | (view.keys() - store.keys())
+
+
+def _existing_in_both_or_neither(ids: set[int], before: Mapping[int, int], after: Mapping[int, int]) -> set[int]:
+    """Return the ids of rows that existed both before and after, or at neither time."""
+    return {id_ for id_ in ids if (id_ in before) == (id_ in after)}
