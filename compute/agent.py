@@ -1,8 +1,7 @@
-"""What an agent does with the builds it is sent: accept, spawn, report; and how it destroys them.
+"""The compute agent: accepts, spawns, reports and destroys builds.
 
-The order of one attempt is written in :meth:`ComputeAgent._carry_out`. Everything it says names ids that follow from
-the attempt's, so that each step may be repeated by anyone. What is done to guests that are there is in
-:mod:`compute.orders`.
+:meth:`ComputeAgent._carry_out` shows the order of one attempt. All its messages have request ids derived from the
+attempt's id, so that each step can be repeated by any process. Orders to existing guests are in :mod:`compute.orders`.
 """
 
 import logging
@@ -29,16 +28,19 @@ from moorage.model import EndedAttempt, Guest
 
 LOG = logging.getLogger(__name__)
 
-#: What is to be done to a guest that is there.
+#: An order to an existing guest.
 Order = StopOnHost | StartOnHost | RebuildOnHost
 
-# How long a destroy waits for a spawn under way before its caller is told to come again: it holds one of the server's
-# few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
+# Seconds that a destroy waits for a spawn in progress before it fails with RequestInProgress: it holds one of the
+# server's few threads. Arbitrary: longer than most spawns of a fake host, shorter than any caller waits.
 _SPAWN_PATIENCE = 5.0
 
 
 class Lives:
-    """Lives by host, for several threads. A cell of the former release names none."""
+    """The present life of each host of an agent, as last received from its cell; thread-safe.
+
+    A host's life is a number that grows each time it returns. A cell of the former release sends none.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,18 +52,18 @@ class Lives:
             self._lives.update(lives)
 
     def of_host(self, host: str) -> int | None:
-        """Return the life of a host, if it is known."""
+        """Return the life of a host, or None."""
         with self._lock:
             return self._lives.get(host)
 
     def of_hosts(self, hosts: Collection[str]) -> dict[str, int]:
-        """Return the lives that are known of these hosts."""
+        """Return the known lives of these hosts, by host."""
         with self._lock:
             return {host: self._lives[host] for host in hosts if host in self._lives}
 
 
 class ComputeAgent:
-    """Serves an agent's topic. It keeps no record of requests: the driver knows attempts and claims by their ids."""
+    """Serves an agent's topic, without a record of requests: the driver keeps attempts and claims by their ids."""
 
     def __init__(
         self, driver: Driver, cell: CellClient, workers: int, *, spawn_patience: float = _SPAWN_PATIENCE
@@ -69,21 +71,21 @@ class ComputeAgent:
         self._driver = driver
         self._cell = cell
         self._spawn_patience = spawn_patience
-        #: What is in hand, for whoever counts the guests of a host.
+        #: The attempts in progress.
         self.attempts = Attempts()
-        #: Of its hosts, as the cell has answered.
+        #: The present lives of its hosts.
         self.lives = Lives()
         self._workers = Workers("build", workers)
         self._abandoned = threading.Event()
 
     def start(self) -> None:
-        """Begin to carry out what is taken up."""
+        """Start the worker threads."""
         self._workers.start()
 
     def stop(self, seconds: float) -> None:
-        """Begin no other attempt, and let those under way end; after ``seconds`` they are left to their fate.
+        """Begin no other attempt, and wait for those in progress; after ``seconds`` they are abandoned.
 
-        Guests stay. What had been taken up and not begun is forgotten: it holds nothing here, and its cell asks again.
+        Guests stay. Queued attempts are dropped: they hold nothing here, and their cell sends them again.
         """
         self.attempts.stop()
         if not self._workers.stop(seconds):
@@ -92,7 +94,7 @@ class ComputeAgent:
 
     @serves(BuildOnHost)
     def build(self, message: BuildOnHost) -> Done:
-        """Take an attempt up; one that is in hand is not begun twice, one that has ended repeats its report.
+        """Queue an attempt, unless it is in progress already; one that has ended repeats its report.
 
         :raises HostNotFound: the host is not this agent's, or has no such node.
         :raises NoReply: the host is dead.
@@ -111,12 +113,12 @@ class ComputeAgent:
 
     @serves(DestroyOnHost)
     def destroy(self, message: DestroyOnHost) -> Done:
-        """Destroy what an attempt has started; answered when nothing is left, and nothing will come.
+        """Destroy the guest of an attempt; answered once nothing is left of it, and nothing will be started.
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
-        :raises RequestInProgress: its spawn is still under way and cannot be cut short; the guest is destroyed when
-            that returns.
+        :raises RequestInProgress: its spawn is in progress and cannot be cut short; the guest is destroyed when the
+            spawn returns.
         :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
         """
         self.require(message)
@@ -128,9 +130,9 @@ class ComputeAgent:
         return Done()
 
     def end(self, ended: EndedAttempt) -> None:
-        """Destroy what an attempt has left, upon its cell's record that it has ended, and never start it.
+        """Destroy the guest of an attempt that its cell has recorded as ended, and never start it.
 
-        :raises RequestInProgress: its spawn is still under way and cannot be cut short.
+        :raises RequestInProgress: its spawn is in progress and cannot be cut short.
         :raises InvalidState: the attempt's guest belongs to another claim, and was left alone.
         """
         with context.bound(attempt_id=ended.attempt_id):
@@ -138,23 +140,25 @@ class ComputeAgent:
             LOG.info("Nothing of instance %s's attempt is left on host %s", ended.instance_uuid, ended.host)
 
     def settle(self, guest: Guest, *, runs: bool) -> None:
-        """End an attempt whose guest an earlier life of the agent has left; one of this life is left alone.
+        """Complete an attempt whose guest is from before the agent's restart; one of this process is left alone.
 
-        A guest that runs is reported again, which changes nothing where the report had been taken. One that does not
-        run was being spawned when that life ended: a failed spawn like any other, destroyed and reported.
+        A running guest is reported again, which is idempotent. One that does not run was being spawned when the former
+        process ended: it is destroyed, and reported as a failed spawn.
         """
         attempt = self.attempts.inherit(guest)
         if attempt is None:
             return
-        if runs:  # known at once, not when its turn has come: until then its guest would take no order
+        if runs:  # set before a worker takes it: an attempt without a report refuses orders to its guest
             attempt.report = cell_messages.finished(guest)
         self._submit(attempt, guest, lambda: self._settle(attempt, guest))
 
     def require(self, message: BuildOnHost | DestroyOnHost | Order) -> None:
-        """Answer for nobody: a dead host is as silent as an agent of its own would be, only sooner.
+        """Check that a message's host is this agent's and alive.
+
+        A dead host fails at once with the error that an agent of its own would cause by its silence.
 
         :raises HostNotFound: the host is not this agent's.
-        :raises NoReply: it is dead.
+        :raises NoReply: the host is dead.
         """
         if not self._driver.has_host(message.host):
             raise errors.HostNotFound(name=message.host)
@@ -172,41 +176,41 @@ class ComputeAgent:
             except Interrupted:
                 LOG.info("The attempt is dropped where it stands: it was destroyed, or the agent stops")
             except errors.MoorageError as fault:
-                # Nothing is destroyed on this ground: it is no word that the guest is not wanted.
+                # Nothing is destroyed: this error does not mean that the guest is not wanted.
                 LOG.error("The attempt is left as it stands: %s", fault)
-            except Exception:  # the next attempt has nothing to do with it
+            except Exception:  # must not end the worker thread
                 LOG.exception("The attempt is left as it stands")
             finally:
                 self.attempts.let_go(attempt)
 
     def _carry_out(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> None:
-        """Accept, spawn, report."""
+        """Carry out an attempt: accept the claim, spawn, report."""
         if guest.attempt_id in self._driver.stopped(guest.host):
-            # Its cell has ordered that, and so knows that it was built; by now its claim may be its migration's, and
-            # to ask for it would be answered as for a guest that is not wanted.
+            # Its cell has ordered the stop, and so has the build's report. Its claim may be its migration's by now: the
+            # first gate would refuse it, as the claim of a guest that is not wanted.
             LOG.info("The guest was built long ago, and is stopped")
             return
         if attempt.report is None:
             attempt.report = self._try(attempt, guest, message)
         if attempt.report is not None:
-            self._tell(attempt, guest, attempt.report)
+            self._send_report(attempt, guest, attempt.report)
 
     def _settle(self, attempt: AgentAttempt, guest: Guest) -> None:
         if attempt.report is None:
             self.destroy_guest(attempt, guest)
             attempt.report = self._failed(guest, "the agent ended in the middle of the spawn")
         try:
-            self._tell(attempt, guest, attempt.report)
+            self._send_report(attempt, guest, attempt.report)
         except errors.InstanceNotFound:
-            # No news for its cell, which has just recorded it as a stranger's.
+            # Its cell has just recorded it as an unknown guest.
             LOG.info("The guest is left running, its cell has no record of it")
 
     def _try(self, attempt: AgentAttempt, guest: Guest, message: BuildOnHost) -> Report | None:
-        """Return what there is to report of an attempt, or None if its guest was not wanted any more."""
+        """Accept the claim and spawn; return the report, or None if the guest is no longer wanted."""
         self.attempts.wait_for_count(attempt, guest.host)
         if attempt.destroyed:
             return None
-        # An earlier life of this agent may have begun it; then its guest is somebody's, and only the cell can end it.
+        # This agent may have begun it before a restart: then its guest may be in use, and only the cell can end it.
         begun = any(known.attempt_id == guest.attempt_id for known in self._driver.guests(guest.host))
         asked = cell_messages.guest_spec(message)
         try:
@@ -226,7 +230,7 @@ class ComputeAgent:
         return self._spawn(attempt, guest, asked)
 
     def _not_begun(self, attempt: AgentAttempt, guest: Guest, fault: Exception) -> Report:
-        """Return the report that nothing was started, once the driver has seen to it that nothing ever will be."""
+        """Destroy an attempt that was not started, so that it never will be; return the report of its failure."""
         if isinstance(fault, errors.BuildFailed):
             reason = fault.reason
             LOG.info("Host %s refuses the build of instance %s: %s", guest.host, guest.instance_uuid, reason)
@@ -251,14 +255,14 @@ class ComputeAgent:
             LOG.warning("The spawn of instance %s on host %s has failed: %s", *_named(guest), failure.reason)
             report: Report = self._failed(guest, failure.reason, failure)
         except errors.Unavailable:
-            raise  # the host is dead: what has become of the guest is not known before it returns
-        except Exception as fault:  # a driver's own fault is a failed build like any other
+            raise  # the host is dead: the guest's state is unknown until the host returns
+        except Exception as fault:  # an unexpected fault of the driver is a failed build
             LOG.exception("The spawn of instance %s on host %s has met an unexpected fault", *_named(guest))
             report = self._failed(guest, cell_messages.unexpected(fault))
         else:
             report = cell_messages.finished(guest)
         if isinstance(report, BuildFailedInCell) and self._abandoned.is_set():
-            raise Interrupted  # the driver is closed or about to be: the next life finds what is left
+            raise Interrupted  # the driver is about to be closed: the agent's next start finds what is left
         if attempt.destroyed or isinstance(report, BuildFailedInCell):
             self.destroy_guest(attempt, guest)
         return None if attempt.destroyed else report
@@ -267,19 +271,19 @@ class ComputeAgent:
         is_final = isinstance(fault, errors.BuildImpossible)
         return cell_messages.failed(guest, reason, self.lives.of_host(guest.host), no_other_host=is_final)
 
-    def _tell(self, attempt: AgentAttempt, guest: Guest, report: Report) -> None:
-        """Pass the second gate, or have the cell try elsewhere: it is told until it answers."""
+    def _send_report(self, attempt: AgentAttempt, guest: Guest, report: Report) -> None:
+        """Send the report until the cell answers: it passes the second gate, or makes the cell try another host."""
         try:
             self._cell.until_answered(report, attempt.interrupt)
         except (errors.ClaimReleased, errors.ConsumerDeleted) as refusal:
-            # A positive word that the guest is not wanted; any other refusal is none, and leaves it running.
+            # These two errors alone mean that the guest is not wanted; any other refusal leaves it running.
             LOG.info("The guest is destroyed, the attempt is over for its cell: %s", refusal)
             self._end(attempt, guest)
         else:
             LOG.info("The cell has taken the report: %s", report.method)
 
     def _end(self, attempt: AgentAttempt, guest: Guest) -> None:
-        """Destroy what the cell has refused, and say so once; the cell asks for what it has not heard."""
+        """Destroy a guest that the cell has refused, and report that once; if the report is lost, the cell asks."""
         self.destroy_guest(attempt, guest)
         try:
             self._cell.once(
@@ -289,7 +293,7 @@ class ComputeAgent:
             LOG.info("The cell has not heard that nothing is left: %s", fault)
 
     def _end_attempt(self, ended: Ended, patience: float) -> None:
-        """Mark an attempt as destroyed, and destroy it: at once, or when what is under way has come to its end.
+        """Mark an attempt as destroyed, and destroy its guest: at once, or after the spawn or order in progress.
 
         :raises RequestInProgress: that takes longer than ``patience``, in seconds.
         """
@@ -302,10 +306,10 @@ class ComputeAgent:
                 self.destroy_guest(attempt, ended)
 
     def destroy_guest(self, attempt: AgentAttempt, named: Guest | Ended) -> None:
-        """Have the driver destroy the guest of an attempt, while nobody else does.
+        """Have the driver destroy the guest of an attempt, one call at a time.
 
-        :raises RequestInProgress: something is done to it just now that cannot be cut short.
-        :raises InvalidState: it belongs to another claim, and was left alone.
+        :raises RequestInProgress: a spawn or an order is in progress and cannot be cut short.
+        :raises InvalidState: the guest belongs to another claim, and was left alone.
         """
         with attempt.ending:
             failpoints.reached("destroy")
@@ -314,5 +318,5 @@ class ComputeAgent:
 
 
 def _named(guest: Guest) -> tuple[str, str]:
-    """Return what a log line calls a guest by: its instance and its host."""
+    """Return the instance and the host of a guest, for a log line."""
     return guest.instance_uuid, guest.host

@@ -1,4 +1,4 @@
-"""The attempts an agent has in hand, so that each is started once and none after it was destroyed."""
+"""The attempts in progress on an agent: each is started once, and none after it was destroyed."""
 
 import threading
 from collections import OrderedDict
@@ -12,41 +12,41 @@ from moorage.model import EndedAttempt, Guest
 Report = BuildFinished | BuildFailedInCell
 Ended = DestroyOnHost | EndedAttempt
 
-# Attempts that are over and still known, so that a repeated message finds its report again. One that was forgotten is
-# carried out anew, which the driver makes harmless; so the number is only about work saved. Arbitrary.
+# Ended attempts that are remembered, so that a repeated message finds its report. A forgotten one is carried out again,
+# which the driver's idempotence makes harmless; the number only saves work. Arbitrary.
 _REMEMBERED = 10_000
 
 
 class AgentAttempt:
-    """One attempt as the agent has it in hand."""
+    """An attempt at one build on one host, as the agent keeps it in memory."""
 
     def __init__(self, attempt_id: str) -> None:
         self.attempt_id = attempt_id
-        #: What it makes, or has made; unknown of one that was only ever destroyed.
+        #: Its guest; None of an attempt of which only a destroy or orders have come.
         self.guest: Guest | None = None
-        #: Held around each destroy: two of one attempt never cross.
+        #: Held around each destroy: those of one attempt never overlap.
         self.ending = threading.Lock()
-        #: Set while nothing is under way that is done to its guest; held around each such thing but a destroy.
+        #: Held around each spawn and each order; ``at_rest`` is set while none is in progress.
         self._alone = threading.Lock()
         self.at_rest = threading.Event()
         self.at_rest.set()
-        #: Set when waiting for an answer has lost its point: the attempt is destroyed, or the agent stops.
+        #: Set when no answer is awaited any more: the attempt is destroyed, or the agent stops.
         self.interrupt = threading.Event()
-        #: By which words its guest is not wanted any more; never unset.
+        #: The message or record by which its guest is no longer wanted; never reset.
         self.ended: Ended | None = None
-        #: How it ended, once that is known.
+        #: Its report, once its result is known.
         self.report: Report | None = None
         self.building = False
         self.users = 0
 
     @property
     def destroyed(self) -> bool:
-        """Whether its guest is not wanted any more."""
+        """True once its guest is no longer wanted."""
         return self.ended is not None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Do something to its guest that nothing else may cross but a destroy: its spawn, or an order."""
+        """Hold the guest for a spawn or an order; only a destroy may run beside it."""
         with self._alone:
             self.at_rest.clear()
             try:
@@ -56,12 +56,12 @@ class AgentAttempt:
 
     @property
     def may_have_a_guest(self) -> bool:
-        """Whether it is in hand, and neither destroyed nor failed."""
+        """True while it is in progress, and neither destroyed nor failed."""
         return self.building and not self.destroyed and not isinstance(self.report, BuildFailedInCell)
 
 
 class Attempts:
-    """All attempts in hand, and the latest of those that are over."""
+    """All attempts in progress, and the latest of those that have ended; thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -70,9 +70,9 @@ class Attempts:
         self._stopping = False
 
     def take_up(self, guest: Guest) -> AgentAttempt | None:
-        """Return the attempt at ``guest`` for whoever asks first; None while it is in hand already, or was destroyed.
+        """Begin the attempt at ``guest`` and return it; None while it is in progress already, or if it was destroyed.
 
-        Each one that is taken up is to be let go.
+        The caller ends it by :meth:`let_go`.
         """
         with self._changed:
             attempt = self._known(guest.attempt_id)
@@ -81,18 +81,18 @@ class Attempts:
             return self._begin(attempt, guest)
 
     def inherit(self, guest: Guest) -> AgentAttempt | None:
-        """Take up the attempt of a guest that an earlier life of the agent has left; None if this one knows of it."""
+        """Begin the attempt of a guest from before the agent's restart; None if this process has had it already."""
         with self._changed:
             known = self._attempts.get(guest.attempt_id)
-            # One that was only ever given orders is not one of this life: it may be half made.
+            # An attempt with orders alone was not begun by this process: its guest may be half made.
             if known is not None and (known.guest is not None or known.destroyed):
                 return None
             return self._begin(self._known(guest.attempt_id), guest)
 
     def take_order(self, attempt_id: str, request_id: str) -> AgentAttempt:
-        """Return an attempt, known or not, to whose guest something is to be done; see :meth:`drop_order`.
+        """Return an attempt, known or not, for an order to its guest; the caller ends it by :meth:`drop_order`.
 
-        :raises RequestInProgress: it is in hand, and how it ends is not known yet.
+        :raises RequestInProgress: the attempt is in progress, and its result is not known yet.
         """
         with self._changed:
             attempt = self._known(attempt_id)
@@ -102,13 +102,13 @@ class Attempts:
             return attempt
 
     def drop_order(self, attempt: AgentAttempt) -> None:
-        """Note that an order to ``attempt``'s guest is over."""
+        """Note that an order to ``attempt``'s guest has ended."""
         with self._changed:
             attempt.users -= 1
             self._forget_oldest()
 
     def let_go(self, attempt: AgentAttempt) -> None:
-        """Note that nobody works on ``attempt`` any more."""
+        """Note that ``attempt`` is no longer in progress."""
         with self._changed:
             attempt.building = False
             attempt.users -= 1
@@ -116,7 +116,7 @@ class Attempts:
 
     @contextmanager
     def destroying(self, ended: Ended) -> Iterator[AgentAttempt]:
-        """Mark an attempt, known or not, as destroyed: from now on it is not started."""
+        """Mark an attempt, known or not, as destroyed, so that it is not started any more, and hold it until exit."""
         with self._changed:
             attempt = self._known(ended.attempt_id)
             attempt.ended = ended
@@ -132,7 +132,7 @@ class Attempts:
 
     @contextmanager
     def counting(self, hosts: Collection[str]) -> Iterator[list[Guest]]:
-        """Return the guests being made on ``hosts``, and let no other be begun there until the block is left."""
+        """Yield the guests in progress on ``hosts``, and let no other be begun there until exit."""
         counted = frozenset(hosts)
         with self._changed:
             self._counted.append(counted)
@@ -149,14 +149,14 @@ class Attempts:
                 self._changed.notify_all()
 
     def wait_for_count(self, attempt: AgentAttempt, host: str) -> None:
-        """Wait while the guests of ``host`` are being counted, unless the attempt is interrupted."""
+        """Wait while the guests of ``host`` are counted, or until the attempt is interrupted."""
         with self._changed:
             self._changed.wait_for(
                 lambda: attempt.interrupt.is_set() or not any(host in counted for counted in self._counted)
             )
 
     def stop(self) -> None:
-        """Interrupt whoever waits for an answer."""
+        """Interrupt all waiting for answers."""
         with self._changed:
             self._stopping = True
             for attempt in self._attempts.values():
@@ -179,7 +179,7 @@ class Attempts:
         return attempt
 
     def _forget_oldest(self) -> None:
-        # Those in hand are passed over; they are few, and stand near the end.
+        # Attempts in use are skipped; they are few, and near the end.
         surplus = len(self._attempts) - _REMEMBERED
         if surplus > 0:
             idle = (name for name, attempt in self._attempts.items() if not attempt.users)

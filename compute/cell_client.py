@@ -1,4 +1,4 @@
-"""An agent's calls to its cell conductor, repeated with the same ids until they are answered."""
+"""A client of an agent for its cell conductors; it repeats a message with the same id until it is answered."""
 
 import logging
 import threading
@@ -11,34 +11,34 @@ from moorage.messages.wire import Message, R
 
 LOG = logging.getLogger(__name__)
 
-# Between two tries, in seconds: from an eye's blink, for a conductor that is being restarted, to a few seconds, so that
-# thousands of waiting attempts do not bury one that has just come back. Arbitrary.
+# Seconds between two tries: short at first, for a conductor that is being restarted, then a few seconds, so that
+# thousands of waiting attempts do not overload one that has just returned. Arbitrary.
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
 
 
 class Interrupted(Exception):
-    """What was to be repeated until it was answered is no longer wanted."""
+    """A repeated message was interrupted: its answer is no longer wanted."""
 
 
 class CellClient:
-    """Calls one cell conductor, whichever of them takes it."""
+    """A client of the cell conductors' topic; any one of them takes a message."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def once(self, message: Message[R], timeout: float | None = None) -> R:
-        """Call once.
+        """Call without a retry.
 
-        :raises MoorageError: what the conductor has raised, or that it did not answer.
+        :raises MoorageError: the conductor's error, or the lack of an answer.
         """
         return self._client.call(message, timeout=timeout)
 
     def until_answered(self, message: Message[R], interrupt: threading.Event, timeout: float | None = None) -> R:
-        """Call at least once, and again with the same ids for as long as nobody answers.
+        """Call until a conductor answers, each time with the same ids.
 
         :param timeout: seconds to wait for one answer.
-        :raises Interrupted: ``interrupt`` was set and the last call had not been answered.
+        :raises Interrupted: ``interrupt`` was set before an answer came.
         :raises MoorageError: the answer is an error.
         """
 

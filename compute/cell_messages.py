@@ -1,4 +1,4 @@
-"""What an agent says of an attempt: each message, with ids that follow from the attempt's."""
+"""Builders of an agent's messages about an attempt, with request ids derived from the attempt's id."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ _LONGEST_REASON = 1000
 
 
 def guest(order: BuildOnHost) -> Guest:
-    """Return the guest that an order is about."""
+    """Return the guest of a build message."""
     return Guest(
         instance_uuid=order.instance_uuid,
         host=order.host,
@@ -22,7 +22,7 @@ def guest(order: BuildOnHost) -> Guest:
 
 
 def guest_spec(order: BuildOnHost) -> GuestSpec:
-    """Return what the driver is to make."""
+    """Return the specification of a build's guest for the driver."""
     return GuestSpec(
         instance_uuid=order.instance_uuid,
         attempt_id=order.attempt_id,
@@ -36,12 +36,12 @@ def guest_spec(order: BuildOnHost) -> GuestSpec:
 
 
 def unexpected(fault: Exception) -> str:
-    """Return the reason for what a driver could not do, when it does not say it itself."""
+    """Return a reason for an unexpected exception of a driver."""
     return f"an unexpected fault of the driver: {type(fault).__name__}"
 
 
 def accept(guest: Guest) -> AcceptInCell:
-    """Ask at the first gate: nothing is started before the cell has said that the claim is this attempt's."""
+    """Return the message of the first gate: nothing is started before the cell has accepted the claim."""
     return AcceptInCell(
         request_id=ids.derived(guest.attempt_id, "agent", "accept_claim"),
         instance_uuid=guest.instance_uuid,
@@ -52,7 +52,7 @@ def accept(guest: Guest) -> AcceptInCell:
 
 
 def finished(guest: Guest) -> BuildFinished:
-    """Ask at the second gate: the guest runs."""
+    """Return the message of the second gate: the guest runs."""
     return BuildFinished(
         request_id=ids.derived(guest.attempt_id, "agent", "build_finished"),
         instance_uuid=guest.instance_uuid,
@@ -62,18 +62,18 @@ def finished(guest: Guest) -> BuildFinished:
 
 
 def failed(guest: Guest, reason: str, life: int | None, *, no_other_host: bool = False) -> BuildFailedInCell:
-    """Return the message that nothing of the guest is left, and why.
+    """Return the message that the build has failed and nothing of the guest is left.
 
-    :param life: that of its host, if it is known.
+    :param life: the present life of its host, if known.
     """
-    # The reason is part of the id: a restarted agent may have only another to give, which is another request.
-    told = reason[:_LONGEST_REASON]
+    # The reason is part of the id: a restarted agent may have another one, which makes it another request.
+    shortened = reason[:_LONGEST_REASON]
     return BuildFailedInCell(
-        request_id=ids.derived(guest.attempt_id, "agent", "build_failed", told),
+        request_id=ids.derived(guest.attempt_id, "agent", "build_failed", shortened),
         instance_uuid=guest.instance_uuid,
         attempt_id=guest.attempt_id,
         claim_id=guest.claim_id,
-        reason=told,
+        reason=shortened,
         life=life,
         no_other_host=no_other_host or None,
     )
@@ -87,9 +87,9 @@ def ended(guest: Guest) -> EndedAttempt:
 
 
 def gone(agent: str, attempts: Sequence[EndedAttempt], lives: Mapping[str, int]) -> AttemptsGone:
-    """Return the message that nothing of these attempts is left, and nothing will come.
+    """Return the message that nothing is left of these attempts, and nothing will be started.
 
-    :param lives: those of their hosts, as far as they are known.
+    :param lives: the known lives of their hosts.
     """
     names = [attempt.attempt_id for attempt in attempts]
     return AttemptsGone(

@@ -58,7 +58,10 @@ def _count(text: str) -> int:
 
 
 def _reshape_file(changes: Sequence[TreeChange]) -> str:
-    """Return the file with one entry for each host; a comment above each of them names the host."""
+    """Return the reshapes that a driver wants, as a file for `moorage resource provider reshape`.
+
+    The file has an entry for each host, under a comment with the host's name.
+    """
     if not changes:
         return "# The driver wants nothing reshaped.\n"
     lines = ["reshape:\n"]
@@ -68,6 +71,6 @@ def _reshape_file(changes: Sequence[TreeChange]) -> str:
             "providers": encode(change.children()),
             "allocations": encode(change.dealt),
         }
-        said = {name: value for name, value in entry.items() if value}
-        lines += [f"# {change.host.service_host}\n", yaml.safe_dump([said], sort_keys=False)]
+        filled = {name: value for name, value in entry.items() if value}
+        lines += [f"# {change.host.service_host}\n", yaml.safe_dump([filled], sort_keys=False)]
     return "".join(lines)

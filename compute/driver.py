@@ -1,4 +1,4 @@
-"""What an agent asks of the virtualisation under it: the driver contract, and how a driver is loaded."""
+"""The driver contract between an agent and its hypervisors, and the loading of a driver."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -28,10 +28,10 @@ ENTRY_POINTS = "moorage.drivers"
 
 @dataclass(frozen=True, slots=True)
 class GuestSpec:
-    """A guest to be: who it is, what it holds of its host, and what was asked for."""
+    """The specification of a guest to spawn: its ids, its resources, and the request."""
 
     instance_uuid: str
-    #: One try on one host: whatever is started for it can be named by this alone.
+    #: One try on one host: everything started for it can be identified by this alone.
     attempt_id: str
     #: The claim under which it was started; kept with the guest for as long as it stays on its host.
     claim_id: str
@@ -51,9 +51,9 @@ class GuestSpec:
 
 @dataclass(frozen=True, slots=True)
 class GuestOrder:
-    """Something that is to be done to a guest: to which one, and by which order."""
+    """An order to a guest: to stop, start or rebuild it."""
 
-    #: Kept with the guest: what was carried out under it is not carried out again, nor after a later order.
+    #: Kept with the guest: an order that was carried out is not carried out again, nor is one after a later order.
     order_id: str
     instance_uuid: str
     attempt_id: str
@@ -64,14 +64,14 @@ class GuestOrder:
 
 
 class ReshapeNeeded(Exception):
-    """A driver has restructured a tree of which guests may hold something, which no report can do.
+    """A driver has restructured a tree with possible allocations, which needs a reshape and not a report.
 
-    Carried out when the agent starts, and later only with ``[compute] reshape_at_any_report``.
+    The reshape is carried out when the agent starts, and later only with ``[compute] reshape_at_any_report``.
 
-    :param instructions: what moves where; :func:`compute.tree_changes.moves` finds it by comparing the trees.
-    :param dealt: where what these consumers hold shall go, providers named by uuid or name. It may split what one of
-        them holds. The consumer of a guest is its instance, or its migration while a move waits on its source. What is
-        held by consumers that are not named is dealt out so that each whole allocation fits.
+    :param instructions: the moves between providers; :func:`compute.tree_changes.moves` finds them by comparing trees.
+    :param dealt: the new allocations of these consumers, with providers named by uuid or name; one allocation may be
+        split. The consumer of a guest is its instance, or its migration while a move waits on its source. Allocations
+        of consumers that are not named are distributed so that each fits whole.
     """
 
     def __init__(self, instructions: Sequence[MoveInstruction], dealt: Sequence[Dealt] = ()) -> None:
@@ -83,13 +83,12 @@ class ReshapeNeeded(Exception):
 class Driver(ABC):
     """The hosts of one agent.
 
-    The driver is what remembers, across restarts of the agent: it keeps ``attempt_id`` and ``claim_id`` with each
-    guest, and knows which attempts have been destroyed, for as long as a message about them may still arrive. That
-    makes spawn and destroy idempotent, and a late spawn harmless. Methods are called from many threads at once, but of
-    one attempt never two destroys, nor two of spawn, :meth:`stop_guest`, :meth:`start_guest` and :meth:`rebuild_guest`;
-    a destroy may come while one of those is under way. A host that is not the driver's raises
-    :class:`~moorage.errors.HostNotFound` wherever one is named, and one that does not answer
-    :class:`~moorage.errors.NoReply` where something is to be done on it.
+    The driver keeps the state across restarts of the agent: ``attempt_id`` and ``claim_id`` with each guest, and the
+    destroyed attempts for as long as a message about them may still arrive. That makes spawn and destroy idempotent,
+    and a late spawn harmless. Methods are called from many threads at once, but for one attempt never two destroys,
+    nor two of spawn, :meth:`stop_guest`, :meth:`start_guest` and :meth:`rebuild_guest`; a destroy may come while one of
+    those is in progress. Every method with a host raises :class:`~moorage.errors.HostNotFound` for one that is not the
+    driver's, and :class:`~moorage.errors.NoReply` for an action on a host that does not answer.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, agent: str, cell_name: str) -> None:
@@ -101,34 +100,34 @@ class Driver(ABC):
         """Open what the driver needs; called once, before anything else."""
 
     def close(self) -> None:  # noqa: B027 - most drivers have nothing to close
-        """Let go of what was opened; guests stay. Repeating it does nothing."""
+        """Close what was opened; guests stay. A second call does nothing."""
 
     @abstractmethod
     def hosts(self) -> Sequence[HostReport]:
-        """Describe every host, alive or not. Called at each report: answer from memory."""
+        """Return the description of every host, alive or not. Called at each report: answer from memory."""
 
     @abstractmethod
     def update_provider_tree(self, host: HostReport, tree: ProviderTree) -> None:
-        """Make of a tree of resource providers what ``host`` has; the root's uuid is its ``compute_node_uuid``.
+        """Change a tree of resource providers to the present one of ``host``; its root uuid is ``compute_node_uuid``.
 
-        The tree comes as the store last told it, empty for a host that the store does not have. What the driver does
-        not touch stays; a tree that is right already is left as it is. At most 1,000 providers. Called at each report
-        and again when the store turns out to be ahead: answer from memory, and the same for the same.
+        The tree is given as last read from the store, empty for a host that the store does not have. Providers that the
+        driver does not change stay; a tree that is right is left as it is. At most 1,000 providers. Called at each
+        report and again after a generation conflict: answer from memory, and the same for the same.
 
-        :raises ReshapeNeeded: what is allocated has to be moved between these providers first. ``tree`` is then as it
-            shall be in the end: providers that are new in it are created for the move.
+        :raises ReshapeNeeded: allocations have to be moved between these providers first. ``tree`` is then the final
+            tree: its new providers are created for the move.
         """
 
-    def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:  # noqa: B027 - a driver may not want to know
-        """Take note that a reshape of ``host`` was done: what was created, and where each allocation went."""
+    def reshaped(self, host: HostReport, plan: ReshapePlan) -> None:  # noqa: B027 - optional for drivers
+        """Note that a reshape of ``host`` was done: the providers created, and the place of each allocation."""
 
-    def reshape_refused(  # noqa: B027 - a driver may not want to know
+    def reshape_refused(  # noqa: B027 - optional for drivers
         self, host: HostReport, refusal: errors.MoorageError
     ) -> None:
-        """Take note that a reshape of ``host`` was refused and nothing has changed.
+        """Note that a reshape of ``host`` was refused and nothing has changed.
 
-        :class:`~moorage.errors.ImpossibleDeal` names a consumer whose amounts fit nowhere whole: a driver that knows
-        better says where they go (``dealt``) when it is asked again, with the next report.
+        :class:`~moorage.errors.ImpossibleDeal` names a consumer whose allocation fits nowhere whole: at the next
+        report the driver may give its places itself (``dealt``).
         """
 
     @abstractmethod
@@ -136,21 +135,21 @@ class Driver(ABC):
         """Return the names of the hosts that can take work now."""
 
     def has_host(self, host: str) -> bool:
-        """Tell whether ``host`` is one of the driver's."""
+        """Return whether ``host`` is one of the driver's."""
         return any(host == report.service_host for report in self.hosts())
 
     def has_node(self, host: str, node: str) -> bool:
-        """Tell whether ``node`` is one of the nodes of ``host``."""
+        """Return whether ``node`` is one of the nodes of ``host``."""
         return any((host, node) == (report.service_host, report.nodename) for report in self.hosts())
 
     def is_alive(self, host: str) -> bool:
-        """Tell whether ``host`` is one that can take work now."""
+        """Return whether ``host`` can take work now."""
         return host in self.alive()
 
-    def admit(self, host: str, guest: GuestSpec) -> None:  # noqa: B027 - a driver may leave it all to spawn
-        """Refuse what can be seen, without starting anything, to be hopeless here; asked before the claim is accepted.
+    def admit(self, host: str, guest: GuestSpec) -> None:  # noqa: B027 - a driver may check in spawn alone
+        """Refuse a guest that cannot run on this host, without starting anything; called before the claim is accepted.
 
-        :raises BuildFailed: why the host does not take the guest.
+        :raises BuildFailed: the host does not take the guest, with the reason.
         :raises BuildImpossible: as :meth:`spawn`.
         """
 
@@ -158,39 +157,38 @@ class Driver(ABC):
     def spawn(self, host: str, guest: GuestSpec) -> None:
         """Start a guest and return once it runs; one that this attempt has started already is left as it is.
 
-        That goes for one that was stopped since: it stays stopped.
+        So is one that was stopped since: it stays stopped.
 
-        :raises BuildFailed: it could not be started, or this attempt has been destroyed, be it meanwhile. Pieces of it
+        :raises BuildFailed: it could not be started, or this attempt has been destroyed, also meanwhile. Pieces of it
             may be left for :meth:`destroy`.
-        :raises BuildImpossible: the same, where the fault lies with what was asked for, for instance with an image that
-            is broken: the build ends in error, and no other host is tried.
+        :raises BuildImpossible: it could not be started because of the request, for instance of a broken image: the
+            build ends in error, and no other host is tried.
         """
 
     @abstractmethod
     def destroy(self, host: str, instance_uuid: str, attempt_id: str, claim_id: str) -> None:
-        """Remove whatever an attempt has left on ``host``, nothing included, and refuse its spawn from now on.
+        """Remove everything of an attempt from ``host``, if there is anything, and refuse its spawn from now on.
 
-        Upon return nothing of it is left, it holds nothing of the host, and a spawn under way brings nothing back: it
-        ends, with :class:`~moorage.errors.BuildFailed`.
+        On return nothing of it is left, it holds nothing of the host, and a spawn in progress ends with
+        :class:`~moorage.errors.BuildFailed`.
 
-        :raises RequestInProgress: its spawn is under way and cannot be cut short; ask again when that has ended.
+        :raises RequestInProgress: its spawn is in progress and cannot be cut short; call again when that has ended.
         :raises InvalidState: the attempt's guest was started under another claim; it is left alone.
         """
 
     @abstractmethod
     def stop_guest(self, host: str, order: GuestOrder) -> None:
-        """Stop a guest, and return when it does not run any more; one that does not run is left as it is.
+        """Stop a guest, and return when it no longer runs; one that does not run is left as it is.
 
-        It keeps all it holds, and stays stopped until it is started or rebuilt, whatever becomes of the agent.
+        It keeps all its resources, and stays stopped until it is started or rebuilt, also across restarts of the agent.
 
-        As for the two methods below: an order that is repeated is carried out once, and taken up again where it had
-        failed or was cut short; one that comes after a later order is refused, so that a message which arrives late
-        changes nothing any more. To know that, the driver keeps the ids of a guest's orders, and the greatest number
-        among them, for as long as the guest.
+        As in the two methods below, a repeated order is carried out once, or again where it had failed or was cut
+        short; an order that comes after a later one is refused, so that a late message changes nothing. For that the
+        driver keeps the ids of a guest's orders, and the greatest order number, for as long as the guest.
 
         :raises InvalidState: this attempt has no guest here that was ever started, its guest is another claim's, or a
             later order has been begun.
-        :raises GuestActionFailed: it could not be done, or the guest was destroyed meanwhile.
+        :raises GuestActionFailed: the order failed, or the guest was destroyed meanwhile.
         """
 
     @abstractmethod
@@ -203,33 +201,33 @@ class Driver(ABC):
 
     @abstractmethod
     def rebuild_guest(self, host: str, order: GuestOrder, image: Image) -> None:
-        """Make a guest anew in its place, from ``image``, and return when it runs, whether or not it ran before.
+        """Rebuild a guest in place from ``image``, and return when it runs, whether or not it ran before.
 
-        It holds what it held, under the same attempt and claim. When that fails or is cut short, the guest is there
-        and does not run: it is neither unfinished nor lost, but can be rebuilt again, or destroyed.
+        It keeps its resources, under the same attempt and claim. After a failure the guest exists and does not run: it
+        is neither unfinished nor lost, but can be rebuilt again, or destroyed.
 
         :raises InvalidState: as :meth:`stop_guest`.
-        :raises GuestActionFailed: it could not be done, or the guest was destroyed meanwhile.
+        :raises GuestActionFailed: the order failed, or the guest was destroyed meanwhile.
         """
 
     @abstractmethod
     def guests(self, host: str) -> Sequence[Guest]:
-        """Return the guests on a host, those stopped, half made or half removed included."""
+        """Return the guests on a host, including stopped, half made and half removed ones."""
 
     @abstractmethod
     def unfinished(self, host: str) -> Collection[str]:
-        """Return the attempts of those guests on a host that do not run, because their spawn never came to its end."""
+        """Return the attempts of the guests on a host that do not run because their spawn did not complete."""
 
     @abstractmethod
     def stopped(self, host: str) -> Collection[str]:
-        """Return the attempts of those guests on a host that do not run, because they were told to: none unfinished."""
+        """Return the attempts of the guests on a host that do not run because of an order; never unfinished ones."""
 
 
 def load(conf: cfg.ConfigOpts, agent: str, cell_name: str) -> Driver:
     """Return the driver that ``[compute] driver`` names, not yet started.
 
     :raises UnknownPlugin: no entry point of `moorage.drivers` has that name.
-    :raises ConfigurationError: it is there and cannot be loaded.
+    :raises ConfigurationError: it exists and cannot be loaded.
     """
     name = conf.compute.driver
 

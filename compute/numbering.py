@@ -1,4 +1,4 @@
-"""The numbers of an agent's messages to its cell: one that arrives after its successor changes nothing there."""
+"""Sequence numbers of an agent's messages to its cell: the cell ignores a message that arrives after its successor."""
 
 import threading
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from moorage import ids
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """The number of a message, and the incarnation of the agent that sends it."""
+    """The sequence number of a message within the incarnation of its agent."""
 
     incarnation: str
     number: int
 
 
 class Numbering:
-    """Numbers the messages of one process of an agent, for several threads."""
+    """Numbers the messages of one process of an agent; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class Numbering:
             return MessageId(self._incarnation, self._number)
 
     def begin_anew(self, superseded: str) -> bool:
-        """Continue as another incarnation, unless that has been done; tell whether it was done now."""
+        """Begin another incarnation, unless ``superseded`` is past already; return whether one was begun."""
         with self._lock:
             if self._incarnation != superseded:
                 return False

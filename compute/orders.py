@@ -1,9 +1,8 @@
-"""What an agent does to guests that are there: stop them, start them, make them anew in their place.
+"""Orders to existing guests: stop, start, rebuild.
 
-The driver knows which orders it has carried out; here stand those in hand. An order is carried out in a thread of its
-own kind, so that neither hanging spawns keep it waiting, nor it the messages. Whoever sent it waits for a while, and is
-then told to come again: the same order, sent again, finds itself in hand, or its failure, or is one that was carried
-out.
+The driver keeps the orders that were carried out; this module those in progress. Orders have a thread pool of their
+own, so that hanging spawns do not delay them, nor they the server's messages. The caller waits for a while, and then
+gets ``RequestInProgress``. The same order, sent again, finds itself in progress, or its failure, or was carried out.
 """
 
 import logging
@@ -22,42 +21,42 @@ from moorage.messages import Done, RebuildOnHost, StartOnHost, StopOnHost
 
 LOG = logging.getLogger(__name__)
 
-# How long a caller waits for an order before it is told to come again: it holds one of the server's few threads.
-# Arbitrary: longer than most stops and starts, shorter than any caller waits.
+# Seconds that a call waits for its order before it fails with RequestInProgress: it holds one of the server's few
+# threads. Arbitrary: longer than most stops and starts, shorter than any caller waits.
 _PATIENCE = 5.0
 
 
 class _InHand:
-    """An order in hand, or one that has failed when its caller was not waiting any more."""
+    """An order in progress, or one whose failure no caller has got yet."""
 
     def __init__(self, host: str, order: GuestOrder, action: str) -> None:
         self.key = (host, order.attempt_id)
         self.order = order
         self.action = action
         self.outcome: Future[None] = Future()
-        #: How many wait for it.
+        #: The number of calls that wait for it.
         self.waiting = 0
 
 
 class GuestOrders:
-    """Serves the orders among an agent's messages, beside :class:`~compute.agent.ComputeAgent`."""
+    """Serves an agent's orders to guests, beside :class:`~compute.agent.ComputeAgent`."""
 
     def __init__(self, driver: Driver, agent: ComputeAgent, workers: int, *, patience: float = _PATIENCE) -> None:
         self._driver = driver
         self._agent = agent
         self._patience = patience
         self._workers = Workers("order", workers)
-        #: Done when nobody need wait any more.
+        #: Done when the waiting calls are to end.
         self._stopped: Future[None] = Future()
         self._lock = threading.Lock()
         self._in_hand: dict[tuple[str, str], _InHand] = {}
 
     def start(self) -> None:
-        """Begin to carry out what is taken up."""
+        """Start the worker threads."""
         self._workers.start()
 
     def stop(self, seconds: float) -> None:
-        """Begin no other order, and give those under way so long; who still waits then is told to come again."""
+        """Begin no other order, and wait ``seconds`` for those in progress; then waiting calls end."""
         if not self._workers.stop(seconds):
             LOG.warning("Orders that have not ended within %s s are abandoned", seconds)
         if not self._stopped.done():
@@ -65,15 +64,15 @@ class GuestOrders:
 
     @serves(StopOnHost)
     def stop_guest(self, message: StopOnHost) -> Done:
-        """Stop a guest; answered when it does not run any more. One that does not run is left as it is.
+        """Stop a guest; answered when it no longer runs. One that does not run is left as it is.
 
         The same is raised for each order:
 
         :raises HostNotFound: the host is not this agent's.
         :raises NoReply: the host is dead.
         :raises InvalidState: the attempt has no guest here, or one of another claim, or a later order was begun.
-        :raises RequestInProgress: its spawn or another order is under way, or this one takes long.
-        :raises GuestActionFailed: it could not be done; the same order may be sent again.
+        :raises RequestInProgress: its spawn or another order is in progress, or this one takes long.
+        :raises GuestActionFailed: the order failed; the same order may be sent again.
         """
         order = _order(message, message.request_id)
         return self._obey(message, order, "stop", lambda: self._driver.stop_guest(message.host, order))
@@ -86,7 +85,7 @@ class GuestOrders:
 
     @serves(RebuildOnHost)
     def rebuild_guest(self, message: RebuildOnHost) -> Done:
-        """Make a guest anew in its place; answered when it runs."""
+        """Rebuild a guest in place; answered when it runs."""
         order = _order(message, message.rebuild_id)
         return self._obey(
             message, order, "rebuild", lambda: self._driver.rebuild_guest(message.host, order, message.image)
@@ -106,7 +105,7 @@ class GuestOrders:
         return Done()
 
     def _take_up(self, message: Order, order: GuestOrder, action: str, act: Callable[[], None]) -> _InHand:
-        """Return the order as it stands in hand: begun by this call, or by an earlier one with the same words."""
+        """Return the order in progress: begun by this call, or by an earlier one of the same order."""
         wanted = _InHand(message.host, order, action)
         with self._lock:
             known = self._in_hand.get(wanted.key)
@@ -132,16 +131,16 @@ class GuestOrders:
         except errors.MoorageError as refusal:
             LOG.warning("The guest's %s is refused, or has failed: %s", taken.action, refusal)
             fault = refusal
-        except Exception as unexpected:  # a driver's own fault is a failure like any other
+        except Exception as unexpected:  # an unexpected fault of the driver is a failed order
             LOG.exception("The guest's %s has met an unexpected fault", taken.action)
             fault = _failed(message, taken.action, cell_messages.unexpected(unexpected))
         finally:
             self._agent.attempts.drop_order(attempt)
         with self._lock:
-            # A failure that nobody waits for is kept for whoever asks again, and until another order comes.
+            # A failure that no call waits for is kept for a repeated order, until another order comes.
             if fault is None or taken.waiting:
                 self._forget(taken)
-            # Under the lock: whoever gives up waiting does so before this, or has heard.
+            # Under the lock: a waiting call has either timed out before this, or gets the outcome.
             if fault is None:
                 taken.outcome.set_result(None)
             else:
@@ -155,13 +154,13 @@ class GuestOrders:
                 act()
                 failpoints.reached("ordered", action)
         finally:
-            if attempt.ended is not None:  # whoever wanted that may have been told to come again
+            if attempt.ended is not None:  # the destroy may have failed with RequestInProgress: it is done here
                 gone = self._end(attempt, attempt.ended)
         if gone:
             raise errors.InvalidState(reason=f"attempt {attempt.attempt_id} was destroyed meanwhile")
 
     def _end(self, attempt: AgentAttempt, ended: Ended) -> bool:
-        """Destroy the guest of an attempt that was destroyed; tell whether it was by the guest's own claim."""
+        """Destroy the guest of a destroyed attempt; return False if the guest is of another claim."""
         try:
             self._agent.destroy_guest(attempt, ended)
         except errors.InvalidState:

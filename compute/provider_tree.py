@@ -1,4 +1,4 @@
-"""The resource providers of one host, as a driver is given them and changes them."""
+"""The resource provider tree of a host, which a driver reads and changes."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ _KIND = "resource provider"
 
 @dataclass(frozen=True, slots=True)
 class DriverProvider:
-    """One provider of a tree; a change makes another one of it."""
+    """A provider of a tree; immutable: a change replaces it."""
 
     uuid: str
     name: str
@@ -21,15 +21,15 @@ class DriverProvider:
     inventories: Mapping[str, Inventory]
     traits: frozenset[str]
     aggregates: frozenset[str]
-    #: As the store last told it; null for a provider that the store does not have.
+    #: As last read from the store; null for a provider that the store does not have.
     generation: int | None
 
 
 class ProviderTree:
-    """What a host has: a root provider, its node, and whatever is under it.
+    """The resource providers of a host: a root, which is its node, and the providers under it.
 
-    Providers are named by uuid or by name wherever one is asked for. A method that changes something touches nothing
-    but what it names, so that what others have set by hand on these providers stays.
+    Every method takes a provider by its uuid or its name. A method changes only what it names, so that traits and
+    aggregates that others have set on these providers stay.
 
     :param providers: parents before their children.
     """
@@ -39,7 +39,7 @@ class ProviderTree:
 
     @classmethod
     def of(cls, found: Iterable[ResourceProvider]) -> Self:
-        """Return the tree that the store's records describe, parents before their children."""
+        """Return the tree of the store's records, which name parents before their children."""
         return cls(
             DriverProvider(
                 uuid=record.uuid,
@@ -54,7 +54,7 @@ class ProviderTree:
         )
 
     def copy(self) -> Self:
-        """Return a tree that can be changed without changing this one."""
+        """Return an independent copy."""
         return type(self)(self)
 
     def __iter__(self) -> Iterator[DriverProvider]:
@@ -67,7 +67,7 @@ class ProviderTree:
     # --- Looking ----------------------------------------------------------------------------------------------------
 
     def find(self, name_or_uuid: str) -> DriverProvider | None:
-        """Return a provider, or nothing if the tree has none of this name or uuid."""
+        """Return a provider; None if the tree has none of this name or uuid."""
         if (found := self._providers.get(name_or_uuid)) is not None:
             return found
         return next((provider for provider in self if provider.name == name_or_uuid), None)
@@ -83,7 +83,7 @@ class ProviderTree:
         return found
 
     def children(self, parent: str) -> list[DriverProvider]:
-        """Return the providers right under one.
+        """Return the children of a provider.
 
         :raises ProviderNotFound: the tree has no such parent.
         """
@@ -95,7 +95,7 @@ class ProviderTree:
     def new_root(self, name: str, uuid: str) -> DriverProvider:
         """Add the root of an empty tree; ``uuid`` is the host's ``compute_node_uuid``.
 
-        :raises AlreadyExists: there is a root already.
+        :raises AlreadyExists: the tree has a root already.
         """
         if (root := next(iter(self), None)) is not None:
             raise errors.AlreadyExists(kind=_KIND, name=root.name)
@@ -104,7 +104,7 @@ class ProviderTree:
     def new_child(self, name: str, parent: str, uuid: str | None = None) -> DriverProvider:
         """Add a provider under another one.
 
-        :param uuid: by default the one that follows from root and name, the same whenever the tree is made anew.
+        :param uuid: by default derived from the root and the name, so that a rebuilt tree has the same.
         :raises AlreadyExists: the tree has a provider of this name or uuid.
         :raises ProviderNotFound: it has no such parent.
         """
@@ -117,7 +117,7 @@ class ProviderTree:
         return self._add(name, chosen, parent_uuid)
 
     def remove(self, provider: str) -> None:
-        """Take a provider away with all that is under it.
+        """Remove a provider with all its descendants.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
@@ -128,7 +128,7 @@ class ProviderTree:
     # --- What they have ---------------------------------------------------------------------------------------------
 
     def set_inventory(self, provider: str, resource_class: str, inventory: Inventory) -> None:
-        """Say what a provider has of one class.
+        """Set a provider's inventory of one class.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
@@ -136,7 +136,7 @@ class ProviderTree:
         self._change(found, inventories={**found.inventories, resource_class: inventory})
 
     def remove_inventory(self, provider: str, resource_class: str) -> None:
-        """Say that a provider has nothing of one class; true already, it changes nothing.
+        """Remove a provider's inventory of one class, if it has one.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
@@ -145,49 +145,49 @@ class ProviderTree:
         self._change(found, inventories=kept)
 
     def set_inventories(self, provider: str, inventories: Mapping[str, Inventory]) -> None:
-        """Say what a provider has, and that it has nothing else.
+        """Replace all inventories of a provider.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self._change(self.get(provider), inventories=dict(inventories))
 
     def set_traits(self, provider: str, traits: Iterable[str]) -> None:
-        """Say which traits a provider has, and that it has no others.
+        """Replace all traits of a provider.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self._change(self.get(provider), traits=frozenset(traits))
 
     def add_traits(self, provider: str, traits: Collection[str]) -> None:
-        """Say that a provider has these traits beside those that it has.
+        """Add traits to a provider.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self.set_traits(provider, self.get(provider).traits.union(traits))
 
     def remove_traits(self, provider: str, traits: Collection[str]) -> None:
-        """Say that a provider has none of these traits.
+        """Remove traits from a provider.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self.set_traits(provider, self.get(provider).traits.difference(traits))
 
     def set_aggregates(self, provider: str, aggregates: Iterable[str]) -> None:
-        """Say which aggregates a provider belongs to, by uuid, and that it belongs to no others.
+        """Replace all aggregates of a provider, given by uuid.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self._change(self.get(provider), aggregates=frozenset(aggregates))
 
     def add_aggregates(self, provider: str, aggregates: Collection[str]) -> None:
-        """Say that a provider belongs to these aggregates beside those that it belongs to.
+        """Add a provider to aggregates, given by uuid.
 
         :raises ProviderNotFound: the tree has no such provider.
         """
         self.set_aggregates(provider, self.get(provider).aggregates.union(aggregates))
 
     def set_generations(self, generations: Mapping[str, int]) -> None:
-        """Note which generations the store has given to providers, by uuid. The tracker's business, not a driver's."""
+        """Set the store's generations of providers, by uuid; for the tracker, not for drivers."""
         for provider in list(self):
             if provider.uuid in generations:
                 self._change(provider, generation=generations[provider.uuid])
@@ -205,6 +205,6 @@ class ProviderTree:
         return self._providers[uuid]
 
     def _change(self, provider: DriverProvider, **changes: Any) -> None:
-        # As a rule a report finds nothing changed, on any of thousands of hosts: the same object is compared at once.
+        # Mostly a report finds no change on any of thousands of hosts: an unchanged object compares at once.
         if any(getattr(provider, name) != value for name, value in changes.items()):
             self._providers[provider.uuid] = replace(provider, **changes)

@@ -1,8 +1,8 @@
-"""What an agent tells its cell of its hosts: what they have, what they are, and which of them are alive.
+"""Reports of an agent to its cell: its hosts' provider trees, their descriptions, and heartbeats.
 
-Reports never write allocations. What hosts have goes first, and a host is described only once its provider is known, so
-that no scheduler meets a host without inventory. The first description of a host says that its agent has started anew;
-each answer names the hosts that are to return before they count as up.
+Reports never write allocations. Provider trees go first, and a host is described only once the store has its provider,
+so that no scheduler gets a host without inventory. The first description of a host marks a restart of its agent; each
+answer names the hosts that have to return before they count as up.
 """
 
 import logging
@@ -26,16 +26,16 @@ T = TypeVar("T")
 
 _HOSTS_AT_ONCE = 1000
 _NAMES_AT_ONCE = 20_000
-# Seconds. Less than other calls wait: at the start of a cloud the conductor's queue may not be there yet, and what was
-# sent to it then is lost.
+# Seconds. Less than the time-out of other calls: at the start of a cloud the conductor's queue may not exist yet, and
+# messages to it are lost.
 _PATIENCE = 5.0
 
 
 class Reporter:
-    """Tells descriptions that are new or have changed until the cell has them, and then who is alive.
+    """Sends new and changed descriptions of hosts until the cell has them, and then heartbeats.
 
-    :param tracker: sees to it that what the hosts have is known first.
-    :param returns: has hosts return that an answer of the cell names.
+    :param tracker: reports the hosts' provider trees first.
+    :param returns: returns the hosts that an answer of the cell names.
     """
 
     def __init__(
@@ -56,36 +56,36 @@ class Reporter:
         self._introduced: str | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        #: As the cell has them, by service host and node.
+        #: The descriptions that the cell has, by service host and node.
         self._hosts: dict[tuple[str, str], HostReport] = {}
-        #: Hosts that the schedulers do not know, and whether the cell has lost all: the next report begins anew with
-        #: them, because its thread alone uses the tracker.
+        #: Hosts that the schedulers do not have, and whether the cell has lost all hosts. The next report describes
+        #: them again: its thread alone uses the tracker.
         self._undescribed: set[str] = set()
         self._lost_all = False
 
     def report(self) -> None:
-        """Describe hosts; what the cell does not answer to is repeated, with the same ids, until :meth:`stop`."""
+        """Describe hosts; unanswered messages are repeated, with the same ids, until :meth:`stop`."""
         with context.bound(service=self._service), suppress(Interrupted):
             self._begin_anew()
             self._introduce()
             self._tracker.track()
-            self._tell_hosts()
+            self._report_hosts()
 
     def beat(self) -> None:
-        """Report once which of the described hosts are alive.
+        """Send one heartbeat of the described hosts that are alive.
 
-        :raises Unavailable: nobody has taken it; the next report has a newer one.
+        :raises Unavailable: no answer; the next heartbeat replaces it.
         """
         with context.bound(service=self._service):
-            self._tell_alive()
+            self._report_alive()
 
     def stop(self) -> None:
-        """Repeat nothing any more."""
+        """Repeat no more messages."""
         self._ended.set()
         self._tracker.stop()
 
     def _introduce(self) -> None:
-        """Report this incarnation of the agent, before anything is read that an earlier one may still change."""
+        """Report this incarnation of the agent, before reading what an earlier one may still change."""
         if self._introduced != self._numbering.incarnation:
             message = self._message()
             self._take(message, self._cell.until_answered(message, self._ended, timeout=_PATIENCE))
@@ -102,9 +102,9 @@ class Reporter:
         )
 
     def _take(self, message: ReportHostsInCell, answer: HostsReported) -> None:
-        """Do what the cell answers to a report: have hosts return, and describe anew those that are asked for."""
+        """Handle the cell's answer to a report: return hosts, and describe again those that it lacks."""
         if answer.superseded:
-            # A message of an earlier process, or of another one of this name, has come first, and counts as newer.
+            # The cell has had a message of an earlier process, or of another one of this name, which counts as newer.
             if self._numbering.begin_anew(str(message.incarnation)):
                 LOG.warning("The cell takes another process for agent %s: all hosts are described anew", message.agent)
                 self._lost_all = True
@@ -117,7 +117,7 @@ class Reporter:
         self._returns.note(answer.returning, answer.lives)
 
     def _begin_anew(self) -> None:
-        """Rely on nothing that the cell or the schedulers have lost."""
+        """Forget all that the cell or the schedulers have lost, so that it is reported again."""
         with self._lock:
             lost = [self._hosts.pop(key) for key in list(self._hosts) if key[0] in self._undescribed]
             self._undescribed.clear()
@@ -128,19 +128,19 @@ class Reporter:
             self._tracker.forget()
             self._lost_all = False
 
-    def _tell_hosts(self) -> None:
+    def _report_hosts(self) -> None:
         with self._lock:
             new = [
                 report
                 for report in self._driver.hosts()
-                if self._tracker.is_told(report) and self._hosts.get(_key(report)) != report
+                if self._tracker.is_reported(report) and self._hosts.get(_key(report)) != report
             ]
         for batch in _batches(new, _HOSTS_AT_ONCE):
             self._describe(batch)
 
     def _describe(self, batch: Sequence[HostReport]) -> None:
-        """Describe hosts; a batch that is refused is halved, so that a bad member keeps none of the others out."""
-        # A cell that has lost its hosts has also lost what it knew of their guests: they start anew for it.
+        """Describe hosts; a refused batch is halved, so that a bad member does not hold up the others."""
+        # A cell that has lost its hosts has also lost their guests' state: for it these hosts are new.
         new = dict.fromkeys(report.service_host for report in batch if _key(report) not in self._hosts)
         message = self._message(hosts=tuple(batch), started=tuple(new))
         try:
@@ -159,8 +159,8 @@ class Reporter:
                     self._hosts.update((_key(report), report) for report in batch)
             self._take(message, answer)
 
-    def _tell_alive(self) -> None:
-        # Sent once: repeated, it would be a lie by the time it arrived.
+    def _report_alive(self) -> None:
+        # Sent once: a repeated heartbeat would be out of date when it arrives.
         with self._lock:
             described = frozenset(host for host, _node in self._hosts)
         alive = sorted(name for name in self._driver.alive() if name in described)

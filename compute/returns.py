@@ -1,7 +1,7 @@
-"""What a host does before it counts as up again: it destroys what has ended meanwhile, and says what it has.
+"""The return of hosts: before a host counts as up again, ended attempts are destroyed and its guests reported.
 
-It destroys upon its cell's records alone, by attempt and claim. A guest that no record names is left running, and is
-said to be there like every other; what it is, is for the cell to judge.
+Guests are destroyed only by the cell's records, by attempt and claim. An unknown guest, which no record names, is left
+running and reported as every other; the cell judges what it is.
 """
 
 import logging
@@ -20,12 +20,12 @@ from moorage.model import EndedAttempt
 
 LOG = logging.getLogger(__name__)
 
-# Hosts that return together: few enough that what all of them have goes into one message. Arbitrary.
+# Hosts that return together: few enough that all their guests fit into one message. Arbitrary.
 _HOSTS_AT_ONCE = 100
 
 
 class Returns:
-    """Has the hosts return that their cell says are to, in a thread of its own: reports do not wait for it."""
+    """Returns the hosts that the cell names, in a thread of its own: reports do not wait for it."""
 
     def __init__(self, driver: Driver, cell: CellClient, agent: ComputeAgent, service: str | None = None) -> None:
         self._driver = driver
@@ -40,18 +40,18 @@ class Returns:
         self._busy = False
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._workers.start()
 
     def stop(self, seconds: float) -> None:
-        """Repeat nothing any more, and wait for what is under way, within ``seconds``; the next life begins again."""
+        """Repeat no more messages, and wait ``seconds`` for the return in progress; a restart begins it again."""
         self._ended.set()
         self._workers.stop(seconds)
 
     def note(self, hosts: Collection[str], lives: Mapping[str, int]) -> None:
-        """Take note of hosts that are returning, and in which life; all that are still to return are tried again.
+        """Add hosts that have to return, with their lives, and try again all that have not returned yet.
 
-        To be called with every answer to a report, which makes the report's interval the one between two tries.
+        Called with every answer to a report, so that the interval of reports is that of tries.
         """
         self._lives.note(lives)
         with self._lock:
@@ -84,23 +84,23 @@ class Returns:
             self._returning.difference_update(returned)
 
     def _return(self, hosts: Sequence[str]) -> Collection[str]:
-        """Return those of ``hosts`` that have done their part.
+        """Carry out the return of hosts; return those that have returned.
 
-        :raises MoorageError: the cell refuses; all of them are still returning.
+        :raises MoorageError: the cell refuses; none of them has returned.
         :raises Interrupted: the agent stops.
         """
         known = [host for host in hosts if self._driver.has_host(host)]
         living = [host for host in known if self._driver.is_alive(host)]
-        # As they are before anything is looked at: if a host begins another life meanwhile, all of this is void.
+        # Read before everything else: if a host begins another life meanwhile, the cell ignores this return.
         lives = self._lives.of_hosts(living)
         ready = self._clean(living, lives) if living else []
         if ready:
             self._hand_in(ready, lives)
-        # A host of somebody else is none of ours to return, whatever the cell says.
+        # A host of another agent is not ours to return, and is dropped.
         return {*ready, *(set(hosts) - set(known))}
 
     def _clean(self, hosts: Sequence[str], lives: Mapping[str, int]) -> list[str]:
-        """Destroy what the cell has on record as ended; return the hosts on which nothing of it is left."""
+        """Destroy the attempts that the cell has recorded as ended; return the hosts on which none of them is left."""
         ended = self._ask(ListEndedAttempts(agent=self._driver.agent, hosts=tuple(hosts)))
         gone: list[EndedAttempt] = []
         held_up: set[str] = set()
@@ -114,7 +114,7 @@ class Returns:
         return [host for host in hosts if host not in held_up]
 
     def _destroy(self, ended: EndedAttempt) -> bool:
-        """Tell whether nothing is left of an attempt; whatever its driver meets holds up this host, and no other."""
+        """Destroy an attempt; return whether nothing of it is left. A fault of the driver holds up this host alone."""
         try:
             self._agent.end(ended)
         except errors.MoorageError as fault:
@@ -126,9 +126,9 @@ class Returns:
         return False
 
     def _hand_in(self, hosts: Sequence[str], lives: Mapping[str, int]) -> None:
-        """Say what these hosts have, then settle what an earlier life of the agent has left there.
+        """Report the guests of these hosts, then complete the attempts from before the agent's restart.
 
-        No build begins there until the cell has answered: an attempt whose guest is not named is lost to it.
+        No build begins there until the cell has answered: the cell takes an attempt as lost if its guest is not named.
         """
         with self._agent.attempts.counting(hosts) as in_hand:
             unfinished = {attempt_id for host in hosts for attempt_id in self._driver.unfinished(host)}
@@ -144,7 +144,7 @@ class Returns:
                 )
             )
         LOG.info("%d host(s) have returned, with %d guest(s)", len(hosts), len(named))
-        # Those that were stopped are as they should be: their cell, which has ordered it, has nothing to be told.
+        # Stopped guests need no report: their cell has ordered the stop.
         stopped = {attempt_id for host in hosts for attempt_id in self._driver.stopped(host)}
         for guest in found:
             if guest.attempt_id not in stopped:

@@ -23,14 +23,14 @@ from moorage.service.process import Periodic, until_available
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for one answer to the first question: at the start of a cloud it may be asked before there is anybody.
+# Seconds to wait for one answer to the first message: at the start of a cloud the placement role may not serve yet.
 _FIRST_PATIENCE = 3.0
 
 
 class ComputeService:
     """The agent that ``[compute] agent`` names, serving hosts of one cell.
 
-    :param driver: one that is not yet started; by default the one that ``[compute] driver`` names is loaded.
+    :param driver: a driver that is not yet started; by default the one that ``[compute] driver`` names is loaded.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, cell_name: str, driver: Driver | None = None) -> None:
@@ -42,11 +42,11 @@ class ComputeService:
         conf.set_default("log_service_name", f"compute.{self._agent}")
 
     def start(self) -> None:
-        """Serve builds, and begin to report; returns before the first report has arrived.
+        """Serve builds, and begin to report; returns before the first report is answered.
 
-        :raises CellNotFound: there is no such cell.
+        :raises CellNotFound: no cell has this name.
         :raises ConfigurationError: the driver cannot be loaded or started.
-        :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
+        :raises Unavailable: the placement role or a bus cannot be reached.
         """
         with ExitStack() as begun:
             bus, cell, driver = self._open(begun)
@@ -59,7 +59,7 @@ class ComputeService:
             orders = GuestOrders(driver, agent, self._conf.compute.workers)
             server = bus.server(f"compute.{cell.uuid}", self._agent, [agent, orders], self._conf.rpc.threads)
             begun.callback(server.stop)
-            # Stopped before the server is, which waits for all that it has taken to be answered.
+            # Stopped before the server, which waits until all its messages are answered.
             begun.callback(orders.stop, farewell)
             orders.start()
             server.start()
@@ -74,7 +74,7 @@ class ComputeService:
             interval: float = self._conf.compute.report_interval
             for periodic in (
                 Periodic("Report of hosts", reporter.report, interval),
-                # In a thread of its own: a report waits for as long as the placement role is away.
+                # In a thread of its own: a report waits while the placement role is away.
                 Periodic("Heartbeats of hosts", reporter.beat, interval),
             ):
                 begun.callback(periodic.stop)
@@ -84,11 +84,11 @@ class ComputeService:
         LOG.info("Agent %s serves %d host(s) of cell %s", self._agent, len(driver.hosts()), cell.name)
 
     def wanted_reshapes(self) -> list[TreeChange]:
-        """Return the reshapes that the driver wants of its hosts, without serving anything; nothing is changed.
+        """Return the reshapes that the driver wants of its hosts, without serving or changing anything.
 
-        :raises CellNotFound: there is no such cell.
+        :raises CellNotFound: no cell has this name.
         :raises ConfigurationError: the driver cannot be loaded or started.
-        :raises Unavailable: nobody says what cells there are, or a bus cannot be reached.
+        :raises Unavailable: the placement role or a bus cannot be reached.
         """
         with ExitStack() as begun:
             bus, cell, driver = self._open(begun)
@@ -96,11 +96,11 @@ class ComputeService:
             return Tracker(driver, client, Numbering()).wanted_reshapes()
 
     def stop(self) -> None:
-        """Report no more, take no new build, let those under way end within bounds; guests stay."""
+        """Stop reports, take no new build, and wait for those in progress within bounds; guests stay."""
         self._running.close()
 
     def _open(self, begun: ExitStack) -> tuple[Bus, Cell, Driver]:
-        """Reach the cell's bus and start the driver; leaving ``begun`` closes both."""
+        """Connect to the cell's bus and start the driver; leaving ``begun`` closes both."""
         bus, cell = self._cell_bus(begun)
         driver = self._driver or drivers.load(self._conf, self._agent, self._cell_name)
         begun.callback(driver.close)
@@ -110,7 +110,7 @@ class ComputeService:
     def _cell_bus(self, begun: ExitStack) -> tuple[Bus, Cell]:
         """Return the cell of this agent, and its bus: the main one, unless the cell has its own.
 
-        An agent that is configured with the uuid of its cell is on the cell's bus, and asks nobody.
+        An agent with a configured cell uuid is on the cell's bus, and does not call the placement role.
         """
         if self._conf.compute.cell_uuid:
             own = Bus(self._conf)

@@ -1,8 +1,8 @@
-"""Has the placement role know what an agent's hosts have: tells what differs, and has moved what must be moved first.
+"""The resource tracker: reports changes of the hosts' provider trees to the store, after a reshape where one is needed.
 
-It keeps each host's provider tree as the store last told it, so that a report of hosts on which nothing has changed
-reads nothing and sends nothing. It never writes allocations: where they have to follow what is moved, the placement
-role moves both in one transaction.
+It caches each host's provider tree as last read from the store, so that a report without a change reads and sends
+nothing. It never writes allocations: where they have to follow a reshape, the placement role moves both in one
+transaction.
 """
 
 import logging
@@ -25,21 +25,21 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Trees of one question, and providers of one report; the wire allows twice as many. Arbitrary.
+# Trees of one read, and providers of one report; the wire allows twice as many. Arbitrary.
 _AT_ONCE = 500
 # How often one host is reported again within one report if its generations were bumped meanwhile, as claims do.
 # Arbitrary: each try takes a fraction of a second.
 _TRIES = 5
 # Seconds to wait for one answer; see `compute.reports`.
 _PATIENCE = 5.0
-# Seconds after which no other reshape is begun within one report: hosts that are done are up before the others' turn.
+# Seconds after which one report begins no other reshape: hosts that are done are up before the others' turn.
 _RESHAPING_SECONDS = 10.0
 
 
 class Tracker:
-    """Knows the provider trees of an agent's hosts, as its cell has answered them.
+    """Caches and reports the provider trees of an agent's hosts.
 
-    :param reshape_at_any_report: whether a reshape may also be had after a host has been told once in this life.
+    :param reshape_at_any_report: whether a reshape is allowed after the first report of a host since the agent's start.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class Tracker:
         self._ended = threading.Event()
         self._reshape_at_any_report = reshape_at_any_report
         self._reshaping_seconds = reshaping_seconds
-        #: By the uuid of the host's compute node, as everything below.
+        #: By the uuid of the host's compute node, as the two below.
         self._trees: dict[str, ProviderTree] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._refused_reshapes: dict[str, tuple[MoveInstruction, ...]] = {}
 
     def track(self) -> None:
-        """Tell once what differs from what the store has, host by host; what is refused comes again with the next call.
+        """Report once all differences to the store's trees; refused ones come again with the next call.
 
         :raises Interrupted: the agent stops.
         :raises MoorageError: the trees cannot be read.
@@ -73,24 +73,24 @@ class Tracker:
         self._carry_out(self._ask(hosts), _TRIES)
 
     def stop(self) -> None:
-        """Repeat nothing any more: what is not answered now is dropped, with :class:`Interrupted`."""
+        """Repeat no more messages: an unanswered one ends with :class:`Interrupted`."""
         self._ended.set()
 
-    def is_told(self, host: HostReport) -> bool:
-        """Tell whether the store has had this host's tree in this life of the agent."""
-        return host.compute_node_uuid in self._told
+    def is_reported(self, host: HostReport) -> bool:
+        """Return whether this host's tree was reported since the agent's start."""
+        return host.compute_node_uuid in self._reported
 
     def forget(self, hosts: Sequence[HostReport] | None = None) -> None:
-        """Rely on nothing that was answered before: trees are read again with the next call of :meth:`track`.
+        """Drop cached trees: they are read again with the next call of :meth:`track`.
 
-        :param hosts: those that the schedulers have lost, perhaps with their providers; without it, all trees are read.
+        :param hosts: those that the schedulers have lost, perhaps with their providers; by default all.
         """
         if hosts is None:
             self._trees.clear()
             return
         for host in hosts:
             self._trees.pop(host.compute_node_uuid, None)
-            self._told.discard(host.compute_node_uuid)
+            self._reported.discard(host.compute_node_uuid)
 
     def _read(self, hosts: Sequence[HostReport]) -> None:
         for batch in _batches(hosts, lambda _host: 1):
@@ -99,7 +99,7 @@ class Tracker:
             self._trees.update(_by_node(uuids, found))
 
     def _ask(self, hosts: Sequence[HostReport]) -> list[TreeChange]:
-        """Return those hosts whose driver describes another tree than the store has."""
+        """Return the changes of the hosts whose driver describes another tree than the store has."""
         asked = (self._ask_one(host) for host in hosts)
         return [change for change in asked if change is not None]
 
@@ -110,7 +110,7 @@ class Tracker:
             self._driver.update_provider_tree(host, after)
         except ReshapeNeeded as needed:
             return compare(host, before, after, tuple(needed.instructions), tuple(needed.dealt))
-        except Exception:  # the other hosts have nothing to do with it
+        except Exception:  # must not hold up the other hosts
             LOG.exception(
                 "The driver does not say what host %s has; it is asked again at the next report", host.service_host
             )
@@ -118,14 +118,14 @@ class Tracker:
         self._refused_reshapes.pop(host.compute_node_uuid, None)
         if change := compare(host, before, after):
             return change
-        self._told.add(host.compute_node_uuid)
+        self._reported.add(host.compute_node_uuid)
         return None
 
     def _carry_out(self, changes: Sequence[TreeChange], tries: int) -> None:
-        """Tell what is only to be told, all hosts of a batch at once; then reshape what is to be reshaped first."""
-        to_tell = [change for change in changes if not change.instructions]
-        for batch in _batches(to_tell, len):
-            self._tell(batch, tries)
+        """Report the changes without a reshape in batches of hosts; then carry out the reshapes, host by host."""
+        plain = [change for change in changes if not change.instructions]
+        for batch in _batches(plain, len):
+            self._report(batch, tries)
         waiting = [change for change in changes if change.instructions and self._may_reshape(change)]
         begun = time.monotonic()
         for done, change in enumerate(waiting):
@@ -139,8 +139,8 @@ class Tracker:
         self._read(hosts)
         self._carry_out(self._ask(hosts), tries)
 
-    def _tell(self, changes: Sequence[TreeChange], tries: int) -> None:
-        """Tell a batch; one that is refused is halved, so that a bad member keeps none of the others out."""
+    def _report(self, changes: Sequence[TreeChange], tries: int) -> None:
+        """Report a batch; a refused one is halved, so that a bad member does not hold up the others."""
         number = self._numbering.next()
         message = ReportProviderTree(
             request_id=ids.fresh(),
@@ -161,14 +161,14 @@ class Tracker:
                 self._give_up(changes[0], refusal)
                 return
             for half in _halves(changes):
-                self._tell(half, tries)
+                self._report(half, tries)
         else:
             self._note(changes, answer)
 
     def _after_conflict(
         self, changes: Sequence[TreeChange], tries: int, conflict: errors.ProviderGenerationConflict
     ) -> None:
-        """Read again and redo, in halves: in a large batch, claims would bump one or another generation every time."""
+        """Read again and retry, in halves: in a large batch, claims would bump some generation every time."""
         if len(changes) > 1:
             for half in _halves(changes):
                 self._redo(half, tries)
@@ -183,23 +183,23 @@ class Tracker:
             change.tree.set_generations(answer.generations)
             if all(report.uuid in answer.generations for report in change.reports):
                 self._trees[node] = change.tree
-            else:  # an older placement role has not said them
+            else:  # a placement role of a former release sends no generations
                 self._trees.pop(node)
-            self._told.add(node)
+            self._reported.add(node)
 
     def _give_up(self, change: TreeChange, why: errors.MoorageError) -> None:
         LOG.error("What host %s has is refused, and comes again with the next report: %s", _name(change), why)
-        # It may be the store that is another than is known here.
+        # The cached tree may be wrong: it is read again.
         self._trees.pop(change.host.compute_node_uuid, None)
 
     # --- Reshapes ---------------------------------------------------------------------------------------------------
 
     def _may_reshape(self, change: TreeChange) -> bool:
-        """Tell whether this is the time for a reshape; where it is not, the host stays as it was told, and goes on."""
+        """Return whether a reshape is allowed now; where it is not, the host goes on with its reported tree."""
         node = change.host.compute_node_uuid
-        if self._reshape_at_any_report or node not in self._told:
+        if self._reshape_at_any_report or node not in self._reported:
             return True
-        if self._refused_reshapes.get(node) != change.instructions:  # said once, not at each report
+        if self._refused_reshapes.get(node) != change.instructions:  # logged once, not at each report
             self._refused_reshapes[node] = change.instructions
             LOG.error(
                 "The driver wants the providers of host %s reshaped, which is done when its agent starts. Nothing of "
@@ -209,7 +209,7 @@ class Tracker:
         return False
 
     def _reshape(self, change: TreeChange, tries: int) -> None:
-        """Have moved what must be moved first; then read what has become of the tree, and tell the rest."""
+        """Reshape the tree in the store, then read it again and report the remaining changes."""
         if tries < 1:
             LOG.error(
                 "The driver wants host %s reshaped again and again, and is asked at the next report", _name(change)
@@ -242,16 +242,16 @@ class Tracker:
         self._redo([change], tries - 1)
 
     def _inform(self, change: TreeChange, call: Callable[[], None]) -> None:
-        """Call the driver back; a fault of its own changes nothing of what was done."""
+        """Call the driver back; its faults are logged alone."""
         try:
             call()
         except Exception:  # the other hosts have nothing to do with it
             LOG.exception("The driver has failed to take note of the reshape of host %s", _name(change))
 
     def wanted_reshapes(self) -> list[TreeChange]:
-        """Return the reshapes that the driver wants now, and change nothing.
+        """Return the reshapes that the driver wants now, without a change.
 
-        :raises Interrupted: it was stopped.
+        :raises Interrupted: the tracker was stopped.
         """
         hosts = self._driver.hosts()
         self._read(hosts)
@@ -263,7 +263,7 @@ def _name(change: TreeChange) -> str:
 
 
 def _by_node(nodes: Sequence[str], found: Sequence[ResourceProvider]) -> dict[str, ProviderTree]:
-    """Return the tree that each node belongs to: an empty one if the store does not have it."""
+    """Return the tree of each node: an empty one if the store does not have it."""
     records: dict[str, list[ResourceProvider]] = {}
     for record in found:
         records.setdefault(record.root_provider_uuid, []).append(record)
@@ -278,7 +278,7 @@ def _halves(changes: Sequence[TreeChange]) -> Iterator[Sequence[TreeChange]]:
 
 
 def _batches(items: Sequence[T], size: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Yield items in batches of at most so many providers together; one that has more is a batch of its own."""
+    """Yield items in batches of at most ``_AT_ONCE`` providers; an item with more is a batch of its own."""
     batch: list[T] = []
     room = _AT_ONCE
     for item in items:

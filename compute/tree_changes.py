@@ -1,4 +1,4 @@
-"""What has to be told, or moved, so that the store's tree becomes the one that a host has."""
+"""Differences between a host's provider tree and the store's, as a report or as a reshape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,26 +9,26 @@ from moorage.model import ChildProvider, Dealt, HostReport, Inventory, Inventory
 
 @dataclass(frozen=True, slots=True)
 class TreeChange:
-    """How a host's tree, as its driver describes it, differs from the one that the store last told."""
+    """The difference between a host's tree, as its driver describes it, and the store's."""
 
     host: HostReport
-    #: As the driver describes it.
+    #: The tree as the driver describes it.
     tree: ProviderTree
-    #: Of providers that are new or have changed, parents before their children.
+    #: The new and changed providers, parents before their children.
     reports: tuple[ProviderReport, ...]
-    #: The uuids of providers that are no more, children before their parents.
+    #: The uuids of removed providers, children before their parents.
     gone: tuple[str, ...]
-    #: What the driver wants moved first.
+    #: The moves that the driver wants first; empty without a reshape.
     instructions: tuple[MoveInstruction, ...] = ()
-    #: Where what some consumers hold shall go.
+    #: The new allocations of some consumers, as the driver distributes them.
     dealt: tuple[Dealt, ...] = ()
 
     def __len__(self) -> int:
-        """How many providers differ."""
+        """Return the number of providers that differ."""
         return len(self.reports) + len(self.gone)
 
     def children(self) -> tuple[ChildProvider, ...]:
-        """Describe the new providers as a reshape creates them: empty, but for the inventories that are moved there."""
+        """Return the new providers as a reshape creates them: with only the inventories that are moved there."""
         arriving = {(move.to_resource_provider, name) for move in self.instructions for name in move.moved_resources}
         return tuple(
             _child(report, [name for name in report.inventories if (report.uuid, name) in arriving])
@@ -44,7 +44,7 @@ def compare(
     instructions: tuple[MoveInstruction, ...] = (),
     dealt: tuple[Dealt, ...] = (),
 ) -> TreeChange:
-    """Return what has to be told of a host, so that ``before`` becomes ``after``."""
+    """Return the change of a host's tree from ``before`` to ``after``."""
     known = {provider.uuid: provider for provider in before}
     kept = {provider.uuid for provider in after}
     pairs = ((known.get(provider.uuid), provider) for provider in after)
@@ -59,10 +59,10 @@ def compare(
 
 
 def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, ...]:
-    """Return how to move what stands on another provider of the tree than before; nothing if all of it stays.
+    """Return the moves of inventories to other providers of the tree; empty if none moves.
 
-    Only a resource class that leaves a provider whole is moved, to those that have more of it than before, in the order
-    of the tree. An inventory that merely grows or shrinks is told by a report, and so is one that is nowhere any more.
+    A resource class is moved only if it leaves a provider whole, to the providers that have more of it than before, in
+    the order of the tree. Inventories that only grow, shrink or vanish are left to a report.
     """
     amounts: dict[tuple[str, str], dict[str, int]] = {}
     for name in _leaving(before, after):
@@ -82,7 +82,7 @@ def moves(before: ProviderTree, after: ProviderTree) -> tuple[MoveInstruction, .
 
 
 def _leaving(before: ProviderTree, after: ProviderTree) -> list[str]:
-    """Return the resource classes that some provider has before and not after, in the order of the tree."""
+    """Return the resource classes that leave some provider, in the order of the tree."""
     names = [name for provider in before for name in provider.inventories if _leaves(provider, name, after)]
     return list(dict.fromkeys(names))
 
@@ -92,7 +92,7 @@ def _leaves(provider: DriverProvider, resource_class: str, after: ProviderTree) 
 
 
 def _growth(before: ProviderTree, after: ProviderTree, resource_class: str) -> dict[str, int]:
-    """Return by how much each provider has more of a class than before."""
+    """Return the growth of a class on each provider where it grows."""
     growth = {
         provider.uuid: _total(after, provider.uuid, resource_class) - _total(before, provider.uuid, resource_class)
         for provider in after
@@ -109,12 +109,12 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
 def _differs(known: DriverProvider | None, provider: DriverProvider) -> bool:
     if known is None or known is provider:
         return known is None
-    # A driver that has taken a provider away and added it again has changed nothing, be it that it does so every time.
+    # A driver that removes a provider and adds it again, even at every report, has changed nothing.
     return replace(provider, generation=known.generation) != known
 
 
 def _report(known: DriverProvider | None, provider: DriverProvider) -> ProviderReport:
-    """Describe a provider; traits and aggregates are left unsaid, and stay, where the driver has not changed them."""
+    """Return the report of a provider; traits and aggregates that the driver has not changed are left out, and stay."""
     same_traits = provider.traits == (known.traits if known else frozenset())
     same_aggregates = provider.aggregates == (known.aggregates if known else frozenset())
     return ProviderReport(

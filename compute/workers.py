@@ -1,4 +1,4 @@
-"""A bounded number of threads that work off what an agent has taken up."""
+"""A bounded pool of daemon threads for an agent's tasks."""
 
 import logging
 import queue
@@ -10,10 +10,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Workers:
-    """Threads that carry out one task after the other.
+    """A pool of threads.
 
-    They are daemons, which those of the standard library's executor are not: a spawn that hangs must not keep a
-    stopped agent's process alive.
+    They are daemons, unlike those of the standard library's executor: a spawn that hangs must not keep the process of
+    a stopped agent alive.
     """
 
     def __init__(self, name: str, count: int) -> None:
@@ -24,16 +24,16 @@ class Workers:
         ]
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def submit(self, task: Callable[[], object]) -> None:
-        """Have ``task`` carried out when a thread is free; once stopped, never."""
+        """Queue ``task``; after a stop it is never carried out."""
         self._tasks.put(task)
 
     def stop(self, seconds: float) -> bool:
-        """Begin no other task, and wait for those under way; tell whether all have ended within ``seconds``."""
+        """Begin no other task, and wait for those in progress; return whether all have ended within ``seconds``."""
         self._stopping.set()
         for _ in self._threads:
             self._tasks.put(None)
@@ -47,5 +47,5 @@ class Workers:
         while (task := self._tasks.get()) is not None and not self._stopping.is_set():
             try:
                 task()
-            except Exception:  # the thread must outlive whatever one task meets
+            except Exception:  # the thread must outlive any fault of one task
                 LOG.exception("A task has failed")

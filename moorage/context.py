@@ -1,7 +1,7 @@
-"""Which request, and which attempt of it, the current thread works for, and how long its caller still waits.
+"""The context of a thread: request id, attempt id, service name, and the caller's deadline.
 
-The ids stand on every log line and cross every hop. Of the time, a duration crosses: no machine's clock is compared
-with another's.
+The ids are part of every log line and travel with every message. The deadline travels as a duration, so that no two
+machines' clocks are compared.
 """
 
 import time
@@ -15,9 +15,9 @@ from moorage import errors
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Describe the request that a thread works for; ``service`` tells several services of one process apart.
+    """The request that a thread works for; ``service`` distinguishes several services in one process.
 
-    ``deadline`` is the end of the caller's time by this process's monotonic clock; without one, nobody waits.
+    ``deadline`` is the caller's deadline by this process's monotonic clock; null where no caller waits.
     """
 
     request_id: str | None = None
@@ -26,13 +26,13 @@ class Context:
     deadline: float | None = None
 
 
-# A thread begins with an empty context: what it works for is said by whoever hands it its work.
+# A thread begins with an empty context: the code that submits work to it binds the submitter's context.
 _CURRENT: ContextVar[Context] = ContextVar("moorage_context")
 _NOTHING = Context()
 
 
 def current() -> Context:
-    """Return what the current thread works for."""
+    """Return the context of the current thread."""
     return _CURRENT.get(_NOTHING)
 
 
@@ -44,9 +44,9 @@ def bound(
     service: str | None = None,
     deadline: float | None = None,
 ) -> Iterator[Context]:
-    """Work for this request and attempt; fields that are given replace the current ones, until exit.
+    """Replace the given fields of the current thread's context until exit.
 
-    A deadline, of :func:`time.monotonic`, can only become earlier.
+    A deadline (:func:`time.monotonic`) can only become earlier.
     """
     before = current()
     deadlines = [each for each in (before.deadline, deadline) if each is not None]
@@ -65,22 +65,22 @@ def bound(
 
 
 def seconds_left() -> float | None:
-    """Return the seconds that are left of the caller's time, negative when it is over; None without a deadline."""
+    """Return the seconds until the caller's deadline, negative once it has passed; None without a deadline."""
     deadline = current().deadline
     return None if deadline is None else deadline - time.monotonic()
 
 
 def is_late() -> bool:
-    """Return whether the caller's time is over."""
+    """Return whether the caller's deadline has passed."""
     left = seconds_left()
     return left is not None and left <= 0
 
 
 def check_deadline(point: str) -> None:
-    """Do nothing while there is time left.
+    """Raise an error if the caller's deadline has passed.
 
-    :param point: where the work has come to, as in "before COMMIT".
-    :raises DeadlineExceeded: the caller's time is over.
+    :param point: the state of the work, for the error's text, as in "before COMMIT".
+    :raises DeadlineExceeded: the caller's deadline has passed.
     """
     if is_late():
         raise errors.DeadlineExceeded(point=point)

@@ -1,26 +1,26 @@
-"""Failpoints: named places in the mechanisms at which a test has a process killed, stopped, delayed or struck dumb.
+"""Failpoints: named places in the code at which a test kills, stops or delays a process, or drops a message.
 
-They stand where a crash makes a difference, in the mechanisms and not in each message or step, so that a new message
-or step has them without anybody thinking of it. A name is where the thread is, then the event there:
+They stand where a crash makes a difference, in the shared mechanisms and not in each message or step, so that a new
+message or step has them without code of its own. A name consists of the thread's place and the event there:
 
 * ``serve.<topic>.<method>``: in a handler. ``begin``; ``reply`` when it is done, before its answer is sent.
-* ``step.<kind>.<step>``: in a step of an operation. ``begin``; ``done`` before what it found out is recorded.
+* ``step.<kind>.<step>``: in a step of an operation. ``begin``; ``done`` before its result is recorded.
 * in either, and in a thread that is in neither: ``commit`` and ``committed`` around each COMMIT of a write,
   ``send.<topic>.<method>`` and ``answered.<topic>.<method>`` around each call;
 * on a host, ``spawn`` and ``spawned``, ``destroy`` and ``destroyed``, ``order.<action>`` and ``ordered.<action>``
-  around what its driver does.
+  around the calls of its driver.
 
 So the scheduler, about to commit a claim, is at ``serve.scheduler.select_destinations.commit``.
 
-They are off unless ``MOORAGE_FAILPOINTS`` says otherwise when the `moorage` command starts, and then cost one look at
-a variable that is null. It holds one or more ``name=action`` with commas between them; ``*`` in a name stands for
-anything. Actions, each with ``@n`` behind it if it is for the n-th time alone (otherwise for every time):
+They are off, and cost one comparison with null each, unless ``MOORAGE_FAILPOINTS`` is set when the `moorage` command
+starts. The variable holds one or more ``name=action`` separated by commas; ``*`` in a name matches anything. Actions,
+each followed by ``@n`` if it applies to the n-th time alone (otherwise to every time):
 
 ``kill``            SIGKILL to this process
-``stop``            SIGSTOP to this process, until somebody sends it SIGCONT
+``stop``            SIGSTOP to this process, until it receives SIGCONT
 ``wait:<seconds>``  sleep
 ``drop``            the message is lost (only at ``reply``, ``send`` and ``answered``)
-``log``             a line in the log; what a test lists the failpoints by
+``log``             a line in the log; tests list the failpoints by it
 """
 
 import fnmatch
@@ -45,10 +45,10 @@ Action = Callable[[str], None]
 
 
 class Dropped(BaseException):
-    """A message is to be lost here. Not an ``Exception``: on its way it must be nobody's fault to handle."""
+    """A message is to be lost here. Not an ``Exception``: no handler on its way may catch it as a fault."""
 
 
-# A process is killed or stopped as a whole, so what does it is the process's own: the only such thing in Moorage.
+# A process is killed or stopped as a whole, so the reaction is global to it: the only such variable in Moorage.
 _reaction: Action | None = None
 _place: ContextVar[str] = ContextVar("moorage_failpoints_place", default="")
 _NOTHING: AbstractContextManager[None] = nullcontext()
@@ -58,7 +58,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 def reached(event: str, *words: str) -> None:
-    """Pass the failpoint of this event, where the current thread is.
+    """Pass the failpoint of this event at the current thread's place.
 
     :raises Dropped: the message that is about to be sent, or has arrived, is to be lost.
     """
@@ -67,7 +67,7 @@ def reached(event: str, *words: str) -> None:
 
 
 def within(*place: str) -> AbstractContextManager[None]:
-    """Name the place in which the current thread is, until exit."""
+    """Set the place of the current thread until exit."""
     return _NOTHING if _reaction is None else _entered(".".join(place))
 
 
@@ -81,7 +81,7 @@ def _entered(place: str) -> Iterator[None]:
 
 
 def declare(*place: str) -> None:
-    """Say that there is such a place, whether or not anybody ever gets there."""
+    """Log that this place exists, whether or not a thread ever reaches it."""
     if _reaction is not None:
         LOG.info("There is a place %s", ".".join(place))
 
@@ -90,9 +90,9 @@ def declare(*place: str) -> None:
 
 
 def switch_on(specification: str) -> None:
-    """Have this process do, from now on, what ``specification`` says; empty, nothing.
+    """Arm the failpoints of this process by a specification; an empty one disarms all.
 
-    :raises ConfigurationError: it cannot be understood.
+    :raises ConfigurationError: the specification cannot be parsed.
     """
     global _reaction
     armed = [_parse(part.strip()) for part in specification.split(",") if part.strip()]
@@ -103,7 +103,7 @@ def switch_on(specification: str) -> None:
 
 @contextmanager
 def observed(reaction: Action) -> Iterator[None]:
-    """Have ``reaction`` called with the name of each failpoint that is passed, until exit; for tests in one process."""
+    """Call ``reaction`` with the name of each failpoint that is passed, until exit; for tests in one process."""
     global _reaction
     before, _reaction = _reaction, reaction
     try:
@@ -114,11 +114,11 @@ def observed(reaction: Action) -> Iterator[None]:
 
 @dataclass
 class _Armed:
-    """What is done at failpoints of one name."""
+    """The action at the failpoints that match a pattern."""
 
     pattern: re.Pattern[str]
     action: Action
-    #: Which time it is done; null for every time.
+    #: The number of the pass at which the action is done; null for every pass.
     turn: int | None
     times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
@@ -148,7 +148,7 @@ def _parse(part: str) -> _Armed:
 def _reaction_of(armed: Sequence[_Armed]) -> Action:
     def react(name: str) -> None:
         for one in armed:
-            # The count's own step is atomic: threads share it.
+            # Advancing the counter is atomic, so that threads can share it.
             if one.pattern.fullmatch(name) and (one.turn is None or next(one.times) == one.turn):
                 one.action(name)
 
@@ -166,7 +166,7 @@ def _stop(name: str) -> None:
 
 
 def _signal(number: signal.Signals) -> None:
-    # To this very thread: the whole process meets its fate all the same, and this thread does not run on until then.
+    # Sent to this very thread, so that it does not run on until the signal reaches the process.
     signal.pthread_kill(threading.get_ident(), number)
 
 

@@ -1,4 +1,4 @@
-"""Log lines that name the service, the request and the attempt they belong to, on top of oslo.log."""
+"""The log set-up over oslo.log: each line names its service, request and attempt."""
 
 import logging
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ _LINE = (
 )
 _TRACEBACK_LINE = "%(asctime)s.%(msecs)03d %(process)d ERROR %(name)s [%(service)s %(request_id)s %(attempt_id)s] "
 _DEFAULTS: Mapping[str, Any] = {
-    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, if only a dash.
+    # oslo.log picks one of two formats by whether a line has a request id; ours always has one, at least a dash.
     "logging_context_format_string": _LINE,
     "logging_default_format_string": _LINE,
     "logging_exception_prefix": _TRACEBACK_LINE,
-    # Alembic says at level INFO what it is about to look at. The AMQP library warns of each message that it receives
-    # while it closes a channel: that is at every stop of a service.
+    # Alembic logs each of its checks at level INFO. The AMQP library warns of each message that it receives while it
+    # closes a channel: that is at every stop of a service.
     "default_log_levels": [
         *(level for level in log.get_default_log_levels() if not level.startswith("amqp=")),
         *("alembic=WARN", "amqp=ERROR"),
@@ -33,14 +33,14 @@ _SERVICE_NAME = cfg.StrOpt(
 
 
 class _ContextFilter(logging.Filter):
-    """Writes onto each record what the thread that made it works for."""
+    """Adds the context of the current thread to each log record."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
         self._service = service
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, with three more fields."""
+        """Add three fields to a record and let it pass."""
         now = context.current()
         record.service = now.service or self._service
         record.request_id = now.request_id or "-"
@@ -49,9 +49,9 @@ class _ContextFilter(logging.Filter):
 
 
 class _SaidOnce(logging.Formatter):
-    """Writes lines as another formatter does, but what has gone wrong only once.
+    """Formats lines as another formatter does, without a repeated error summary.
 
-    oslo.log puts the fault that is being handled behind each warning and error, also where the message has named it.
+    oslo.log appends the exception that is being handled to each warning and error, also where the message contains it.
     """
 
     def __init__(self, lines: logging.Formatter) -> None:
@@ -69,7 +69,7 @@ class _SaidOnce(logging.Formatter):
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
-    """Register the options of oslo.log, with our own line as the default."""
+    """Register the options of oslo.log, with our line format as the default."""
     log.register_options(conf)
     # The library lists it and registers it on the global configuration alone.
     conf.register_opts(versionutils.deprecated_opts)
@@ -79,15 +79,15 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 
 def set_library_defaults() -> None:
-    """Put our defaults in the place of the library's own, for the whole process: for the sample configuration."""
+    """Replace the library's defaults by ours in the whole process; used for the sample configuration."""
     cfg.set_defaults([*_options.generic_log_opts, *_options.log_opts], **_DEFAULTS)
 
 
 def setup(conf: cfg.ConfigOpts, service: str) -> None:
-    """Send the log where the configuration says, every line under the name of ``service``.
+    """Set up the log handlers by the configuration; each line carries the name ``service``.
 
-    Handlers belong to the process: where several services share one, the last call decides where lines go, and a line
-    carries the name its thread is bound to (threads of an RPC server are), else the name given last.
+    Handlers belong to the process. Where several services share a process, the last call decides where lines go; a line
+    carries the service of its thread's context (set in threads of an RPC server), else the name of the last call.
     """
     conf.set_default("log_service_name", service)
     root = logging.getLogger()
@@ -102,7 +102,7 @@ def setup(conf: cfg.ConfigOpts, service: str) -> None:
 
 
 def service_name(conf: cfg.ConfigOpts) -> str | None:
-    """Return the name of the service that this configuration belongs to, if it has one."""
+    """Return the configured service name, or None."""
     try:
         name: str = conf.log_service_name
     except cfg.NoSuchOptError:

@@ -1,4 +1,4 @@
-"""The broker itself: which library speaks to it and how it is set up, whether it is there, how its address is shown."""
+"""Checks of the broker: connect to it once, count a queue's consumers, hide passwords in its URL, close a transport."""
 
 import logging
 import re
@@ -21,7 +21,7 @@ import oslo_messaging
 
 LOG = logging.getLogger(__name__)
 
-#: What the library lets through when the broker is away or goes away.
+#: The exceptions that the library raises when the broker is away or goes away.
 CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     oslo_messaging.MessageDeliveryFailure,
     oslo_messaging.MessageUndeliverable,
@@ -29,7 +29,7 @@ CONNECTION_FAULTS: tuple[type[Exception], ...] = (
     amqp.exceptions.AMQPError,
     OSError,
 )
-#: A broker's word on a user, password or virtual host, which will be the same the next time.
+#: A broker's refusal of a user, password or virtual host, which will be the same the next time.
 _REFUSALS = (amqp.exceptions.AccessRefused, amqp.exceptions.NotAllowed)
 _PORT = 5672
 _LONGEST_REASON = 300
@@ -37,16 +37,16 @@ _CLEAN_UP_SECONDS = 10.0  # an idle connection notices within five that it is to
 
 
 def probe(transport_url: str, timeout: float) -> None:
-    """Connect to the broker once, within ``timeout`` seconds; any one of several hosts will do.
+    """Connect to the broker once, within ``timeout`` seconds; one of several hosts is enough.
 
-    :raises BusRefused: it does not let this user into this virtual host.
-    :raises BusUnavailable: it cannot be reached.
+    :raises BusRefused: the broker does not admit this user to this virtual host.
+    :raises BusUnavailable: the broker cannot be reached.
     """
     probe_url(oslo_messaging.TransportURL.parse(cfg.ConfigOpts(), transport_url), timeout)
 
 
 def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
-    """Do as :func:`probe` does, with an address that the library has parsed, and its configuration."""
+    """Connect as :func:`probe` does, with a URL that the library has parsed, and its configuration."""
     if url.transport not in {"rabbit", "kombu"}:
         return
     deadline = time.monotonic() + timeout
@@ -66,9 +66,9 @@ def probe_url(url: oslo_messaging.TransportURL, timeout: float) -> None:
 
 
 def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, timeout: float) -> int | None:
-    """Return how many servers take messages from a queue; null where the broker does not say so.
+    """Return the number of a queue's consumers; None where the broker does not give it.
 
-    :raises BusUnavailable: it cannot be reached.
+    :raises BusUnavailable: the broker cannot be reached.
     """
     if url.transport == "inproc":
         from moorage.bus import inproc  # it stands on this module
@@ -86,7 +86,7 @@ def servers_of(url: oslo_messaging.TransportURL, exchange: str, queue: str, time
     except amqp.exceptions.AccessRefused:
         return None
     except CONNECTION_FAULTS:
-        # Another host of the address may do.
+        # Another host of the URL may answer.
         probe_url(url, timeout)
         return None
 
@@ -97,9 +97,9 @@ def _has_tls(url: oslo_messaging.TransportURL) -> bool:
 
 
 def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> None:
-    """Connect to one host of a broker, and leave."""
+    """Connect to one host of a broker and disconnect."""
     if _has_tls(url):
-        # The library alone knows how TLS is set up; that somebody listens is all that is asked here.
+        # Only the library has the TLS settings; here it is enough that the port accepts a connection.
         socket.create_connection((host.hostname, host.port or _PORT), timeout=timeout).close()
         return
     with _opened(url, host, timeout) as connection:
@@ -107,7 +107,7 @@ def _connect(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHos
 
 
 def _opened(url: oslo_messaging.TransportURL, host: oslo_messaging.TransportHost, timeout: float) -> Connection:
-    """Return a connection to one host of a broker, which is made when it is first used."""
+    """Return a lazy connection to one host of a broker."""
     return Connection(  # type: ignore[no-untyped-call]
         hostname=host.hostname or "localhost",
         port=host.port or _PORT,
@@ -127,8 +127,8 @@ _REGULAR = re.compile(rf"{_HOST}(?:,{_HOST})*(?:[/?][^@]*)?")
 def mask_url(url: str) -> str:
     """Return ``url`` with every password hidden, for logs and errors.
 
-    Where a password holds characters that it should not, it cannot be told where it ends: then all is hidden between
-    the first user and the last host.
+    Where a password has reserved characters, its end is ambiguous: then everything between the first user and the last
+    host is hidden.
     """
     scheme, mark, rest = url.partition("://")
     if not mark or "@" not in rest:
@@ -140,13 +140,13 @@ def mask_url(url: str) -> str:
 
 
 def reason(fault: BaseException) -> str:
-    """Return a fault's text, at a length fit for an error of ours."""
+    """Return the text of an exception, shortened for an error of ours."""
     return (str(fault) or type(fault).__name__)[:_LONGEST_REASON]
 
 
 @contextmanager
 def farewell() -> Iterator[None]:
-    """Leave the broker, and do not mind if it is gone already."""
+    """Ignore the faults of a connection that is being closed: the broker may be gone already."""
     try:
         yield
     except CONNECTION_FAULTS as fault:
@@ -154,7 +154,7 @@ def farewell() -> Iterator[None]:
 
 
 def let_go(transport: oslo_messaging.Transport) -> None:
-    """Close a transport's connections; those that wait for a broker that is away are left to end with the process."""
+    """Close a transport's connections; those that wait for an absent broker are left to end with the process."""
 
     def clean_up() -> None:
         with farewell():

@@ -1,8 +1,8 @@
-"""Calls and casts over oslo.messaging: messages go in and come out as values, errors as their own types.
+"""The message bus over oslo.messaging: clients and servers of typed messages; errors cross as their own types.
 
-A call is carried out at most once per sending. A caller that gets :class:`~moorage.errors.NoReply` does not know
-whether it was; it repeats the message with the same request id. A server that starts while the broker is away raises
-:class:`~moorage.errors.BusUnavailable`; one that is running reconnects by itself, for as long as it takes.
+A call is carried out at most once per sending. After :class:`~moorage.errors.NoReply` its outcome is unknown, and the
+caller repeats the message with the same request id. A server that starts while the broker is away raises
+:class:`~moorage.errors.BusUnavailable`; a running one reconnects without end.
 """
 
 import logging
@@ -27,7 +27,7 @@ from moorage.bus.broker import (
 )
 
 # isort: split
-# Not before the line above, which chooses what it runs on.
+# Imported after the line above, which selects the threading backend.
 import oslo_messaging
 from oslo_messaging.rpc import dispatcher as rpc_dispatcher
 
@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 
 _EXPECTED_REMOTELY = [errors.__name__, rpc_dispatcher.__name__]
 _PROBE_SECONDS = 5.0  # as long as kombu waits for a connection; a broker that needs longer is of no use to a caller
-#: How long a server that is told to stop waits for a broker that is away. Arbitrary: half of what a process has.
+#: Seconds that a server waits for an absent broker at a stop. Arbitrary: half of the time that a process has to stop.
 _ANSWER_SECONDS = 5.0
 _HOUSEKEEPING = "moorage.bus"  # on the wire: every release names it so
 
@@ -60,30 +60,30 @@ _HOUSEKEEPING = "moorage.bus"  # on the wire: every release names it so
 
 
 class _Wake(Message[None], frozen=True, kw_only=True):
-    """What is said to a server only to hear that it is there."""
+    """An empty call that checks whether a server answers."""
 
     topic = "any"
     method = "wake"
 
 
 class _Housekeeping:
-    """What a server says to itself."""
+    """The endpoint of every server that answers :class:`_Wake`."""
 
     target = oslo_messaging.Target(namespace=_HOUSEKEEPING, version="1.0")
 
     @oslo_messaging.expose  # type: ignore[untyped-decorator]
     def wake(self, ctxt: dict[str, Any], /) -> None:
-        """Do nothing: the message itself is what wakes the listener."""
+        """Do nothing: the arrival of the message wakes the listener."""
 
 
 class BusServer:
-    """Answers the messages of one topic, as one of the servers that share it and under its own name."""
+    """A server of one topic under its own name; several servers may share a topic."""
 
     def __init__(self, bus: "Bus", topic: str, server: str, endpoints: Sequence[object], threads: int) -> None:
         self._bus = bus
         self._target = oslo_messaging.Target(topic=topic, server=server)
-        # A transport of its own: its replies wait for the broker without end, and a client that shared its
-        # connections would wait with it.
+        # A transport of its own: a server's replies wait for the broker without end, and a client that shared its
+        # connections would wait with them.
         self._transport = bus.new_transport()
         self._server = oslo_messaging.get_rpc_server(
             self._transport,
@@ -96,10 +96,10 @@ class BusServer:
         self._running = False
 
     def start(self) -> None:
-        """Begin to answer. A server that was stopped is not started again: ask the bus for another.
+        """Begin to take messages. A stopped server is not started again: make another by :meth:`Bus.server`.
 
         :raises BusUnavailable: the broker cannot be reached.
-        :raises ServiceNameTaken: another server of this topic and name answers.
+        :raises ServiceNameTaken: another server with this topic and name answers.
         """
         self._bus.probe()
         with self._lock:
@@ -109,9 +109,9 @@ class BusServer:
                 self._running = True
 
     def stop(self) -> None:
-        """Take nothing more, and return when all that was taken has been answered. Repeating it does nothing.
+        """Take no more messages, and return once those taken have been answered. A second call does nothing.
 
-        A broker that is away is waited for some seconds; answers that cannot be sent by then are dropped.
+        If the broker is away, this waits some seconds for it; answers that cannot be sent by then are dropped.
         """
         with self._lock:
             if not self._running:
@@ -126,7 +126,7 @@ class BusServer:
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """Let nothing wait for the broker any more after some seconds."""
+        """End all waiting for an absent broker some seconds after entry."""
         given_up: threading.Event | None = getattr(self._transport._driver, "given_up", None)  # noqa: SLF001
         if given_up is None:  # within one process the broker is always there
             yield
@@ -153,15 +153,15 @@ class Client:
         self._client = bus.library_client(oslo_messaging.Target(topic=topic, server=server))
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
-        """Send ``message`` and return what it is answered with.
+        """Send ``message`` and return its answer.
 
-        What is left of the time travels with the message; of a call made for another call, never more than is left of
-        that one.
+        The remaining seconds travel with the message; those of a call made within the handling of another call are at
+        most the remaining seconds of that call.
 
-        :raises NoReply: nobody has answered in time; whether it was carried out is unknown.
+        :raises NoReply: no answer in time; whether the message was carried out is unknown.
         :raises BusUnavailable: the broker cannot be reached.
-        :raises DeadlineExceeded: the server took it too late, or whoever this call is made for waits no longer.
-        :raises MoorageError: what the server has raised.
+        :raises DeadlineExceeded: the server took the message too late, or the current context's deadline has passed.
+        :raises MoorageError: the server raised this error.
         """
         seconds = self._seconds(timeout)
         with self._faults(message, seconds), context.bound(deadline=time.monotonic() + seconds):
@@ -171,7 +171,7 @@ class Client:
             try:
                 data = self._ask(message, seconds)
             except rpc_dispatcher.UnsupportedVersion:
-                # A server of a former release: it has done nothing, and compares nothing.
+                # A server of a former release has refused the message; it does not support the guards.
                 if (unguarded := message.unguarded()) == message:
                     raise
                 data = self._ask(unguarded, seconds)
@@ -180,7 +180,7 @@ class Client:
         try:
             reply: R = decode(message.reply_type(), data)
         except errors.InvalidRequest as fault:
-            # It is the server that is wrong, and the caller must not take it for a verdict on the request.
+            # The fault is the server's: the caller must not take it for a refusal of the request.
             LOG.error("The answer to %s on %s is malformed: %s", message.method, self._address, fault)
             raise errors.InternalError(kind="MalformedReply") from fault
         return reply
@@ -190,9 +190,9 @@ class Client:
         return prepared.call(_outgoing(message, seconds), message.method, **encode(message))
 
     def ping(self, timeout: float | None = None) -> None:
-        """Return once somebody who serves this topic has answered, whatever it is that they serve.
+        """Return once a server of this topic has answered; its methods do not matter.
 
-        :raises NoReply: nobody has.
+        :raises NoReply: no server answered in time.
         :raises BusUnavailable: the broker cannot be reached.
         """
         seconds = self._seconds(timeout)
@@ -202,7 +202,7 @@ class Client:
             prepared.call({}, _Wake.method)
 
     def cast(self, message: Message[R]) -> None:
-        """Send ``message`` without waiting for anybody to take it.
+        """Send ``message`` without waiting until a server takes it.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -212,9 +212,9 @@ class Client:
             prepared.cast(_outgoing(message), message.method, **encode(message))
 
     def _seconds(self, timeout: float | None) -> float:
-        """Return how long a call waits: its time-out, or what is left to whoever it is made for.
+        """Return the time-out of a call: its own, or the shorter time to the deadline of the current context.
 
-        :raises DeadlineExceeded: nothing is.
+        :raises DeadlineExceeded: that deadline has passed.
         """
         seconds = self._timeout if timeout is None else timeout
         context.check_deadline(f"before {self._address} was called")
@@ -223,7 +223,7 @@ class Client:
 
     @contextmanager
     def _faults(self, message: Message[Any], seconds: float) -> Iterator[None]:
-        """Turn whatever the library raises into errors of ours, without the other side's traceback."""
+        """Translate the library's exceptions into errors of ours, without the other side's traceback."""
         try:
             yield
         except errors.MoorageError as remote:
@@ -241,9 +241,9 @@ class Client:
 
 
 def _outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, str | float]:
-    """Return what travels beside a message: the ids of its request, and the time of the server that takes it.
+    """Return the context that travels beside a message: its request's ids, and the seconds that the server has for it.
 
-    :param seconds: how long the caller waits; not at all after a cast, which has no deadline.
+    :param seconds: the caller's time-out; None for a cast, which has no deadline.
     """
     now = context.current()
     sent: dict[str, str | float | None] = {
@@ -255,13 +255,13 @@ def _outgoing(message: Message[Any], seconds: float | None = None) -> dict[str, 
 
 
 class Bus:
-    """One broker, as one service uses it.
+    """The connections of one service to one broker.
 
-    :param transport_url: instead of the configured one.
-    :raises ConfigurationError: it is no address of a broker, or none is configured.
+    :param transport_url: used instead of the configured one.
+    :raises ConfigurationError: the URL is not valid, or none is configured.
     """
 
-    #: How long a server of the same name is waited for: as long as a busy one may take to answer.
+    #: Seconds to wait for an answer of a server of the same name: a busy one may take as long.
     namesake_seconds: ClassVar[float] = 10.0
 
     def __init__(self, conf: cfg.ConfigOpts, transport_url: str | None = None) -> None:
@@ -275,7 +275,7 @@ class Bus:
 
     @property
     def url(self) -> str:
-        """The broker's address, fit to be printed."""
+        """The broker's URL with passwords hidden."""
         return mask_url(self._url)
 
     def client(self, topic: str, server: str | None = None, timeout: float | None = None) -> Client:
@@ -296,7 +296,7 @@ class Bus:
         return built
 
     def close(self) -> None:
-        """Stop the servers that still run and let go of all connections. On RabbitMQ that may take some seconds."""
+        """Stop the running servers and close all connections. With RabbitMQ this may take some seconds."""
         for server in list(self._servers):
             server.stop()
         let_go(self._transport)
@@ -304,7 +304,7 @@ class Bus:
     # What follows is for clients and servers of this module.
 
     def new_transport(self) -> oslo_messaging.Transport:
-        """Return connections of one's own to the broker."""
+        """Return a transport with connections of its own."""
         try:
             if self._url.startswith(("rabbit://", "kombu://")):
                 url = oslo_messaging.TransportURL.parse(self._conf, self._url)
@@ -317,19 +317,21 @@ class Bus:
             raise errors.ConfigurationError(reason=f"transport_url {self.url}: {reason(fault)}") from fault
 
     def library_client(self, target: oslo_messaging.Target) -> oslo_messaging.RPCClient:
-        """Return the library's client for a target; its sending is repeated a bounded number of times."""
+        """Return the library's client for a target; it repeats a failed sending a bounded number of times."""
         return oslo_messaging.get_rpc_client(self._transport, target, retry=self._conf.rpc.send_retries)
 
     def probe(self) -> None:
-        """Raise :class:`~moorage.errors.BusUnavailable` if there is no broker.
+        """Check that the broker can be reached.
 
-        The library makes its queues, a server's and the one for replies, with retries that never end: without asking
-        first, a start or a first call would hang for as long as the broker is away.
+        The library declares its queues, a server's and the reply queue, with endless retries: without this check a
+        start or a first call would hang for as long as the broker is away.
+
+        :raises BusUnavailable: it cannot.
         """
         probe_url(oslo_messaging.TransportURL.parse(self._conf, self._url), _PROBE_SECONDS)
 
     def servers_of(self, topic: str, server: str | None = None) -> int | None:
-        """Return how many servers there are of a topic, or of one name on it; null where the broker does not say so.
+        """Return the number of servers of a topic, or of one name on it; None where it is unknown.
 
         :raises BusUnavailable: the broker cannot be reached.
         """
@@ -338,12 +340,12 @@ class Bus:
         return servers_of(url, self._conf.control_exchange, queue, _PROBE_SECONDS)
 
     def refuse_second(self, target: oslo_messaging.Target) -> None:
-        """Refuse to serve a topic under a name that a living server has there: the two would share its messages.
+        """Refuse a topic and name that another living server has: the two would share the messages.
 
-        A server that was killed is gone from the broker at once. One whose machine is gone is still there for a while,
-        and does not answer.
+        The consumer of a killed server leaves the broker at once. That of a lost machine stays for a while, and does
+        not answer.
 
-        :raises ServiceNameTaken: it answers.
+        :raises ServiceNameTaken: another server of this name answers.
         :raises BusUnavailable: the broker cannot be reached.
         """
         if self.servers_of(target.topic, target.server) == 0:
@@ -353,15 +355,15 @@ class Bus:
             raise errors.ServiceNameTaken(name=target.server, topic=target.topic)
 
     def reach(self) -> None:
-        """Do as :meth:`probe` does, until a first reply has shown that the queue for replies is there."""
+        """Call :meth:`probe`, unless a reply has shown already that the reply queue exists."""
         if not self._has_replied:
             self.probe()
 
     def has_replied(self) -> None:
-        """Note that the queue for replies works."""
+        """Note that the reply queue exists."""
         self._has_replied = True
 
     def forget(self, server: BusServer) -> None:
-        """Do not stop this server again."""
+        """Remove a stopped server from those that :meth:`close` stops."""
         with self._lock, suppress(ValueError):
             self._servers.remove(server)

@@ -1,4 +1,4 @@
-"""How a message is answered: whose handler it is, the ids it is handled under, and errors as their own types."""
+"""Message handlers: find the handler of a message, bind its context, and encode its answer or error."""
 
 import inspect
 import json
@@ -20,11 +20,11 @@ LOG = logging.getLogger(__name__)
 
 _SERVES = "_moorage_serves"
 
-#: Keys of what travels beside a message: the seconds that a server may use which has just taken it, and, from there on
-#: in that server's own process, the end of them by the monotonic clock.
+#: Keys of the context that travels beside a message: the seconds that the server has for it from the moment it takes
+#: it, and, within that server's process, the end of these seconds by the monotonic clock.
 SECONDS_LEFT = "seconds_left"
 DEADLINE = "deadline"
-#: More than any caller waits for; it is not a number's business to overflow. Arbitrary.
+#: Longer than any caller waits; a larger number is ignored, so that no sum overflows. Arbitrary.
 _LONGEST_LEFT = 86_400.0
 
 S = TypeVar("S")
@@ -32,7 +32,7 @@ M = TypeVar("M")
 
 
 def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Callable[[S, M], R]]:
-    """Mark a method, which takes one message and returns its answer, as the handler of ``message_type``."""
+    """Mark a method, which takes a message and returns its answer, as the handler of ``message_type``."""
 
     def mark(handler: Callable[[S, M], R]) -> Callable[[S, M], R]:
         setattr(handler, _SERVES, message_type)
@@ -42,17 +42,17 @@ def serves(message_type: type[Message[R]]) -> Callable[[Callable[[S, M], R]], Ca
 
 
 def handlers(services: Sequence[object]) -> Iterator[tuple[type[Message[Any]], Callable[[Any], Any]]]:
-    """Find what the services have marked with :func:`serves`: each type of message with who handles it."""
+    """Yield each message type with its handler, of the methods that the services mark with :func:`serves`."""
     for service in services:
         for name in dir(type(service)):
-            # Looked up on the class: asking the object itself would run its properties.
+            # Looked up on the class: looked up on the object, its properties would run.
             message_type = getattr(inspect.getattr_static(type(service), name), _SERVES, None)
             if message_type is not None:
                 yield message_type, getattr(service, name)
 
 
 class Endpoint:
-    """One method as oslo.messaging sees it: a target with the method's version, and the method."""
+    """An endpoint of oslo.messaging for one method: a target with the method's version, and the method."""
 
     def __init__(
         self, message_type: type[Message[Any]], handler: Callable[[Any], Any], service_name: str | None
@@ -63,7 +63,7 @@ class Endpoint:
         self._service_name = service_name
         failpoints.declare("serve", message_type.topic, message_type.method)
 
-        # An attribute of its own under the method's name; of a message the library passes every field by keyword.
+        # The library finds the method by its name, and passes each field of the message by keyword.
         def exposed(ctxt: dict[str, Any], /, **arguments: Any) -> Any:
             return self._answer(ctxt, arguments)
 
@@ -72,7 +72,7 @@ class Endpoint:
         setattr(self, message_type.method, oslo_messaging.expose(exposed))
 
     def _answer(self, ctxt: dict[str, Any], arguments: dict[str, Any]) -> Any:
-        """Turn arguments into a message, and have it handled under its sender's ids."""
+        """Decode the message, and handle it under its sender's ids and deadline."""
         with context.bound(
             service=self._service_name,
             request_id=_short_text(ctxt.get("request_id")),
@@ -94,7 +94,7 @@ class Endpoint:
                 return self._handle(message)
 
     def _handle(self, message: Message[Any]) -> Any:
-        """Have the message handled, and tell refusals from crashes."""
+        """Handle the message between its two failpoints."""
         with failpoints.within("serve", message.topic, message.method):
             failpoints.reached("begin")
             try:
@@ -116,14 +116,15 @@ class Endpoint:
 # --- Size -----------------------------------------------------------------------------------------------------------
 
 #: Bytes of an answer on the bus. RabbitMQ 4 takes messages of 16 MiB, and answers a larger one by closing the channel:
-#: the caller hears nothing. What a cell is handed is the scheduler's answer and the requests beside it.
+#: the caller gets no answer. A build is handed to a cell with the scheduler's answer and the requests in one message,
+#: which is larger than the answer.
 MAX_REPLY = 12 * 2**20
-#: An encoded answer of so many bytes fits in any case: the library encodes it twice, which makes of a byte 3.5 at most.
+#: An encoded answer of at most so many bytes fits: the library encodes it twice, which makes at most 3.5 bytes of one.
 _SURELY_FITS = MAX_REPLY // 4
 
 
 def _fitting(message: Message[Any], answer: Any) -> Any:
-    """Return an answer that fits into one message.
+    """Return the answer unchanged if it fits into one message.
 
     :raises ReplyTooLarge: it does not.
     """
@@ -139,10 +140,10 @@ def _fitting(message: Message[Any], answer: Any) -> Any:
 
 
 def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
-    """Wrap an error for the library, which then does not log it as a crash.
+    """Wrap an error as one that the library does not log as a crash.
 
-    What is sent is built anew from the nearest class that every peer knows, and so carries neither the traceback nor
-    the causes that the library would otherwise write out for the caller.
+    The error is built anew from the nearest class that every peer has, and so carries neither the traceback nor the
+    causes that the library would otherwise send to the caller.
     """
     plain = plain_type(type(refusal))(**refusal.data)
     wrapped = oslo_messaging.ExpectedException()
@@ -151,7 +152,7 @@ def _expected(refusal: errors.MoorageError) -> oslo_messaging.ExpectedException:
 
 
 def plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
-    """Return the class itself if it stands in our tree, else the nearest of its parents that does."""
+    """Return an error's class if :mod:`moorage.errors` has it, else its nearest parent there."""
     known = (base for base in kind.__mro__ if base.__module__ == errors.__name__)
     found: type[errors.MoorageError] = next(known)
     return found
@@ -161,23 +162,23 @@ def plain_type(kind: type[errors.MoorageError]) -> type[errors.MoorageError]:
 
 
 def _short_text(value: object) -> str | None:
-    """Return a peer's word if it is fit to stand on a log line."""
+    """Return a peer's text if it is fit for a log line, else None."""
     return value if isinstance(value, str) and len(value) <= 64 and value.isprintable() else None
 
 
 def request_id_of(message: Message[Any]) -> str | None:
-    """Return the message's own request id, if it has one."""
+    """Return the request id of a message, or None."""
     return message.request_id if isinstance(message, Mutation) else None
 
 
 def stamp(ctxt: dict[str, Any], taken: float, end: float | None = None) -> None:
-    """Write the deadline of a message just taken into what came beside it.
+    """Set the deadline of a message just taken in the context that came beside it.
 
-    :param taken: since when at the earliest this process has had the message, by the monotonic clock.
-    :param end: the end of its caller's time, where that is known exactly.
+    :param taken: the earliest time at which this process may have had the message, by the monotonic clock.
+    :param end: the caller's deadline, where it is known exactly.
     """
-    ctxt.pop(DEADLINE, None)  # a peer has another clock
+    ctxt.pop(DEADLINE, None)  # a peer's clock is another
     left = ctxt.pop(SECONDS_LEFT, None)
-    # A former release sends none, and others may send anything.
+    # A former release sends no such number, and other clients of the broker may send anything.
     if isinstance(left, int | float) and not isinstance(left, bool) and 0 <= left <= _LONGEST_LEFT:
         ctxt[DEADLINE] = taken + left if end is None else end

@@ -1,8 +1,8 @@
-"""An oslo.messaging driver whose broker is this process: what RabbitMQ promises, without a network.
+"""An oslo.messaging driver with a broker within this process: the guarantees of RabbitMQ without a network.
 
-``inproc://name/`` names a broker; it lives as long as somebody is connected to it. Messages, replies and errors make
-the same round trip through JSON as on RabbitMQ. Nothing polls: a published message is handed to a server's executor by
-the thread that publishes it, and a caller sleeps until its reply is put into its box.
+``inproc://name/`` names a broker; it lives for as long as it has a connection. Messages, replies and errors make the
+same round trip through JSON as on RabbitMQ. Nothing polls: the publishing thread hands a message to a server's
+executor, and the caller sleeps until its reply is put into its reply box.
 """
 
 import copy
@@ -26,8 +26,8 @@ from oslo_messaging._drivers import common as rpc_common
 
 from moorage.bus.handlers import SECONDS_LEFT
 
-# How many messages wait for a server that has stopped before the oldest is dropped; RabbitMQ has no such bound, but
-# its memory is not ours. Arbitrary, and far more than any service leaves behind while it restarts.
+# Messages kept for a stopped server before the oldest is dropped. RabbitMQ has no such bound, but here they take this
+# process's memory. Arbitrary, and far more than any service leaves behind while it restarts.
 _MAX_BACKLOG = 10_000
 
 Key = tuple[str, str]  # exchange and queue
@@ -36,7 +36,7 @@ Box = queue.SimpleQueue[str]
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """A message on its way, already a copy of the sender's."""
+    """A message in transit, already a copy of the sender's."""
 
     ctxt: dict[str, Any]
     message: dict[str, Any]
@@ -44,21 +44,21 @@ class _Envelope:
     expires: float | None
 
     def expired(self) -> bool:
-        """Say whether its sender has stopped waiting."""
+        """Return whether its sender's time-out has passed."""
         return self.expires is not None and self.expires <= time.monotonic()
 
 
 class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
-    """A message as its server sees it."""
+    """An incoming message of the in-process bus."""
 
     def __init__(self, envelope: _Envelope) -> None:
         super().__init__(envelope.ctxt, envelope.message)
         self._box = envelope.box
-        #: The end of the caller's time; within one process it is known exactly.
+        #: The caller's deadline; within one process it is known exactly.
         self.expires = envelope.expires
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
-        """Answer the caller; a cast has none."""
+        """Send the answer to the caller; a cast has none."""
         if self._box is not None:
             text = rpc_common.serialize_remote_exception(failure) if failure else None
             body: dict[str, str] = rpc_common.serialize_msg({"result": reply, "failure": text})
@@ -68,7 +68,7 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
         """Do nothing: as on RabbitMQ, a request counts as taken before it is carried out."""
 
     def requeue(self) -> None:
-        """Do nothing: a request that was taken is not given to anybody else."""
+        """Do nothing: a taken request is not delivered again."""
 
     def heartbeat(self) -> None:
         """Do nothing: a server in the caller's own process cannot be away."""
@@ -76,7 +76,7 @@ class InprocMessage(base.RpcIncomingMessage):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message on its way to a queue, for a test or a drill that delivers it once more, or later."""
+    """A message on its way to a queue; tests and drills deliver it again, or later."""
 
     topic: str
     method: str
@@ -86,11 +86,11 @@ class Delivery:
     _envelope: _Envelope
 
     def deliver(self, timeout: float, seconds_left: float | None = None) -> dict[str, Any]:
-        """Put a copy into the queue, which nobody has waited for until now; return what it is answered with.
+        """Put a copy into the queue, and return its answer.
 
-        :param seconds_left: the rest of the caller's time. Without it, what the message names alone can protect
-            against it.
-        :raises queue.Empty: it is not answered in time.
+        :param seconds_left: the remaining seconds of its caller. Without them only the guards of the message protect
+            against its late arrival.
+        :raises queue.Empty: no answer in time.
         """
         box: Box = queue.SimpleQueue()
         ctxt = {name: value for name, value in self._envelope.ctxt.items() if name != SECONDS_LEFT}
@@ -102,19 +102,19 @@ class Delivery:
         return answer
 
 
-#: Told of each call before it is delivered; true loses it, as a broker does that dies with the message.
+#: Called with each call before it is delivered; if it returns true, the call is lost, as in a broker that dies.
 Observer = Callable[[Delivery], bool]
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Messages for one address: those who take them, by turns, and those that nobody has taken yet."""
+    """A queue of messages: its listeners, served in turn, and the messages that none has taken yet."""
 
     takers: deque["InprocListener"] = field(default_factory=deque)
     backlog: deque[_Envelope] = field(default_factory=lambda: deque(maxlen=_MAX_BACKLOG))
 
     def put(self, envelope: _Envelope) -> None:
-        """Give a message to the next in turn, or keep it."""
+        """Give a message to the next listener, or keep it where there is none."""
         if not self.takers:
             while self.backlog and self.backlog[0].expired():
                 self.backlog.popleft()
@@ -124,7 +124,7 @@ class _Queue:
         self.takers[-1].take(envelope)
 
     def subscribe(self, listener: "InprocListener") -> None:
-        """Let one more take part, and give it what waits."""
+        """Add a listener, and give it the waiting messages."""
         self.takers.append(listener)
         while self.backlog:
             envelope = self.backlog.popleft()
@@ -133,28 +133,28 @@ class _Queue:
 
 
 class Broker:
-    """The queues of one name. A queue exists once somebody has listened to it, and keeps messages from then on."""
+    """The queues of one broker name. A queue exists from its first listener on, and keeps messages from then on."""
 
     def __init__(self) -> None:
-        # Held while a message is handed over, so that no server is given one after it has stopped listening.
+        # Held while a message is handed over, so that no listener gets one after it was unsubscribed.
         self._lock = threading.RLock()
         self._queues: dict[Key, _Queue] = {}
         self.observers: list[Observer] = []
 
     def declare(self, keys: Sequence[Key]) -> None:
-        """Make sure that these queues exist."""
+        """Create these queues if they do not exist."""
         with self._lock:
             for key in keys:
                 self._queues.setdefault(key, _Queue())
 
     def takers(self, key: Key) -> int:
-        """Return how many listen to a queue, which may not exist."""
+        """Return the number of listeners of a queue, which may not exist."""
         with self._lock:
             found = self._queues.get(key)
             return len(found.takers) if found else 0
 
     def publish(self, key: Key, envelope: _Envelope) -> bool:
-        """Put a message into a queue; without that queue it is lost, which the answer says."""
+        """Put a message into a queue; return False where the queue does not exist and the message is lost."""
         with self._lock:
             found = self._queues.get(key)
             if found is not None:
@@ -162,7 +162,7 @@ class Broker:
             return found is not None
 
     def fan_out(self, key: Key, envelope: _Envelope) -> bool:
-        """Give a message to everyone who listens right now."""
+        """Give a copy of a message to each present listener of a queue."""
         with self._lock:
             found = self._queues.get(key)
             takers = list(found.takers) if found else []
@@ -171,13 +171,13 @@ class Broker:
             return bool(takers)
 
     def subscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
-        """Let ``listener`` take from these queues, beginning with what waits there."""
+        """Add a listener to these queues, and give it the messages that wait there."""
         with self._lock:
             for key in keys:
                 self._queues.setdefault(key, _Queue()).subscribe(listener)
 
     def unsubscribe(self, keys: Sequence[Key], listener: "InprocListener") -> None:
-        """Give nothing more to ``listener``; what is published from now on waits or goes to others."""
+        """Remove a listener from these queues; later messages wait or go to others."""
         with self._lock:
             for key in keys:
                 if listener in self._queues[key].takers:
@@ -185,7 +185,7 @@ class Broker:
 
 
 class InprocListener(base.Listener):  # type: ignore[misc]
-    """Hands the messages of a server's queues to its executor."""
+    """A listener that hands the messages of a server's queues to its executor."""
 
     def __init__(self, home: Broker, keys: Sequence[Key]) -> None:
         super().__init__(batch_size=1, batch_timeout=None)
@@ -203,35 +203,35 @@ class InprocListener(base.Listener):  # type: ignore[misc]
         self.on_incoming_callback([InprocMessage(envelope)])
 
     def stop(self) -> None:
-        """Take nothing more."""
+        """Take no more messages."""
         self._broker.unsubscribe(self._keys, self)
         super().stop()
 
     def cleanup(self) -> None:
-        """Do nothing: there is nothing left to give back."""
+        """Do nothing: the listener holds no resources."""
 
 
-# A process has one set of brokers as a machine has one set of ports: whoever uses the same name meets there. A broker
-# that nobody is connected to any more is gone.
+# Brokers are global to the process, as ports are to a machine: equal names are the same broker. A broker is gone with
+# its last connection.
 _brokers: WeakValueDictionary[str, Broker] = WeakValueDictionary()
 _brokers_lock = threading.Lock()
 
 
 def _broker(url: oslo_messaging.TransportURL) -> Broker:
-    """Return the broker of that name, a new one if nobody is connected to it."""
+    """Return the broker of a URL, a new one if it has no connection."""
     name = ",".join(str(host.hostname) for host in url.hosts) + "/" + (url.virtual_host or "")
     with _brokers_lock:
         return _brokers.setdefault(name, Broker())
 
 
 def takers(url: oslo_messaging.TransportURL, exchange: str, queue: str) -> int:
-    """Return how many listen to a queue."""
+    """Return the number of listeners of a queue."""
     return _broker(url).takers((exchange, queue))
 
 
 @contextmanager
 def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[None]:
-    """Tell ``observer`` of all calls over this in-process bus, until exit."""
+    """Pass each call over this in-process bus to ``observer``, until exit."""
     home = _broker(oslo_messaging.TransportURL.parse(conf, url))
     home.observers.append(observer)
     try:
@@ -241,7 +241,7 @@ def observed(conf: cfg.ConfigOpts, url: str, observer: Observer) -> Iterator[Non
 
 
 class InprocDriver(base.BaseDriver):  # type: ignore[misc]
-    """The driver of ``inproc://`` URLs."""
+    """The oslo.messaging driver of ``inproc://`` URLs."""
 
     def __init__(
         self,
@@ -260,11 +260,11 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         message: dict[str, Any],
         wait_for_reply: bool | None = None,
         timeout: float | None = None,
-        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process cannot be away
+        call_monitor_timeout: float | None = None,  # noqa: ARG002 - a server in this process is always there
         retry: int | None = None,  # noqa: ARG002 - nothing here can fail and then succeed
         transport_options: oslo_messaging.TransportOptions | None = None,
     ) -> Any:
-        """Publish a message, and with ``wait_for_reply`` sleep until it is answered."""
+        """Publish a message; with ``wait_for_reply`` wait for its answer and return it."""
         box: Box | None = queue.SimpleQueue() if wait_for_reply else None
         expires = None if timeout is None else time.monotonic() + timeout
         sent = rpc_common.deserialize_msg(rpc_common.serialize_msg({"ctxt": ctxt, "message": message}))
@@ -279,7 +279,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         return None if box is None else self._wait(box, target, timeout)
 
     def _is_lost(self, key: Key, envelope: _Envelope) -> bool:
-        """Tell the observers of a call; return whether it is lost."""
+        """Call the observers with a call; return whether one of them loses it."""
         message = envelope.message
         if message.get("namespace") is not None:
             return False
@@ -288,7 +288,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         return any(lost)
 
     def _wait(self, box: Box, target: oslo_messaging.Target, timeout: float | None) -> Any:
-        """Sleep until the reply is in its box, and unpack it."""
+        """Wait for the reply in its box and decode it."""
         try:
             text = box.get(timeout=timeout)
         except queue.Empty:
@@ -299,7 +299,7 @@ class InprocDriver(base.BaseDriver):  # type: ignore[misc]
         return body["result"]
 
     def _keys(self, target: oslo_messaging.Target) -> list[Key]:
-        """Return the queue of a target's topic and, if it names a server, that server's own."""
+        """Return the queue of a target's topic and, if the target names a server, that server's own queue."""
         exchange = str(target.exchange or self._default_exchange)
         if not target.server or target.fanout:
             return [(exchange, target.topic)]

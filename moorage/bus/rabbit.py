@@ -1,8 +1,8 @@
-"""The library's RabbitMQ driver, with limits of ours: to a message's way, to replies nobody takes, and to a stop.
+"""The library's RabbitMQ driver with limits of ours on the time in a queue, on undeliverable replies, and on a stop.
 
-The broker cannot tell how long a message has waited in a queue without two clocks being compared, so that wait is
-limited instead: a message expires in the queue after a part of its caller's time, and the server that takes it has
-another part, counted from then (ADR 2).
+The time that a message has waited in a queue cannot be measured without comparing two machines' clocks. It is limited
+instead: a message expires in the queue after a part of its caller's time-out, and the server that takes it has another
+part, counted from then (ADR 2).
 """
 
 import functools
@@ -25,29 +25,29 @@ from oslo_messaging._drivers import common as rpc_common
 
 LOG = logging.getLogger(__name__)
 
-#: Parts of a caller's time: for the queue, and for the server that has taken the message. What is left of it covers the
-#: answer's way back, and the half second in which a server does not know when a message arrived.
+#: Parts of a caller's time-out: for the queue, and for the server that has taken the message. The rest covers the
+#: answer's way back, and the half second by which a server's time of arrival is uncertain.
 QUEUE_PART = 0.4
 SERVER_PART = 0.5
 
-#: Socket time-outs shorter than this are those of calls with little time; a publisher's confirm may take longer.
+#: The least time-out of a socket, in seconds: a publisher's confirm may take longer than a call with little time left.
 _SHORTEST_SOCKET_TIMEOUT = 1.0
-#: The longest wait for a message in one go. A process that stood still finds out by having waited for longer.
+#: The longest single wait for a message, in seconds. A process that was stopped detects it by a longer wait.
 _LONGEST_POLL = 0.5
-#: Of a wait or a pause that is longer than intended by this, the process stood still or was busy. Arbitrary.
+#: Seconds by which a wait or pause is longer than intended where the process was stopped or busy. Arbitrary.
 _STANDSTILL = 0.1
-#: Between two tries to send a reply to a queue that is not there. Arbitrary.
+#: Seconds between two tries to send a reply to a missing queue. Arbitrary.
 _REPLY_INTERVAL = 0.25
 
 
-class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # which the library lets through, unlike others
-    """A message could not be sent before the part of its caller's time began that is the server's."""
+class NotSentInTime(rpc_common.Timeout):  # type: ignore[misc]  # the library lets this class through, unlike others
+    """A message could not be sent within the queue's part of its caller's time-out."""
 
 
 class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     """One connection to the broker.
 
-    :param given_up: once it is set, nothing but receiving waits any more for a broker that is away.
+    :param given_up: once it is set, nothing but receiving waits for an absent broker.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         given_up: threading.Event,
     ) -> None:
         self._given_up = given_up
-        self._heartbeat_thread: threading.Thread | None = None  # the library's; it connects before it sets it
-        #: When messages were last waited for, from and to, by the monotonic clock.
+        self._heartbeat_thread: threading.Thread | None = None  # set by the library, after it connects
+        #: The begin and end of the last wait for messages, by the monotonic clock.
         self.waits_since = self.waited_until = time.monotonic()
         super().__init__(conf, url, purpose, retry)
 
     def consume(self, timeout: float | None = None) -> None:
-        """Wait for messages and note since when."""
+        """Wait for messages, and record the begin and end of the wait."""
         self.waits_since = time.monotonic()
         try:
             super().consume(timeout)
@@ -74,12 +74,12 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
             self.waited_until = time.monotonic()
 
     def ensure_connection(self) -> None:
-        """Connect anew, as often as this connection is allowed to try.
+        """Reconnect, within the retries of this connection.
 
-        The heartbeat's thread tries once and comes back later: it holds the lock that senders wait for.
+        The heartbeat thread tries once at a time: it holds the lock that senders wait for.
         """
         tries = 0 if threading.current_thread() is self._heartbeat_thread else self.max_retries
-        # The library would leave the socket of the former connection to the garbage collector.
+        # Closed here: the library leaves the socket of the former connection to the garbage collector.
         self.connection.collect()
         self._set_current_channel(None)
         self.connection.ensure_connection(
@@ -95,7 +95,7 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
     def _heartbeat_check(self) -> None:
         """Exchange heartbeats.
 
-        :raises OSError: the connection is lost; the library would make another one beside it.
+        :raises OSError: the connection is lost; the library would open another one beside it.
         """
         if not self.connection.connected:
             raise ConnectionResetError("the connection to the broker is lost")
@@ -108,17 +108,17 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         recoverable_error_callback: Callable[[Exception], None] | None = None,
         **settings: Any,
     ) -> Any:
-        """Do something again after the loss of the connection, unless the broker was given up meanwhile."""
-        # Receiving brings a callback of its own, which ends it in time.
+        """Run ``method``, again after a loss of the connection, until ``given_up`` is set."""
+        # Receiving passes a callback of its own, which ends it in time.
         callback = recoverable_error_callback or self._stop_if_given_up
         return super().ensure(method, retry, callback, **settings)
 
     def set_transport_socket_timeout(self, timeout: float | None = None) -> None:
-        """Limit reads and writes on the socket; a call with little time does not cut off its publisher's confirm."""
+        """Set the socket's time-out, at least so long that a publisher's confirm arrives."""
         super().set_transport_socket_timeout(None if timeout is None else max(timeout, _SHORTEST_SOCKET_TIMEOUT))
 
     def close(self) -> None:
-        """Close the connection without waiting long for a broker that says nothing."""
+        """Close the connection without a long wait for a silent broker."""
         self.set_transport_socket_timeout(_SHORTEST_SOCKET_TIMEOUT)
         super().close()
 
@@ -138,15 +138,15 @@ class Connection(impl_rabbit.Connection):  # type: ignore[misc]
         timeout: float | None = None,
         transport_options: Any = None,
     ) -> None:
-        """Publish a message that expires in time; also repeated after a loss of the connection.
+        """Publish a message with an expiry; the library repeats this after a loss of the connection.
 
-        :raises NotSentInTime: it is too late for that.
+        :raises NotSentInTime: the queue's part of the caller's time-out is over.
         """
         super()._publish(exchange, msg, routing_key, _time_to_live(timeout), transport_options)
 
 
 def _time_to_live(timeout: float | None) -> float | None:
-    """Return the seconds that a message of a call with this time-out may spend in a queue, if it is limited."""
+    """Return the seconds that a message of a call with this time-out may spend in a queue; None without a limit."""
     if timeout is None:
         return None
     left = context.seconds_left()
@@ -157,11 +157,11 @@ def _time_to_live(timeout: float | None) -> float | None:
 
 
 class _ReplyQueues:
-    """Since when which callers' queues for replies are missing.
+    """The reply queues that are missing, each with the time since when.
 
-    The library counts a queue as gone for a minute once it was missing for a while, and counts the broker's own absence
-    in. Here the time begins when the broker says that the queue is missing, each reply is tried at least once, and the
-    first that arrives shows that its queue is back.
+    The library drops all replies to a queue for a minute once it was missing for a while, the broker's own absence
+    included. Here the time begins when the broker reports the queue missing, each reply is tried at least once, and
+    the first delivered reply ends it.
     """
 
     _MOST = 1000
@@ -172,29 +172,29 @@ class _ReplyQueues:
         self._since: cachetools.TTLCache[str, float] = cachetools.TTLCache(self._MOST, self._KEPT_SECONDS)
 
     def reply_q_valid(self, _name: str, _msg_id: str) -> bool:
-        """Return whether a reply to a queue is to be tried, as the library asks."""
+        """Return True: each reply is tried. The library calls this before each."""
         return True
 
     def missing(self, name: str) -> float:
-        """Return for how many seconds a queue has been missing, which it was again just now."""
+        """Return the seconds since which a queue is missing; called when it was found missing."""
         with self._lock:
             return time.monotonic() - self._since.setdefault(name, time.monotonic())
 
     def found(self, name: str) -> None:
-        """Note that a queue is there."""
+        """Note that a queue exists."""
         if self._since:
             with self._lock:
                 self._since.pop(name, None)
 
 
 class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
-    """A message as its server sees it."""
+    """An incoming message from RabbitMQ."""
 
-    #: Since when at the earliest this process has had it, by the monotonic clock.
+    #: The earliest time at which this process may have had it, by the monotonic clock.
     taken: float
 
     def reply(self, reply: object = None, failure: Any = None) -> None:
-        """Answer the caller; a cast has none. A queue for replies that is missing is waited for, within bounds."""
+        """Send the answer to the caller; a cast has none. A missing reply queue is waited for, within bounds."""
         if not self.orig_msg_id:
             return
         while not self._sent(reply, failure):
@@ -205,7 +205,7 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
             time.sleep(_REPLY_INTERVAL)
 
     def _sent(self, reply: object, failure: Any) -> bool:
-        """Return whether a reply is done with; otherwise its queue is missing."""
+        """Send a reply; return False if its queue is missing."""
         driver = self.listener.driver
         try:
             with driver._get_connection(rpc_common.PURPOSE_SEND) as connection:  # noqa: SLF001 - the base class does so
@@ -222,7 +222,7 @@ class RabbitMessage(amqpdriver.AMQPIncomingMessage):  # type: ignore[misc]
 
 
 class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
-    """Takes a server's messages from the broker, and notes since when at the earliest it has had each."""
+    """A listener that notes for each message the earliest time at which this process may have had it."""
 
     message_cls = RabbitMessage
 
@@ -232,7 +232,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
     @property
     def _current_timeout(self) -> float:
-        """How long the library waits for a message in one go; it doubles it each time."""
+        """The seconds of the library's next single wait for a message; it doubles them each time."""
         return self._poll_seconds
 
     @_current_timeout.setter
@@ -240,7 +240,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
         self._poll_seconds = min(seconds, _LONGEST_POLL)
 
     def __call__(self, message: Any) -> None:
-        """Take one message that has been read from the socket."""
+        """Add one message that was read from the socket."""
         taken = self._earliest()
         known = len(self.incoming)
         super().__call__(message)
@@ -248,7 +248,7 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
             incoming.taken = taken
 
     def _earliest(self) -> float:
-        """Return since when at the earliest a message just read may have lain in the socket."""
+        """Return the earliest time at which a message just read may have reached the socket."""
         since, until, now = self.conn.waits_since, self.conn.waited_until, time.monotonic()
         if since - until > _STANDSTILL:
             return float(until)
@@ -256,11 +256,11 @@ class RabbitListener(amqpdriver.RpcAMQPListener):  # type: ignore[misc]
 
 
 class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
-    """The library's driver, with connections, messages and listeners of ours."""
+    """The library's RabbitMQ driver with connections, messages and listeners of this module."""
 
     def __init__(self, conf: cfg.ConfigOpts, url: oslo_messaging.TransportURL, **settings: Any) -> None:
         super().__init__(conf, url, **settings)
-        #: Set when nobody is to wait any more for a broker that is away.
+        #: Set when nothing is to wait any more for an absent broker.
         self.given_up = threading.Event()
         made: pool.ConnectionPool = self._connection_pool
         made.connection_cls = functools.partial(Connection, given_up=self.given_up)
@@ -268,7 +268,7 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
     def listen(
         self, target: oslo_messaging.Target, batch_size: int, batch_timeout: float | None
     ) -> base.PollStyleListenerAdapter:
-        """Return a listener to the topic and to the server's own queue; nobody sends to all servers of a topic."""
+        """Return a listener to the topic's queue and the server's own; Moorage sends no fan-out messages."""
         connection = self._get_connection(rpc_common.PURPOSE_LISTEN)
         listener = RabbitListener(self, connection)
         for name in (target.topic, f"{target.topic}.{target.server}"):
@@ -276,6 +276,6 @@ class RabbitDriver(impl_rabbit.RabbitDriver):  # type: ignore[misc]
         return base.PollStyleListenerAdapter(listener, batch_size, batch_timeout)
 
     def cleanup(self) -> None:
-        """Close all connections, and wait for no broker."""
+        """Close all connections without waiting for an absent broker."""
         self.given_up.set()
         super().cleanup()

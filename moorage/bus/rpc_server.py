@@ -1,4 +1,4 @@
-"""The library's RPC server, which takes no more messages than it has threads for: the others are for its peers."""
+"""An RPC server that takes no more messages than it has threads for, and leaves the others to its peers."""
 
 import threading
 import time
@@ -13,18 +13,18 @@ from oslo_messaging.rpc.server import RPCServer
 
 from moorage.bus.handlers import stamp
 
-#: Seconds after which a message is taken though no thread is free. The thread that takes messages is also the one that
-#: tells the broker that this server lives, which a broker that hears nothing for a minute does not believe any more.
+#: Seconds after which a message is taken though no thread is free. The thread that takes messages also sends the
+#: heartbeats of the connection; after a minute without one the broker closes it.
 _LONGEST_WAIT = 5.0
 
 
 class ThreadedServer(RPCServer):  # type: ignore[misc]
-    """Answers messages in threads of the standard library: idle, they end at once and not within a second.
+    """Answers messages in a thread pool of the standard library, whose idle threads end at once at a stop.
 
-    The library itself takes whatever comes and keeps it in memory until a thread is free. A server whose threads all
-    wait for something would go on taking its share, until long after those who asked have gone.
+    The library's own server takes every message and keeps it in memory until a thread is free. If all its threads wait
+    for something, it goes on taking its share of the messages, and answers them long after their callers have gone.
 
-    :param threads: how many messages are worked on at a time.
+    :param threads: the number of messages handled at a time.
     """
 
     def __init__(self, *args: Any, threads: int, **kwargs: Any) -> None:
@@ -40,7 +40,7 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
         self.start(override_pool_size=self._threads)
 
     def end(self) -> None:
-        """Take no more of them; :meth:`wait` then waits for those that were taken."""
+        """Take no more messages; :meth:`wait` then waits for those that were taken."""
         with self._changed:
             self._ending = True
             self._changed.notify_all()
@@ -48,9 +48,9 @@ class ThreadedServer(RPCServer):  # type: ignore[misc]
 
     def _on_incoming(self, incoming: Any) -> None:
         for message in incoming:
-            # Within one process the end of the caller's time is known, and over RabbitMQ since when it may be here.
+            # The in-process bus knows the caller's deadline; RabbitMQ only the earliest time of arrival.
             stamp(message.ctxt, getattr(message, "taken", time.monotonic()), getattr(message, "expires", None))
-        # Within one process the caller's own thread comes here, and must not be kept: its server has no peers.
+        # On the in-process bus this is the caller's own thread, and must not wait: its server has no peers.
         has_thread = isinstance(self.listener, PollStyleListenerAdapter)
         with self._changed:
             if has_thread:

@@ -1,4 +1,4 @@
-"""Column types and the database clock, the same on MySQL, MariaDB and SQLite. Migrations use them: never change one."""
+"""Column types and the database clock for MySQL, MariaDB and SQLite. Migrations use them: never change one."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
-#: Names are compared byte by byte, as SQLite does: a host "A" and a host "a" are two.
+#: Names are compared byte by byte, as in SQLite: "A" and "a" are two hosts.
 _MYSQL_NAME = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin")
 #: Uuids and request ids are ASCII: a quarter of the index space that utf8mb4 reserves.
 _MYSQL_UUID = mysql.VARCHAR(36, charset="ascii", collation="ascii_bin")

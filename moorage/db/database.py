@@ -1,8 +1,8 @@
-"""One database as a service uses it: short transactions, each repeated a bounded number of times when others collide.
+"""A database with short transactions, each repeated a bounded number of times after collisions.
 
-A unit of work is a function of a connection. It must be safe to run again, also after its own success: it either
-begins with its request's row (:mod:`moorage.service.stored_requests`) or changes rows by a predicate that holds once.
-That is what lets a connection that is lost during COMMIT be answered by simply running the work again.
+A unit of work is a function of a connection. It must be idempotent, also after its own success: it either begins with
+its request's row (:mod:`moorage.service.stored_requests`) or changes rows by a predicate that holds once. So a
+transaction whose connection was lost during COMMIT can simply be run again.
 """
 
 import logging
@@ -28,19 +28,19 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Row locks that one write waits for in vain, each for `lock_wait` seconds. Those whom it waits for are then no passing
-#: collision, and a thread that waits on is one that answers nobody else. Arbitrary.
+#: Lock wait time-outs of one write, each of `lock_wait` seconds, before it fails. By then the lock's holder is no
+#: passing collision, and the waiting thread serves nothing else. Arbitrary.
 _LOCK_WAITS = 5
 
-#: Seconds after which a thread gives up, as long as for a connection of a pool. A thread that asks a silent database
-#: holds its lock for longer than that. Arbitrary.
+#: Seconds that a thread waits for a lock, as long as for a connection of a pool. A thread that waits for a silent
+#: database holds its lock for longer. Arbitrary.
 LOCK_PATIENCE = 10.0
 
 
 class BoundedLock:
-    """A lock that is held across a question to a database, and waited for a limited time: at most the caller's.
+    """A lock that is held during a database query, with a bounded wait: at most to the caller's deadline.
 
-    :param fault: called with the seconds that were waited in vain; returns the error to raise.
+    :param fault: called with the seconds waited in vain; returns the error to raise.
     """
 
     def __init__(self, fault: Callable[[float], errors.MoorageError], patience: float = LOCK_PATIENCE) -> None:
@@ -52,7 +52,7 @@ class BoundedLock:
     def held(self) -> Iterator[None]:
         """Hold the lock.
 
-        :raises MoorageError: the error of ``fault``; it did not come free in time.
+        :raises MoorageError: the error of ``fault``: the lock did not come free in time.
         """
         left = context.seconds_left()
         seconds = self._patience if left is None else max(0.0, min(self._patience, left))
@@ -64,20 +64,20 @@ class BoundedLock:
             self._lock.release()
 
 
-#: By file of SQLite the lock by which one writer of this process at a time reaches it: SQLite itself would have them
-#: poll. Shared by all that open the same file in this process, which in the harness is every service.
+#: By SQLite file, the lock that admits one writer of this process at a time: SQLite's own waiting polls. Shared by all
+#: databases of this process with the same file; in the harness all services are in one process.
 _WRITER_LOCKS: "WeakValueDictionary[str, BoundedLock]" = WeakValueDictionary()
 _WRITER_LOCKS_GUARD = threading.Lock()
 
 
 class Database:
-    """A database by its URL, named in errors by the schema that it holds.
+    """A database of one URL, named in errors by its schema.
 
     :param url: an SQLAlchemy URL of MySQL or MariaDB (``mysql+pymysql://``) or of SQLite (``sqlite:///path``).
-    :raises ConfigurationError: it is none.
+    :raises ConfigurationError: the URL is not valid.
     :param schema: ``main``, ``conductor`` or ``cell NAME``.
     :param tries: how often a transaction is begun before its collisions become :class:`~moorage.errors.Overloaded`;
-        a few times only where it is a row lock that does not come free.
+        fewer after lock wait time-outs.
     :param limits: the fields of :class:`~moorage.db.engine.ConnectionLimits`.
     """
 
@@ -95,10 +95,10 @@ class Database:
     def configured(
         cls, conf: cfg.ConfigOpts, url: str | None = None, schema: str = "main", *, pool_size: int | None = None
     ) -> "Database":
-        """Return a database that is used as group ``database`` of a configuration says.
+        """Return a database with the options of group ``database``.
 
-        :param url: where it is; by default, where the main schema is.
-        :param pool_size: instead of the one that is configured.
+        :param url: its URL; by default that of the main schema.
+        :param pool_size: used instead of the configured one.
         :raises ConfigurationError: no URL is given, and none is configured.
         """
         options = conf.database
@@ -118,22 +118,22 @@ class Database:
         self.engine.dispose()
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that writes nothing, each statement of which sees what is committed by then.
+        """Run ``work`` in a read-only transaction at isolation level READ COMMITTED.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         return self._repeated(lambda: self._transaction(work, writing=False))
 
     def read_one_moment(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in a transaction that writes nothing, all statements of which see the same moment.
+        """Run ``work`` in a read-only transaction whose statements all read the same snapshot.
 
-        For what is put together of several tables. On MySQL it costs one round trip more than ``read``.
+        For results that combine several tables. On MySQL it costs one round trip more than ``read``.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
 
         def of_one_moment(connection: Connection) -> T:
-            # Of this one transaction, which begins with the first statement that reads; SQLite does so anyway.
+            # For this transaction alone; its snapshot is that of its first reading statement. SQLite does so anyway.
             if not self.is_sqlite:
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             return work(connection)
@@ -141,10 +141,10 @@ class Database:
         return self.read(of_one_moment)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in one transaction, from its first statement again when another one collides with it.
+        """Run ``work`` in a transaction; after a collision with another one, run it again from the start.
 
-        :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT, whether it was written is
-            unknown to the caller, who repeats the request with its id.
+        :raises StoreUnavailable: the database cannot be reached; after a lost COMMIT the outcome is unknown, and the
+            caller repeats the request with its id.
         :raises Overloaded: collisions went on, a row lock or a connection did not come free, or a statement took too
             long.
         """
@@ -152,7 +152,7 @@ class Database:
 
     def _transaction(self, work: Callable[[Connection], T], *, writing: bool) -> T:
         with self._sqlite_writer(writing), self.engine.connect() as connection:
-            context.check_deadline("before its transaction was begun")  # a connection may have been waited for
+            context.check_deadline("before its transaction was begun")  # the wait for a connection may have been long
             if writing:
                 connection = connection.execution_options(moorage_writing=True)
             with connection.begin():
@@ -173,14 +173,14 @@ class Database:
             yield
 
     def _repeated(self, transaction: Callable[[], T]) -> T:
-        """Run the rings: collisions are repeated with milliseconds of back-off, a lost connection twice at most."""
+        """Run a transaction with two nested retries: of collisions, and of at most two lost connections."""
         collisions = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_collision),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(self.tries), _LockWaits(), _Late()),
             wait=tenacity.wait_random_exponential(multiplier=0.002, max=0.25),
             reraise=True,
         )
-        # A pooled connection may be one that died with the server's last life: the first repeat gets a fresh one.
+        # A pooled connection may be from before the server's restart: the first retry opens a fresh one.
         losses = tenacity.Retrying(
             retry=tenacity.retry_if_exception(faults.is_away),
             stop=tenacity.stop_any(tenacity.stop_after_attempt(3), _SlowRepeat(self._limits.connect), _Late()),
@@ -192,7 +192,7 @@ class Database:
 
     @contextmanager
     def faults_translated(self) -> Iterator[None]:
-        """Raise faults of the database as the errors that callers know; for code that uses the engine itself."""
+        """Translate exceptions of the database into errors of ours; for code that uses the engine itself."""
         try:
             yield
         except exc.TimeoutError as fault:
@@ -204,7 +204,7 @@ class Database:
             raise meaning from fault
 
     def _meaning(self, fault: exc.DBAPIError) -> errors.MoorageError | None:
-        """Return the error that callers know a fault by, if it has such a meaning."""
+        """Return the error of ours for an exception of the database, or None."""
         if faults.is_away(fault):
             LOG.warning("The database of %s cannot be reached: %s", self.schema, fault.orig)
             return errors.StoreUnavailable(schema=self.schema, reason=faults.plain_reason(fault))
@@ -234,7 +234,7 @@ class Database:
 
 
 class _SlowRepeat(tenacity.stop.stop_base):
-    """Ends the tries if a fresh connection has not helped either, and silence has cost a time-out."""
+    """Stops the retries after a second failure that took as long as a connection's time-out."""
 
     def __init__(self, connect_seconds: float) -> None:
         self._connect_seconds = connect_seconds
@@ -244,9 +244,9 @@ class _SlowRepeat(tenacity.stop.stop_base):
 
 
 def _parsed(url: str, schema: str) -> URL:
-    """Return a URL of a dialect that is installed; the error does not show it, because it holds a password.
+    """Parse a URL and load its dialect; the error does not contain the URL, because of its password.
 
-    :raises ConfigurationError: it is none.
+    :raises ConfigurationError: the URL is not valid, or its driver is not installed.
     """
     try:
         parsed = make_url(url)
@@ -260,14 +260,14 @@ def _parsed(url: str, schema: str) -> URL:
 
 
 class _Late(tenacity.stop.stop_base):
-    """Ends the tries for a caller whose time is over."""
+    """Stops the retries once the caller's deadline has passed."""
 
     def __call__(self, _state: tenacity.RetryCallState) -> bool:
         return context.is_late()
 
 
 class _LockWaits(tenacity.stop.stop_base):
-    """Ends the tries of one write once it has waited for row locks in vain so many times."""
+    """Stops the retries of a write after its last allowed lock wait time-out."""
 
     def __init__(self) -> None:
         self._waits = 0

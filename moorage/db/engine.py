@@ -1,4 +1,4 @@
-"""SQLAlchemy engines for MySQL, MariaDB and SQLite: how a connection is set up, and when it is dropped."""
+"""SQLAlchemy engines for MySQL, MariaDB and SQLite: set-up of connections, and when they are dropped."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -38,12 +38,12 @@ class ConnectionLimits:
 
     @property
     def answer(self) -> float | None:
-        """Seconds of silence after which a connection counts as lost."""
+        """The seconds of silence after which a connection counts as lost."""
         return None if self.statement_limit is None else self.statement_limit + self.answer_margin
 
 
 def create(url: URL, limits: ConnectionLimits) -> Engine:
-    """Return an engine, which connects when it is first used."""
+    """Return an engine; it connects at its first use."""
     return _sqlite(url, limits) if url.get_backend_name() == "sqlite" else _mysql(url, limits)
 
 
@@ -62,7 +62,7 @@ def _sqlite(url: URL, limits: ConnectionLimits) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    """Leave transactions to us, let readers and one writer work side by side, and check foreign keys."""
+    """Set up a connection: explicit transactions, the write-ahead log, and foreign keys."""
     connection.isolation_level = None
     for pragma in ("journal_mode=wal", "synchronous=normal", "foreign_keys=on"):
         connection.execute(f"PRAGMA {pragma}")
@@ -118,16 +118,16 @@ def _drop_what_is_away(context: ExceptionContext) -> None:
 
 
 def _whole(seconds: float) -> int:
-    """Return a time that is not zero as MySQL takes it, which counts in whole seconds."""
+    """Return a time in whole seconds, at least one, as MySQL takes it."""
     return max(1, round(seconds))
 
 
 def _idle_limits(seconds: float) -> str:
     """Return the rest of a SET statement that limits idle transactions, in a comment that MariaDB alone reads.
 
-    A process that is stopped within a transaction keeps its row locks for as long as its connection stands, and the
-    broker's heartbeats or our leases cannot take those away. The second variable is for a transaction that has locked
-    rows and not changed any yet, which MariaDB does not count as a writing one.
+    A process that is stopped within a transaction keeps its row locks for as long as its connection stands; neither the
+    broker's heartbeats nor our leases release them. The second variable is for a transaction that has locked rows and
+    not changed any yet, which MariaDB does not count as a writing one.
     """
     if not seconds:
         return ""

@@ -1,4 +1,4 @@
-"""The meaning of a database's fault, by the driver's own code and never by its text."""
+"""Classification of a database's exceptions by the driver's error code, never by its text."""
 
 import sqlite3
 
@@ -37,7 +37,7 @@ _SQLITE_AWAY = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FU
 
 
 def _code(fault: BaseException) -> tuple[str, int] | None:
-    """Return the driver's own code of a fault: never its text."""
+    """Return the driver's name and error code of an exception, or None."""
     if not isinstance(fault, exc.DBAPIError) or fault.orig is None:
         return None
     if isinstance(fault.orig, sqlite3.Error):
@@ -48,7 +48,7 @@ def _code(fault: BaseException) -> tuple[str, int] | None:
 
 
 def is_collision(fault: BaseException) -> bool:
-    """Tell whether another transaction was in the way, so that the same one may succeed from its beginning."""
+    """Return whether the transaction collided with another one, and may succeed when run again."""
     match _code(fault):
         case ("mysql", code):
             return code in _MYSQL_COLLISIONS
@@ -58,12 +58,12 @@ def is_collision(fault: BaseException) -> bool:
 
 
 def is_lock_wait(fault: BaseException) -> bool:
-    """Tell whether a row lock was waited for in vain."""
+    """Return whether the wait for a row lock timed out."""
     return _code(fault) == ("mysql", _MYSQL_LOCK_WAIT)
 
 
 def is_too_long(fault: BaseException) -> bool:
-    """Tell whether the server has ended a statement because of its limit."""
+    """Return whether the server ended a statement at its time limit."""
     match _code(fault):
         case ("mysql", code):
             return code in _MYSQL_TOO_LONG
@@ -71,13 +71,13 @@ def is_too_long(fault: BaseException) -> bool:
 
 
 def is_away(fault: BaseException) -> bool:
-    """Tell whether the database could not be reached, the connection was lost, or the server does not write now.
+    """Return whether the database could not be reached, the connection was lost, or the server does not write now.
 
-    After such a fault of a COMMIT, whether it was carried out is unknown.
+    After such a fault of a COMMIT its outcome is unknown.
     """
     if not isinstance(fault, exc.DBAPIError):
         return False
-    # The driver has no code for an answer that it cannot read, as when a server dies in the middle of one.
+    # The driver has no code for an answer that it cannot parse, as when a server dies in the middle of one.
     if fault.connection_invalidated or (isinstance(fault, exc.InternalError) and _code(fault) is None):
         return True
     match _code(fault):
@@ -90,7 +90,7 @@ def is_away(fault: BaseException) -> bool:
 
 
 def is_unreachable(fault: BaseException) -> bool:
-    """Tell whether nothing comes from the server, which as far as is known may be said of all connections to it."""
+    """Return whether the server is silent, so that all pooled connections to it may be dead."""
     match _code(fault):
         case ("mysql", code):
             return code in _MYSQL_UNREACHABLE
@@ -98,7 +98,7 @@ def is_unreachable(fault: BaseException) -> bool:
 
 
 def is_refused(fault: BaseException) -> bool:
-    """Tell whether the server does not let this user into this database, as it will not the next time either."""
+    """Return whether the server refuses this user or database; a retry would not help."""
     match _code(fault):
         case ("mysql", code):
             return code in _MYSQL_REFUSED
@@ -106,6 +106,6 @@ def is_refused(fault: BaseException) -> bool:
 
 
 def plain_reason(fault: exc.DBAPIError) -> str:
-    """Return the driver's words without the statement and its parameters."""
+    """Return the driver's text of an exception without the statement and its parameters."""
     arguments = getattr(fault.orig, "args", ())
     return str(arguments[-1] if arguments else fault.orig)[:300]

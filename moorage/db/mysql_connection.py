@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: no certificate read in vain, and none that waits for a silent server for long."""
+"""PyMySQL connections with a bounded hand-shake and TCP keep-alive, and without unused certificates."""
 
 import functools
 import socket
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from pymysql.connections import Connection
 
 if TYPE_CHECKING:
-    _Connection = Connection[Any]  # only those who describe its types say of what
+    _Connection = Connection[Any]  # generic only in its type stubs
 else:
     _Connection = Connection
 
-#: Seconds without a word after which the kernel asks the other side for a sign of life, and between two such questions.
+#: Idle seconds after which the kernel sends a keep-alive probe, and seconds between two probes.
 _KEEPALIVE_SECONDS = 5
-#: Milliseconds after which the kernel gives up a connection whose other side acknowledges neither data nor questions.
-#: Shorter than the time that an answer may take: a machine that is gone is found out before that.
+#: Milliseconds after which the kernel closes a connection whose peer acknowledges neither data nor probes. Shorter than
+#: an answer may take: a lost machine is detected before that.
 _UNACKNOWLEDGED_MILLISECONDS = 15_000
 
 
 @functools.cache
 def _any_server() -> ssl.SSLContext:
-    """Return the TLS context for a URL without TLS settings: encrypt if the server can, whoever it is."""
+    """Return the TLS context for a URL without TLS settings: it encrypts if the server can, and checks no identity."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -29,10 +29,10 @@ def _any_server() -> ssl.SSLContext:
 
 
 class MySQLConnection(_Connection):
-    """A connection of PyMySQL's whose hand-shake has the time-out of the connecting, and that notices a dead peer.
+    """A connection of PyMySQL with the connect time-out on the whole hand-shake, and TCP keep-alive.
 
-    It reads no certificates which it would not check. PyMySQL reads all that the machine has for every connection: 40
-    ms of a processor each, and a service whose database was away makes all its connections anew at once.
+    It loads no certificates that it would not check. PyMySQL loads all of the machine's certificates for every
+    connection: 40 ms of a processor each, and a service whose database was away opens all its connections at once.
     """
 
     _read_timeout: float | None
@@ -40,7 +40,7 @@ class MySQLConnection(_Connection):
     _sock: socket.socket
 
     def connect(self, sock: Any = None) -> None:
-        """Connect and authenticate; a server that takes the connection and then says nothing is given up soon."""
+        """Connect and authenticate, with the connect time-out also for a server that accepts and then is silent."""
         answer, send = self._read_timeout, self._write_timeout
         self._read_timeout = self._write_timeout = self.connect_timeout
         super().connect(sock)
@@ -54,10 +54,10 @@ class MySQLConnection(_Connection):
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _create_ssl_ctx(self, sslp: Any) -> ssl.SSLContext:
-        # Whatever the URL of the database says of TLS is PyMySQL's to understand.
+        # TLS settings of the database's URL are left to PyMySQL.
         return super()._create_ssl_ctx(sslp) if sslp else _any_server()  # type: ignore[misc]
 
 
 def connect(_dialect: Any, _record: Any, words: Any, named: Any) -> MySQLConnection:
-    """Connect, as SQLAlchemy's event ``do_connect`` wants it."""
+    """Connect; a handler of SQLAlchemy's event ``do_connect``."""
     return MySQLConnection(*words, **named)

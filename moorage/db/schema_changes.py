@@ -1,7 +1,7 @@
-"""Steps of a migration that can be repeated: each looks first, and changes only what is not yet as it is to be.
+"""Idempotent steps of a migration: each inspects the schema first, and changes only what differs.
 
-MySQL and MariaDB commit each DDL statement by itself. An upgrade that is interrupted leaves a part of a revision behind
-under the number of the revision before it, and is simply run again.
+MySQL and MariaDB commit each DDL statement by itself. An interrupted upgrade leaves a part of a revision under the
+number of the revision before it, and is simply run again.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from moorage.db.schemas import compatibility_table
 
 
 def columns(table: str) -> frozenset[str]:
-    """Return the names of a table's columns, which are none if there is no such table."""
+    """Return the names of a table's columns; none if the table does not exist."""
     inspector = _inspector()
     if not inspector.has_table(table):
         return frozenset()
@@ -60,11 +60,11 @@ def declare_oldest_code(schema: str, revision: str) -> None:
     table = compatibility_table(schema)
     connection = op.get_bind()
     table.create(connection, checkfirst=True)
-    # One row. Written anew, because an interrupted upgrade may have written it before.
+    # One row. Replaced, because an interrupted upgrade may have written it before.
     connection.execute(table.delete())
     connection.execute(table.insert().values(oldest_code=revision))
 
 
 def _inspector() -> sa.Inspector:
-    # A new one each time: an inspector remembers what it has seen.
+    # A new one each time: an inspector caches its results.
     return sa.inspect(op.get_bind())

@@ -1,4 +1,4 @@
-"""The schemas of a database and their migrations: one Alembic branch each, side by side in one database if wanted."""
+"""The schemas and their migrations: one Alembic branch for each; several schemas may share a database."""
 
 import logging
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds between two tries to change a table that is in use. During a try everybody else waits for the table too, for
-#: `lock_wait` seconds at most; in between they work. Arbitrary.
+#: Seconds between two tries to change a table that is in use. During a try all other users of the table wait too, for
+#: `lock_wait` seconds at most; between tries they work. Arbitrary.
 _PAUSE = 3.0
 
-# Alembic is imported where it is used: every table of ours is declared with a schema, and a command that asks a service
-# would wait longer for the import than for the answer.
+# Alembic is imported where it is used: every module with a table imports this one, and a command that only calls a
+# service would wait longer for the import than for the answer.
 
 
 def compatibility_table(schema: str) -> Table:
     """Return the table of one row that names the oldest code which works on a schema.
 
-    ``oldest_code`` is the newest revision that this code knows. A release that does not know the revision of the schema
-    itself reads it here whether it may work on the schema all the same.
+    ``oldest_code`` is the newest revision that this code contains. A release that does not contain the schema's present
+    revision finds here whether it works on the schema all the same.
     """
     return Table(f"schema_compatibility_{schema}", MetaData(), Column("oldest_code", name_type(), primary_key=True))
 
@@ -59,14 +59,14 @@ class Schema:
         return frozenset({self.version_table, compatibility_table(self.name).name})
 
     def upgrade(self, database: Database, patience: float = 600.0) -> tuple[str | None, str | None]:
-        """Bring the tables to the newest revision; return the revisions before and after.
+        """Migrate the tables to the newest revision; return the revisions before and after.
 
-        Tables of a newer revision are left as they are. A statement that changes a table waits for whoever uses it, and
-        everybody else waits behind that statement. So it gives up soon, and is tried again after a pause.
+        Tables of a newer revision are left as they are. A statement that changes a table waits for the table's users,
+        and all others wait behind that statement. So its wait is short, and it is tried again after a pause.
 
-        :param patience: seconds after which a table that is in use the whole time is not waited for any longer.
-        :raises SchemaInUse: that was the case; repeating the upgrade goes on where this one has ended.
-        :raises SchemaTooNew: this version cannot work on the newer revision that they have.
+        :param patience: seconds to wait for a table that is in use.
+        :raises SchemaInUse: a table was in use for so long; a repeated upgrade goes on where this one has ended.
+        :raises SchemaTooNew: this version does not work on the tables' newer revision.
         :raises StoreUnavailable: the database cannot be reached.
         """
         before, after = self.planned(database)
@@ -91,7 +91,7 @@ class Schema:
         LOG.warning("The %s schema: waiting for whoever uses a table: %s", self.name, statement)
 
     def migrate(self, database: Database, revision: str = "head") -> None:
-        """Run the migrations up to a revision, once."""
+        """Run the migrations up to a revision, without a retry."""
         from alembic import command
 
         config = self._config()
@@ -103,7 +103,7 @@ class Schema:
     def planned(self, database: Database) -> tuple[str | None, str | None]:
         """Return the revisions before and after an upgrade.
 
-        :raises SchemaTooNew: this version cannot work on the newer revision that the tables have.
+        :raises SchemaTooNew: this version does not work on the tables' newer revision.
         :raises StoreUnavailable: the database cannot be reached.
         """
         before = self.revision(database)
@@ -114,7 +114,7 @@ class Schema:
         return before, before
 
     def drop(self, database: Database) -> None:
-        """Remove the tables with all that is in them, and what says which revision they had.
+        """Drop the tables and those that record their revision.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -127,7 +127,7 @@ class Schema:
         database.write(work)
 
     def revision(self, database: Database) -> str | None:
-        """Return the revision that the tables have, or nothing where there are none.
+        """Return the revision of the tables; None where there are none.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -140,17 +140,17 @@ class Schema:
         )
 
     def head(self) -> str | None:
-        """Return the newest revision that this version brings."""
+        """Return the newest revision that this version contains."""
         from alembic.script import ScriptDirectory
 
         return ScriptDirectory.from_config(self._config()).get_current_head()
 
     def check(self, database: Database) -> str:
-        """Refuse to work on tables that this version does not fit; return the revision that they have.
+        """Check that this version works on the tables; return their revision.
 
-        A newer revision is accepted if the schema itself says that code of this version works on it.
+        A newer revision is accepted if its compatibility table names this version or an older one.
 
-        :raises SchemaMismatch: they are older than this version, or not there.
+        :raises SchemaMismatch: the tables are older than this version, or missing.
         :raises SchemaTooNew: they are newer, and this version does not work on them.
         """
         found, needed = self.revision(database), self.head() or "none"
@@ -166,7 +166,7 @@ class Schema:
         return found
 
     def _oldest_code(self, connection: Connection) -> str | None:
-        """Return the newest revision that the oldest usable code knows, or nothing where none is recorded."""
+        """Return the recorded newest revision of the oldest usable code; None where none is recorded."""
         table = compatibility_table(self.name)
         if not inspect(connection).has_table(table.name):
             return None
@@ -174,7 +174,7 @@ class Schema:
         return oldest
 
     def _known_revisions(self) -> frozenset[str]:
-        """Return all revisions that this version brings."""
+        """Return all revisions that this version contains."""
         from alembic.script import ScriptDirectory
 
         return frozenset(script.revision for script in ScriptDirectory.from_config(self._config()).walk_revisions())
@@ -190,7 +190,7 @@ class Schema:
 
 
 def _statement(fault: BaseException | None) -> str:
-    """Return the statement that a fault is about, in one line."""
+    """Return the SQL statement of an exception, in one line."""
     return " ".join(str(getattr(fault, "statement", fault)).split())
 
 
@@ -199,5 +199,5 @@ def _folder(package: str) -> str:
 
 
 def known_schemas() -> dict[str, Schema]:
-    """Return the schemas that the folders of this installation bring, by name (entry points ``moorage.schemas``)."""
+    """Return the installed schemas by name (entry points ``moorage.schemas``)."""
     return {extension.name: cast(Any, extension.plugin) for extension in ExtensionManager[Any]("moorage.schemas")}

@@ -1,4 +1,4 @@
-"""How a service lets the operator know that it is there: it says so from time to time, and nothing depends on it."""
+"""Heartbeats of a service, for the operator's list of services; nothing else depends on them."""
 
 import logging
 import socket
@@ -14,8 +14,8 @@ from moorage.service.process import Periodic
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for the placement role. Arbitrary, and short: the next report says the same, and a service that is
-#: to stop waits for the one under way.
+#: Seconds to wait for the placement role. Arbitrary, and short: the next report repeats this one, and a service that
+#: stops waits for the one under way.
 _PATIENCE = 2.0
 
 
@@ -24,7 +24,7 @@ class Heartbeat:
 
     :param bus: the main bus.
     :param kind: see :class:`~moorage.model.inspection.ServiceReport`.
-    :param name: its own name among its kind.
+    :param name: its name, unique among its kind.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, bus: Bus, kind: str, name: str, cell_uuid: str | None = None) -> None:
@@ -41,13 +41,13 @@ class Heartbeat:
         self._reports = Periodic(f"presence of {kind} {name}", self._report, conf.service.report_interval)
 
     def start(self) -> None:
-        """Report at once, and then again and again."""
+        """Report at once, and then periodically."""
         self._reports.start()
 
     def stop(self) -> None:
-        """Report for the last time that the service is being stopped in order; one that dies is only silent."""
+        """Send a last report that the service stops in order; a service that dies is only silent."""
         self._reports.stop()
-        # Where the last report was not taken, a stop should not have to wait for one more.
+        # Where the last report got no answer, the stop does not wait for another one.
         if self._is_heard:
             self._report(stopped=True)
 
@@ -57,6 +57,7 @@ class Heartbeat:
                 self._placement.call(ReportService(request_id=ids.fresh(), service=self._service, stopped=stopped))
                 self._is_heard = True
             except errors.MoorageError as fault:
-                # Whoever needs the placement role says so loudly enough. One of a former release takes no last report.
+                # Services that need the placement role log its absence themselves. One of a former release refuses a
+                # last report.
                 LOG.debug("This report of presence was not taken: %s", fault)
                 self._is_heard = False

@@ -1,4 +1,4 @@
-"""A service of one process: started, kept until a signal, and stopped without losing what it is working on."""
+"""The life of a service process: start, run until a signal, and stop without losing work in progress."""
 
 import logging
 import math
@@ -27,25 +27,25 @@ _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Service(Protocol):
-    """What can be started and stopped: a role of a process, or several of them in the harness."""
+    """A service that can be started and stopped: one role of a process, or several of them in the harness."""
 
     def start(self) -> None:
         """Begin to serve; returns once messages are taken."""
 
     def stop(self) -> None:
-        """Take no new work, end what is under way, and let go of connections."""
+        """Take no new work, finish the work in progress, and close connections."""
 
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """A service that takes over what is new in its configuration while it runs."""
+    """A service that can reload its configuration while it runs."""
 
     def reload(self) -> None:
-        """Read the configuration anew; what is wrong with it is logged, and changes nothing."""
+        """Reload the configuration; a faulty one is logged and changes nothing."""
 
 
 class Stopping(Exception):
-    """The process was signalled to stop while it waited for something."""
+    """The process got a signal to stop during a wait."""
 
 
 #: Set by the first SIGTERM or SIGINT. A process has one set of signals, and so one of these.
@@ -53,9 +53,9 @@ _STOPPING = threading.Event()
 
 
 class _Signals:
-    """Takes the signals of this process, in a thread of its own: the main one may be anywhere, also in a library.
+    """Handles the signals of this process in a thread of its own: the main thread may be busy, also in a library.
 
-    The first SIGTERM or SIGINT asks for a stop, and ends the process by force if it has not ended within
+    The first SIGTERM or SIGINT starts the stop, and ends the process by force if it has not ended within
     ``stop_seconds``. The second one ends it at once.
     """
 
@@ -66,9 +66,9 @@ class _Signals:
         os.set_blocking(write, False)
         for number in (*_STOPS, signal.SIGHUP):
             signal.signal(number, lambda _number, _frame: None)
-        # Written to by the interpreter itself, whatever the main thread is doing.
+        # Written to by the interpreter itself, while the main thread may be busy.
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        # A daemon, and never ended: what hangs at the interpreter's exit is ended by it as well.
+        # A daemon, and never ended: it also ends a process that hangs at the interpreter's exit.
         threading.Thread(target=self._watch, name="signals", daemon=True).start()
 
     def next(self) -> int:
@@ -97,12 +97,12 @@ def _at_work() -> str:
 
 
 def run(service: Service, stop_seconds: float = STOP_SECONDS) -> None:
-    """Start ``service`` and stop it upon SIGTERM or SIGINT; upon SIGHUP reload it, if it can be.
+    """Start ``service`` and stop it at SIGTERM or SIGINT; at SIGHUP reload it if it is :class:`Reloadable`.
 
     While a part of the cloud is away, the start is repeated. A service that fails to start is stopped before that, so
-    its ``stop`` must undo whatever its ``start`` has begun.
+    its ``stop`` must undo an incomplete ``start``.
 
-    :param stop_seconds: how long the process may go on after the first signal; the second one ends it at once.
+    :param stop_seconds: seconds from the first signal until the process is ended by force; the second ends it at once.
     """
     signals = _Signals(stop_seconds)
     try:
@@ -128,7 +128,7 @@ def _start(service: Service) -> None:
 
 
 class Periodic:
-    """A thread that does one thing again and again; a round that fails is logged, and the next one comes in its turn.
+    """A thread that repeats a task; a failed round is logged, and the next one follows as usual.
 
     :param interval: seconds from the end of one round to the beginning of the next.
     """
@@ -141,11 +141,11 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Do the first round at once, in the thread."""
+        """Begin the first round at once, in the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait for the round under way; no other follows."""
+        """Wait for the round in progress, and begin no other."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -156,17 +156,17 @@ class Periodic:
                 self._work()
             except errors.MoorageError as fault:
                 LOG.warning("%s: %s", self._name, fault)
-            except Exception:  # the thread must outlive whatever one round meets
+            except Exception:  # the thread must outlive any fault of one round
                 LOG.exception("%s: an unexpected fault; the next round comes in %s s", self._name, self._interval)
             self._ended.wait(self._interval)
 
 
 def until_available(work: Callable[[], T], what: str, seconds: float = 60.0) -> T:
-    """Return what ``work`` returns, repeating it while a part of the cloud is away, for ``seconds`` at most.
+    """Return the result of ``work``, repeated while a part of the cloud is away, for ``seconds`` at most.
 
-    :raises Stopping: the process was signalled to stop meanwhile.
-    :raises StoreRefused: the database does not let us in, which waiting would not change.
-    :raises BusRefused: nor does the broker.
+    :raises Stopping: the process got a signal to stop meanwhile.
+    :raises StoreRefused: the database refuses the user; waiting would not change that.
+    :raises BusRefused: the broker does.
     """
     logged = -math.inf
 

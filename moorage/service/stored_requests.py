@@ -1,4 +1,7 @@
-"""Stored requests: an answer is kept in the transaction of the write itself, so that the same id is the same answer."""
+"""Stored requests: an answer is stored in the transaction of its write, so that a repeated request gets it again.
+
+Here too: how long they are retained.
+"""
 
 import contextlib
 from collections import deque
@@ -17,13 +20,14 @@ from moorage.messages.wire import Mutation
 
 R = TypeVar("R")
 
-#: The most answers that one transaction forgets, so that none grows without bound.
+#: The most stored answers that one transaction deletes.
 _FORGOTTEN_AT_ONCE = 1000
 
-#: How many rows of requests without a name are deleted together, with the write of another one.
+#: The number of rows of requests without an id that are deleted together, with the write of another one.
 _FORGOTTEN_WITH_ANOTHER = 100
 
-#: How often a duplicate that finds its forerunner rolled back takes its place, before it is told to come again.
+#: How often a duplicate takes the place of a first request that was rolled back, before it fails with
+#: ``RequestInProgress``.
 _SUCCESSIONS = 5
 
 
@@ -46,21 +50,21 @@ def request_table(name: str, metadata: MetaData) -> Table:
 
 
 class Retention(NamedTuple):
-    """Seconds, each at least as many as the one before."""
+    """Retention times in seconds, in ascending order: never shorter than a repeated message needs."""
 
     #: Of an answer, since it was acknowledged.
     acknowledged: float
-    #: Of an answer that nobody has acknowledged, since it was stored.
+    #: Of an answer that is not acknowledged, since it was stored.
     unacknowledged: float
-    #: Of the word that a consumer was deleted for good.
+    #: Of a tombstone of a consumer that was deleted for good.
     tombstones: float
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> "Retention":
-        """Return what a configuration comes to."""
+        """Return the retention times of a configuration, each raised to what a repeated message needs."""
         settings = conf.placement
-        # A message is repeated so many times, may lie in the queue for one call's time more, and comes once again from
-        # whoever takes the operation over when the lease has run out.
+        # A message is repeated so many times, may stay in the queue for the time of one more call, and is sent once
+        # again by the conductor that takes the operation over when the lease has expired.
         repeats = conf.rpc.call_timeout * (conf.conductor.max_unanswered_retries + 2)
         acknowledged = max(settings.request_retention, repeats + conf.conductor.lease_seconds)
         unacknowledged = max(settings.unacknowledged_retention, acknowledged)
@@ -68,14 +72,14 @@ class Retention(NamedTuple):
 
 
 class StoredAnswer(NamedTuple, Generic[R]):
-    """What a request was answered with, and whether that was read back rather than done now."""
+    """The answer to a request, and whether it was read from the stored request instead of carried out now."""
 
     result: R
     replayed: bool
 
 
 class _Duplicate(Exception):
-    """The row of this request is there already."""
+    """The row of this request exists already."""
 
 
 class StoredRequests:
@@ -87,12 +91,12 @@ class StoredRequests:
         self._answered: deque[str] = deque()
 
     def once(self, message: Mutation[R], work: Callable[[Connection], R]) -> StoredAnswer[R]:
-        """Run ``work`` and store what it returns, or return what the same request returned before.
+        """Run ``work`` and store its result, or return the stored result of the same request.
 
-        The request's row comes first in the transaction, so a duplicate waits until the first one has ended.
+        The request's row is inserted first in the transaction, so that a duplicate waits until the first one has ended.
         An error leaves no row: the request may be repeated.
 
-        :raises RequestIdReused: the id was used for another content.
+        :raises RequestIdReused: the id was used for a request with other content.
         :raises RequestInProgress: the same request is still running elsewhere.
         """
 
@@ -113,8 +117,8 @@ class StoredRequests:
     def once_unnamed(self, method: str, work: Callable[[Connection], R]) -> R:
         """Run ``work`` in one transaction, once, also where the answer to its COMMIT is lost.
 
-        For a request to which its sender gives no id. It has one here while it is being carried out, by which a
-        new try finds that the last one was committed.
+        For a request without an id of its sender. It has an id here while it is carried out, by which a retry finds
+        that the last try was committed.
 
         :param method: the name under which the row is stored.
         """
@@ -122,7 +126,7 @@ class StoredRequests:
         answered = self._take_answered()
 
         def transaction(connection: Connection) -> R:
-            # Where this process ends first, the row is pruned like one whose sender has acknowledged it.
+            # If this process ends before it deletes the row, the row is pruned as an acknowledged one.
             self._insert(
                 connection, request_id=request_id, method=method, digest=b"", result=b"null", acknowledged_at=now()
             )
@@ -144,7 +148,7 @@ class StoredRequests:
         return result
 
     def _take_answered(self) -> list[str]:
-        """Return the ids of requests without a name whose rows are needed no more, once there are some of them."""
+        """Return the ids of finished requests of :meth:`once_unnamed` whose rows can be deleted, once they are many."""
         if len(self._answered) < _FORGOTTEN_WITH_ANOTHER:
             return []
         taken: list[str] = []
@@ -154,9 +158,9 @@ class StoredRequests:
         return sorted(taken)
 
     def find(self, connection: Connection, message: Mutation[R]) -> StoredAnswer[R] | None:
-        """Return the stored answer of a request, or nothing when there is none.
+        """Return the stored answer of a request, or None.
 
-        :raises RequestIdReused: the id was used for another content.
+        :raises RequestIdReused: the id was used for a request with other content.
         """
         table = self._table
         row = connection.execute(
@@ -169,7 +173,7 @@ class StoredRequests:
         return StoredAnswer(cast(R, msgspec.json.decode(row.result, type=message.reply_type())), replayed=True)
 
     def acknowledge(self, request_ids: Collection[str]) -> None:
-        """Note that whoever sent these requests has their answers on record; repeating it changes nothing.
+        """Note that the senders of these requests have recorded the answers. Idempotent.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -183,16 +187,16 @@ class StoredRequests:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, *, acknowledged: float, unacknowledged: float) -> int:
-        """Forget answers acknowledged, or else stored, so many seconds ago; return how many.
+        """Delete answers that were acknowledged, or else stored, so many seconds ago; return their number.
 
-        A bounded number goes in each transaction. Several processes may do it at once.
+        Each transaction deletes a bounded number. Several processes may prune at once.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         table = self._table.c
         old = [
             table.acknowledged_at < now() - acknowledged,
-            # One that is acknowledged later than this has its own time from then on.
+            # One that is acknowledged later than this is retained from then on.
             and_(table.created_at < now() - unacknowledged, table.acknowledged_at.is_(None)),
         ]
         return sum(self._forget(condition) for condition in old)

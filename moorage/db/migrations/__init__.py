@@ -1,1 +1,1 @@
-"""What Alembic runs for every schema; the migrations themselves stand in the folder that owns the tables."""
+"""The Alembic environment of every schema; the migrations themselves stand in the folder that owns the tables."""

@@ -9,7 +9,7 @@ context.configure(
     connection=connection,
     target_metadata=schema.metadata,
     version_table=schema.version_table,
-    # Tables of the other schemas may live in the same database: they are not this one's business.
+    # The same database may hold the tables of other schemas: those are left out.
     include_name=lambda name, kind, _parents: kind != "table" or name in schema.metadata.tables,
     render_as_batch=connection.dialect.name == "sqlite",
 )

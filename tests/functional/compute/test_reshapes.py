@@ -101,9 +101,9 @@ def test_hosts_whose_reshape_has_to_wait_have_it_with_a_later_report(stage: Begi
     tracker = Tracker(driver, cell, Numbering(), reshaping_seconds=0.0)
 
     tracker.track()
-    assert [tracker.is_told(host) for host in driver.hosts()] == [True, False]
+    assert [tracker.is_reported(host) for host in driver.hosts()] == [True, False]
     tracker.track()
-    assert [tracker.is_told(host) for host in driver.hosts()] == [True, True]
+    assert [tracker.is_reported(host) for host in driver.hosts()] == [True, True]
 
 
 class Restructuring(FakeDriver):
