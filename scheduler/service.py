@@ -105,9 +105,9 @@ class SchedulerEndpoint(HostReportEndpoint):
             try:
                 answer = destinations.select(self._environment, self._requests, message)
             except errors.NoValidHost:
-                self._failure_counts.sound()
+                self._failure_counts.request_decided()
                 raise
-            self._failure_counts.sound()
+            self._failure_counts.request_decided()
             return answer
 
     @serves(ListHosts)

@@ -1,4 +1,4 @@
-"""Choosing: the best hosts of a ranking that can serve a request, and for each of them the best of its cell."""
+"""Choose the best hosts of a ranking that have an allocation candidate, and alternates in the cell of each."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from scheduler.decide.host_candidates import HostCandidates
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
-#: How many more hosts are looked at each time those before them could not serve the request.
+#: The factor by which more hosts are looked at when too few of the best ones have a candidate.
 _WIDEN = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostChoice:
-    """A host, by its row in the view, and which of its providers serve the request."""
+    """Hold a host, by its row in the view, its weight, and the allocation candidate that was found on it."""
 
     row: int
     weight: float
@@ -24,7 +24,7 @@ class HostChoice:
 def best_of(
     view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, count: int, among: BoolArray | None = None
 ) -> list[HostChoice]:
-    """Return the ``count`` best hosts that can serve the request; of those in ``among``, where given."""
+    """Return the ``count`` best hosts that have an allocation candidate; of those in ``among``, where given."""
     found: list[HostChoice] = []
     looked_at, wanted = 0, count
     while True:
@@ -41,7 +41,7 @@ def best_of(
 
 
 class Alternates:
-    """The best hosts of each cell, which the instances that go there share."""
+    """Find the best hosts of each cell: the instances that go to a cell share its alternates."""
 
     def __init__(
         self, view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, offered: BoolArray, count: int
@@ -54,9 +54,9 @@ class Alternates:
         self._pools: dict[int, list[HostChoice]] = {}
 
     def of(self, chosen: HostChoice) -> list[HostChoice]:
-        """Return the best hosts that are in the chosen one's cell and not itself.
+        """Return the best hosts in the cell of a chosen host, without itself.
 
-        What is chosen for one instance may be an alternate of another, since it is feasible with all of them on it.
+        The host chosen for one instance may be an alternate of another: it is feasible with all of them planned on it.
         """
         cell = int(self._view.cell_codes[chosen.row])
         if cell not in self._pools:

@@ -1,7 +1,7 @@
-"""The funnel: all hosts go in, filters let the feasible ones through, weighers rank them.
+"""Run the filters and weighers: filters remove hosts from all hosts of a view, weighers rank the rest.
 
-A filter that refuses a host and a filter that breaks are two different things: whatever a plug-in raises becomes
-:class:`~moorage.errors.BrokenPlugin`, which nobody takes for "no valid host".
+A filter that refuses a host and a filter that breaks are different: whatever a plug-in raises becomes
+:class:`~moorage.errors.BrokenPlugin`, and never "no valid host".
 """
 
 import logging
@@ -23,25 +23,25 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One filter's word: the hosts that were still in after it."""
+    """Hold the hosts that are left after one filter, and its reason for removing the others."""
 
     name: str
     reason: str
     left: BoolArray
-    #: What has said so; nothing, where it was no filter.
+    #: The filter; None, where the stage is not a filter's.
     plugin: Filter | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """What filtering has left, and how it came to it: one stage a filter, until none was left."""
+    """Hold the result of filtering: one stage for each filter that was run, until no host was left."""
 
     entered: BoolArray
     stages: Sequence[Stage]
 
     @property
     def left(self) -> BoolArray:
-        """The feasible hosts."""
+        """Return the feasible hosts."""
         return self.stages[-1].left if self.stages else self.entered
 
     def counts(self) -> tuple[FilterCount, ...]:
@@ -56,9 +56,9 @@ class FilterResult:
 
 
 class Funnel:
-    """The configured filters and weighers.
+    """Run the configured filters and weighers.
 
-    :param faults: what is done about those that break; without it, the request fails.
+    :param plugin_failures: handles plug-ins that break; without it, the request fails.
     """
 
     def __init__(
@@ -72,24 +72,24 @@ class Funnel:
         self.plugin_failures = plugin_failures or PluginFailures()
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse what a filter says is wrong with a request, whatever hosts there are.
+        """Refuse a request that a filter finds malformed, whatever hosts there are.
 
-        :raises InvalidRequest: the request says something to a filter that it cannot mean.
+        :raises InvalidRequest: a filter cannot parse a hint or extra spec of the request.
         :raises BrokenPlugin: a filter has raised anything else.
         """
         for name, plugin in self.filters:
             try:
-                with self.plugin_failures.asking("filter", name):
+                with self.plugin_failures.timed("filter", name):
                     plugin.check(request)
             except errors.InvalidRequest:
                 raise
             except PLUGIN_EXCEPTIONS as fault:
-                self.plugin_failures.met("filter", name, fault)
+                self.plugin_failures.handle("filter", name, fault)
 
     def filter(self, view: HostView, request: RequestSpec, entering: BoolArray) -> FilterResult:
-        """Return what the filters leave of the hosts that are ``entering``.
+        """Run the filters on the hosts that are ``entering``, and stop when none is left.
 
-        :raises BrokenPlugin: a filter has raised, or has answered something else than a mask.
+        :raises BrokenPlugin: a filter has raised, or has returned something else than a mask.
         """
         stages: list[Stage] = []
         left = entering
@@ -97,58 +97,60 @@ class Funnel:
             if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
-                with self.plugin_failures.asking("filter", name):
+                with self.plugin_failures.timed("filter", name):
                     if not _concerns(Filter, plugin, request):
                         continue
                     if not left.any():
                         break
                     left = left & self._mask(plugin, view, request, left)
             except PLUGIN_EXCEPTIONS as fault:
-                self.plugin_failures.met("filter", name, fault)
+                self.plugin_failures.handle("filter", name, fault)
             else:
                 stages.append(Stage(name, reason_of(plugin), left, plugin))
         return FilterResult(entering, stages)
 
     def reasons_against(self, host: Host, request: RequestSpec) -> list[str]:
-        """Return why each filter that refuses one host does so, in its own words for this host where it has any.
+        """Return the reason of each filter that refuses one host: its reason for this host, where it has one.
 
-        For an explanation, which no fault of a plug-in may spoil: a filter that raises is named.
+        This is for explanations, which must not fail because a plug-in does: a filter that raises is named instead.
         """
-        said = []
+        reasons = []
         for name, plugin in self.filters:
             if self.plugin_failures.is_skipped("filter", name):
                 continue
             try:
-                with self.plugin_failures.asking("filter", name):
+                with self.plugin_failures.timed("filter", name):
                     passes = not _concerns(Filter, plugin, request) or plugin.passes(host, request)
                 if not passes:
-                    said.append(why(name, plugin, host, request, self.plugin_failures))
+                    reasons.append(why(name, plugin, host, request, self.plugin_failures))
             except PLUGIN_EXCEPTIONS:
                 LOG.warning("The filter %s has no answer for host %s", name, host.service_host, exc_info=True)
-                said.append(f"has no answer of the filter {name}, which is broken")
-        return said
+                reasons.append(f"has no answer of the filter {name}, which is broken")
+        return reasons
 
     def rank(self, view: Snapshot, request: RequestSpec, feasible: BoolArray, seed: int) -> Ranking:
-        """Return the feasible hosts with their weights.
+        """Return the feasible hosts with their weights, the sums of what the weighers contribute.
 
-        Each weigher's scores are brought to 0..1 over the feasible hosts, 0 where all are equal, and multiplied.
+        Each weigher's scores are normalised to 0..1 over the feasible hosts (0 where all are equal) and multiplied.
 
-        :raises BrokenPlugin: a weigher has raised, or has answered something else than a number for each host.
+        :param seed: orders hosts of equal weight.
+        :raises BrokenPlugin: a weigher has raised, or has returned something else than a number for each host.
         :raises BadPluginValue: an aggregate of one of the hosts gives a weigher a multiplier that is no number.
         """
         rows = np.flatnonzero(feasible)
         weights = np.zeros(len(rows))
-        # Kept as they are, for an explanation: that costs a decision nothing.
+        # Kept for an explanation: the decision computes them anyway.
         contributions: list[Contribution] = []
+        # A single host needs no weights.
         if len(rows) > 1:
             for weigher in self.weighers:
                 if self.plugin_failures.is_skipped("weigher", weigher.name):
                     continue
                 try:
-                    with self.plugin_failures.asking("weigher", weigher.name):
+                    with self.plugin_failures.timed("weigher", weigher.name):
                         contribution = self._contribution(view, weigher, request, rows)
                 except PLUGIN_EXCEPTIONS as fault:
-                    self.plugin_failures.met("weigher", weigher.name, fault)
+                    self.plugin_failures.handle("weigher", weigher.name, fault)
                     continue
                 if contribution is None:
                     continue
@@ -160,7 +162,7 @@ class Funnel:
 
     def _mask(self, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
         if type(plugin).mask is Filter.mask:
-            # It answers for one host only: those that are out need no answer.
+            # The filter is written for single hosts: call it only for those that are left.
             mask = np.zeros(len(view), dtype=np.bool_)
             for row in np.flatnonzero(left).tolist():
                 mask[row] = plugin.passes(view.host(row), request)
@@ -173,7 +175,7 @@ class Funnel:
     def _contribution(
         self, view: Snapshot, weigher: Weighted, request: RequestSpec, rows: RowArray
     ) -> Contribution | None:
-        """Return what a weigher says of the feasible hosts; nothing, where it has no say."""
+        """Return a weigher's contribution over the feasible hosts; None, where it has none to this request."""
         name, plugin, _ = weigher
         multiplier = self._multiplier(view, weigher, rows)
         if multiplier is None or not _concerns(Weigher, plugin, request):
@@ -185,9 +187,9 @@ class Funnel:
         return Contribution(name, scores, low, high, multiplier)
 
     def _multiplier(self, view: Snapshot, weigher: Weighted, rows: RowArray) -> float | FloatArray | None:
-        """Return what a weigher's weights are multiplied by: one number, unless aggregates of any hosts override it.
+        """Return a weigher's multiplier: one number, or one for each host where aggregates of any hosts override it.
 
-        Nothing, where it is 0 for all of these hosts: that takes the weigher out, so it need not be asked.
+        None, where it is 0 for all of these hosts: then the weigher need not be run.
         """
         key = multiplier_key(weigher.name)
         if key not in view.host_attributes.metadata_keys:
@@ -211,22 +213,22 @@ class Funnel:
 
 
 def why(name: str, plugin: Filter, host: Host, request: RequestSpec, plugin_failures: PluginFailures) -> str:
-    """Return why a filter refuses a host, in words that follow its name; no fault of the plug-in's goes any further."""
+    """Return a filter's reason for refusing a host, as a phrase after the host's name; its failures are only logged."""
     try:
-        with plugin_failures.asking("filter", name):
-            said = plugin.why(host, request)
+        with plugin_failures.timed("filter", name):
+            reason = plugin.why(host, request)
     except PLUGIN_EXCEPTIONS:
         LOG.warning("The filter %s cannot say why it refuses host %s", name, host.service_host, exc_info=True)
         return reason_of(plugin)
-    return said if isinstance(said, str) and said else reason_of(plugin)
+    return reason if isinstance(reason, str) and reason else reason_of(plugin)
 
 
 def reason_of(plugin: Filter) -> str:
-    """Return why a filter refuses hosts, in its own words if it has any."""
+    """Return a filter's own reason for refusing hosts, or the default one."""
     reason = plugin.reason
     return reason if isinstance(reason, str) and reason else Filter.reason
 
 
 def _concerns(kind: type[Filter | Weigher], plugin: Filter | Weigher, request: RequestSpec) -> bool:
-    """Tell whether a plug-in has anything to say about a request; most do not say, and then it has."""
+    """Tell whether a plug-in concerns a request; one that does not define this concerns every request."""
     return type(plugin).concerns is kind.concerns or bool(plugin.concerns(request))

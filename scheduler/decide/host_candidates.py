@@ -1,6 +1,6 @@
-"""Which providers of a host serve a request: worked out for the hosts that are about to be claimed or offered.
+"""Find allocation candidates host by host, for the hosts that are about to be claimed or offered as alternates.
 
-For one request and one growing plan: a host that could not serve it a moment ago cannot now.
+One :class:`HostCandidates` serves one request and one growing plan: a host that is infeasible stays infeasible.
 """
 
 from collections import Counter
@@ -14,30 +14,30 @@ from placement_store.candidates.search_budget import SECONDS, SearchBudget
 from scheduler.view.provider_trees import CachedTree
 from scheduler.view.snapshot import Snapshot
 
-#: How many ways a host may refuse before the next host is tried. More would use up what other hosts are there for.
+#: Candidates of one host that may be refused before the next host is tried, so that the tries last for other hosts.
 MAX_REFUSALS_OF_A_HOST = 4
 
-#: How many positions of the search are looked at on one host: a few tenths of a second. Arbitrary.
+#: Positions that the search visits on one host: a few tenths of a second. Arbitrary.
 MAX_STEPS_ON_A_HOST = 10_000
-#: On how many hosts the search may be given up before the whole request is: nobody waits for thousands of them.
+#: Hosts on which the search may end unfinished before the request fails: thousands of them would take too long.
 MAX_UNDECIDED_HOSTS = 5
 
 #: Seconds of processor time that each instance of a request adds to the budget of its searches. Arbitrary.
 _SECONDS_OF_AN_INSTANCE = 0.002
 
-#: What a claim asks of the store, whichever groups it is for: amounts by provider and class.
+#: The amounts of a claim by provider and class, whichever groups they are for.
 Amounts = frozenset[tuple[str, str, int]]
 
 
 def amounts_of(request: AllocationRequest) -> Amounts:
-    """Return what a claim of this would ask of the store."""
+    """Return the amounts that a claim of this candidate would contain."""
     return frozenset(
         (uuid, name, amount) for uuid, part in request.allocations.items() for name, amount in part.resources.items()
     )
 
 
 def budget_for(instances: int) -> SearchBudget:
-    """Return the budget of all searches for one request, however often it is planned."""
+    """Return the budget that all searches for one request share, however often it is planned."""
     return SearchBudget(seconds=SECONDS + _SECONDS_OF_AN_INSTANCE * instances)
 
 
@@ -47,30 +47,30 @@ class RefusedClaims:
 
     budget: SearchBudget = field(default_factory=SearchBudget)
 
-    #: By compute node, the ways that were tried in vain.
+    #: The candidates that were refused, by compute node.
     tried: dict[str, set[Amounts]] = field(default_factory=dict)
-    #: The compute nodes of hosts that have refused: they are not to be offered as alternates.
+    #: The compute nodes of hosts that have refused: they are not offered as alternates.
     nodes: set[str] = field(default_factory=set)
-    #: By compute node, how many claims were refused there: others were faster.
+    #: The number of claims that were refused, by compute node: other decisions were faster.
     lost: Counter[str] = field(default_factory=Counter)
 
     def add(self, node_uuid: str, request: AllocationRequest) -> None:
-        """Note that a host has refused a claim."""
+        """Note that the store has refused the claim of a candidate."""
         self.tried.setdefault(node_uuid, set()).add(amounts_of(request))
         self.nodes.add(node_uuid)
         self.lost[node_uuid] += 1
 
     def try_all_again(self) -> None:
-        """Let every way be tried once more: everything has been read anew."""
+        """Allow the refused candidates again: the view has caught up with the store since."""
         self.tried.clear()
 
 
 class HostCandidates:
-    """Finds the providers that serve a request, host by host.
+    """Find the first allocation candidate of a host for one request.
 
-    :param tried: by compute node, the ways that are not to be tried again.
-    :param budget: what all searches for the request may cost together; by default a new one.
-    :param steps: how many positions of the search are looked at on one host.
+    :param tried: candidates to pass over, by compute node.
+    :param budget: shared by all searches for the request; by default a new one.
+    :param steps: positions that the search visits on one host.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class HostCandidates:
         self._steps = steps
         self._plain = only_resources(request)
         self._tried = tried
-        #: The rows of hosts that cannot serve the request.
+        #: The rows of hosts without a candidate.
         self.infeasible: set[int] = set()
-        #: Those among them of which that is not known for sure: the search was given up, after so many steps.
+        #: The rows among them on which the search was not finished, so that there may be one, with its error.
         self.undecided: dict[int, errors.SearchBoundReached] = {}
 
     def first(self, view: Snapshot, row: int) -> AllocationRequest | None:
-        """Return the first way in which a host's providers can serve the request; nothing, if none is found.
+        """Return the first candidate of a host that was not refused yet; None, if there is none or none was found.
 
-        :raises SearchBoundReached: the search was given up on too many hosts, or the budget is used up.
+        :raises SearchBoundReached: the search was not finished on too many hosts, or the budget is spent.
         """
         if row in self.infeasible:
             return None
@@ -112,11 +112,11 @@ class HostCandidates:
         return None
 
     def _candidates(self, view: Snapshot, row: int) -> Iterable[AllocationRequest]:
-        known = view.trees[row]
-        if known is None:
+        cached = view.trees[row]
+        if cached is None:
             return ()
-        if self._plain is not None and known.is_flat:
-            return _of_flat_host(view, known, self._plain)
+        if self._plain is not None and cached.is_flat:
+            return _candidates_of_flat_host(view, cached, self._plain)
         tree = view.host_tree(row)
         return () if tree is None else self._search(tree)
 
@@ -125,14 +125,14 @@ class HostCandidates:
 
 
 def only_resources(request: ResourceRequest) -> Resources | None:
-    """Return the amounts of a request that asks for nothing but amounts, from wherever; else nothing."""
+    """Return the amounts of a request that has no other condition on providers; None for any other request."""
     group = request.groups.get(UNSUFFIXED, ResourceGroup())
     plain = ResourceRequest(groups={UNSUFFIXED: ResourceGroup(resources=group.resources)})
     return group.resources if request == plain else None
 
 
-def _of_flat_host(view: Snapshot, tree: CachedTree, resources: Resources) -> Iterable[AllocationRequest]:
-    """Return the one way there is, if there is one, without a search: most hosts and most requests are so."""
+def _candidates_of_flat_host(view: Snapshot, tree: CachedTree, resources: Resources) -> Iterable[AllocationRequest]:
+    """Return the candidate of a host with a single provider, if it has one: most hosts and requests need no search."""
     node = tree.own[0]
     for name, amount in resources.items():
         if name not in node.slots or not view.classes[name].slots.fits_at(node.slots[name], amount):

@@ -1,4 +1,7 @@
-"""Planning: a host for each instance of a request and its alternates, on one snapshot, before anything is claimed."""
+"""Plan a request on one snapshot: filter, weigh and choose a host for each instance, and its alternates.
+
+Nothing is claimed here. A plan may be refused by the store, and is then made again on a newer snapshot.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -15,28 +18,28 @@ from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
 from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
-from scheduler.decide.plugin_failures import PluginFailures
 from scheduler.decide.ranking import Ranking, pick, seed_of
 from scheduler.decide.request_context import NO_CONTEXT, RequestContext
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
-#: What the hosts that no filter refused lacked, as a stage after the filters.
+#: The stage after the filters: of the hosts that passed them all, those without an allocation candidate.
 CANDIDATES = "candidates"
 _NO_CANDIDATE = "has no providers that can serve all groups of the request together"
-#: Stages before the filters: the host that a moving server leaves, and those too small for a group that stays together.
+#: Stages before the filters: the host that a moving server leaves, and the hosts too small for all new members of an
+#: affinity group.
 LEAVING, _LEFT = "leaving", "is the host that the server is to leave"
 TOGETHER, _NO_ROOM_FOR_ALL = "together", "has not enough room for all members of the server group together"
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationPlan:
-    """For each instance, in order, the host to claim and the alternates after it."""
+    """Hold the host to claim for each instance, in order, and the alternates after it."""
 
     view: Snapshot
     chosen: list[HostChoice]
     alternates: list[list[HostChoice]]
-    #: For each instance why it is this host, where the request wants that explained.
+    #: For each instance why this host was chosen, where the request wants explanations.
     explanations: list[Explanation] = field(default_factory=list)
     #: Whether no two suffixed groups of the request may share a provider.
     is_isolated: bool = False
@@ -46,37 +49,37 @@ class DestinationPlan:
         return self.view.hosts[choice.row].compute_node_uuid
 
     def refused_by(self, provider_uuids: Collection[str]) -> list[HostChoice]:
-        """Return the choices that would have claimed some of these providers, or have gone to the host of one."""
+        """Return the chosen hosts whose claims would name any of these providers, or whose compute node is one."""
         return [
-            one
-            for one in self.chosen
-            if not {self.node(one), *one.allocation_request.allocations}.isdisjoint(provider_uuids)
+            choice
+            for choice in self.chosen
+            if not {self.node(choice), *choice.allocation_request.allocations}.isdisjoint(provider_uuids)
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class NoHost:
-    """For the instance after the first ``placed`` ones there was no host."""
+    """Report that there is no host for the instance after the first ``placed`` ones, and how each host was removed."""
 
     view: Snapshot
     filtered: FilterResult
     placed: int
     host_candidates: HostCandidates
-    #: The row of the host that the first of those was to go to, if there were any.
-    home: int | None
-    #: What was asked of the hosts: in the request's own words, or what they mean on this cloud.
+    #: The row of the host that was chosen for the first instance, if one was.
+    first_chosen: int | None
+    #: The request that was planned: as the request filters resolved it, or as sent, where one of them refused it.
     request: RequestSpec
 
     @classmethod
     def before_all(cls, view: Snapshot, request: RequestSpec, name: str, reason: str) -> "NoHost":
-        """Return that a request has been refused, by what goes by this name, before any host was asked."""
-        everywhere = _all(view)
-        filtered = FilterResult(everywhere, [Stage(name, reason, ~everywhere)])
+        """Return the result for a request that a request filter of this name has refused: it removes every host."""
+        entered = _all(view)
+        filtered = FilterResult(entered, [Stage(name, reason, ~entered)])
         return cls(view, filtered, 0, HostCandidates(request.resource_request, {}), None, request)
 
 
 class Planner:
-    """Plans requests.
+    """Plan requests with the configured filters and weighers.
 
     :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
     """
@@ -85,15 +88,10 @@ class Planner:
         self._funnel = funnel
         self._subset_size = subset_size
 
-    @property
-    def plugin_failures(self) -> PluginFailures:
-        """What is done about filters and weighers that break, and which of them a request has been decided without."""
-        return self._funnel.plugin_failures
-
     def check(self, request: RequestSpec) -> None:
-        """Refuse what a filter says is wrong with a request, whatever hosts there are.
+        """Refuse a request that a filter finds malformed, whatever hosts there are.
 
-        :raises InvalidRequest: the request says something to a filter that it cannot mean.
+        :raises InvalidRequest: a filter cannot parse a hint or extra spec of the request.
         :raises BrokenPlugin: a filter has raised anything else.
         """
         self._funnel.check(request)
@@ -106,59 +104,65 @@ class Planner:
         context: RequestContext = NO_CONTEXT,
         named: Collection[str] = (),
     ) -> DestinationPlan | NoHost:
-        """Return hosts for all instances of a request, each seeing what is planned for those before it.
+        """Return a host for each instance of a request, each chosen with the claims planned before it in place.
 
-        :param named: hosts that an explanation shall tell of by name.
+        :param named: hosts that an explanation describes by name.
         :raises BrokenPlugin: a filter or weigher is broken.
         """
         task = _PlanInput(snapshot, message, refused_claims, context, named)
         before = _leaving(snapshot, context)
-        if not _finds_a_home(message, context):
+        if not _chooses_affinity_host(message, context):
             return self._plan(task, before)
-        # All go where the first goes. Had that one room for some of them only, it would not be true that there is none.
+        # The first members of an affinity group all go where the first of them goes. The best host for one may have no
+        # room for all, and then another host may have it: each host that fails is left out, and all is planned again.
         entering = _entering(snapshot, before) & _has_room_for_all(snapshot, message)
         first: NoHost | None = None
         while True:
             outcome = self._plan(task, [*before, Stage(TOGETHER, _NO_ROOM_FOR_ALL, entering)])
             if isinstance(outcome, DestinationPlan):
                 return outcome
+            # The first failure explains most: it is the one with all hosts in.
             first = first or outcome
-            if outcome.home is None:
+            if outcome.first_chosen is None:
                 return first
-            entering = _without(entering, [outcome.home])
+            entering = _without(entering, [outcome.first_chosen])
 
     def _plan(self, task: "_PlanInput", before: Sequence[Stage]) -> DestinationPlan | NoHost:
-        """Plan with those hosts alone that have come through some stages before the filters."""
+        """Plan on the hosts that are left by the stages before the filters."""
         message, refused_claims, request = task.message, task.refused_claims, task.message.request_spec
-        count, seed = len(message.instance_uuids), seed_of(message.request_id)
+        seed = seed_of(message.request_id)
         host_candidates = HostCandidates(request.resource_request, refused_claims.tried, refused_claims.budget)
         view, planned = task.views(_classes(host_candidates.request))
         entering = _entering(view, before)
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
-        for number in range(count):
+        for number in range(len(message.instance_uuids)):
+            # A host without a candidate has none for the next instance either: less is free there, never more.
             known_infeasible = frozenset(host_candidates.infeasible)
+            # Filter.
             filtered = self._funnel.filter(view, request, _without(entering, known_infeasible))
+            # Weigh.
             ranking = self._funnel.rank(view, request, filtered.left, seed)
+            # Choose: only here are candidates searched, host by host from the best one, since the search is expensive.
             best = best_of(view, ranking, host_candidates, self._subset_size)
             if not best:
-                fallen_out = self._fallen_out(view, request, host_candidates, before)
-                return NoHost(view, fallen_out, number, host_candidates, chosen[0].row if chosen else None, request)
+                removed = self._all_removed(view, request, host_candidates, before)
+                return NoHost(view, removed, number, host_candidates, chosen[0].row if chosen else None, request)
             chosen.append(best[pick(seed, number, len(best))])
             if message.explain:
                 stages = _stages(view, before, known_infeasible, filtered, host_candidates)
-                considered = DecisionTrace(
-                    view, FilterResult(_all(view), stages), host_candidates, ranking, chosen[-1].row
-                )
-                explanations.append(self._explained(task, considered, placed=count))
+                trace = DecisionTrace(view, FilterResult(_all(view), stages), host_candidates, ranking, chosen[-1].row)
+                explanations.append(self._explained(task, trace, placed=len(message.instance_uuids)))
             if planned is not None:
+                # The next instance sees this claim: the amounts, the instance and the member of the server group.
                 planned.claim(chosen[-1].row, chosen[-1].allocation_request)
         is_isolated = request.resource_request.group_policy == "isolate"
         if not message.num_alternates or _is_forced(request):
             return DestinationPlan(view, chosen, [[] for _ in chosen], explanations, is_isolated)
+        # Hosts that have refused a claim of this request would probably refuse it again.
         offered = _without(entering, host_candidates.infeasible | _rows_of(view, refused_claims.nodes))
         if planned is not None:
-            # What was feasible before the last of these claims may not be so after it.
+            # A host that was feasible before the last of these claims may not be feasible after it.
             ranking = self._rank(view, request, offered, seed)
         alternates = Alternates(view, ranking, host_candidates, offered, message.num_alternates)
         return DestinationPlan(view, chosen, [alternates.of(choice) for choice in chosen], explanations, is_isolated)
@@ -166,18 +170,21 @@ class Planner:
     def why_not(
         self, no_host: NoHost, message: SelectDestinations, refused_claims: RefusedClaims, named: Collection[str] = ()
     ) -> Explanation:
-        """Return why the hosts of a view did not do."""
-        asked = structs.replace(message, request_spec=no_host.request)
-        task = _PlanInput(no_host.view, asked, refused_claims, NO_CONTEXT, named)
-        considered = DecisionTrace(no_host.view, no_host.filtered, no_host.host_candidates)
-        return self._explained(task, considered, placed=no_host.placed)
+        """Return why there was no host.
+
+        :param named: hosts that the explanation describes by name.
+        """
+        planned = structs.replace(message, request_spec=no_host.request)
+        task = _PlanInput(no_host.view, planned, refused_claims, NO_CONTEXT, named)
+        trace = DecisionTrace(no_host.view, no_host.filtered, no_host.host_candidates)
+        return self._explained(task, trace, placed=no_host.placed)
 
     def how_many(
         self, snapshot: Snapshot, message: SelectDestinations, context: RequestContext, seconds: float
     ) -> WhatIf:
         """Return how many more instances like the first of a request would fit.
 
-        :param seconds: how long a search for that may take.
+        :param seconds: the time limit of the search for candidates.
         :raises BrokenPlugin: a filter is broken.
         """
         request = message.request_spec
@@ -187,24 +194,24 @@ class Planner:
         feasible = self._funnel.filter(view, request, entering).left
         return InstanceCounter(self._funnel, view, request, feasible, seconds).count()
 
-    def _explained(self, task: "_PlanInput", considered: DecisionTrace, *, placed: int) -> Explanation:
+    def _explained(self, task: "_PlanInput", trace: DecisionTrace, *, placed: int) -> Explanation:
         message = task.message
-        explainer = Explainer(self._funnel, considered, message.request_spec, task.refused_claims, task.named)
+        explainer = Explainer(self._funnel, trace, message.request_spec, task.refused_claims, task.named)
         explanation = explainer.explain()
         return structs.replace(
             explanation,
             instances=len(message.instance_uuids),
             placed=placed,
-            skipped_plugins=dict(self.plugin_failures.skipped),
+            skipped_plugins=dict(self._funnel.plugin_failures.skipped),
         )
 
     def _rank(self, view: Snapshot, request: RequestSpec, entering: BoolArray, seed: int) -> Ranking:
         return self._funnel.rank(view, request, self._funnel.filter(view, request, entering).left, seed)
 
-    def _fallen_out(
+    def _all_removed(
         self, view: Snapshot, request: RequestSpec, host_candidates: HostCandidates, before: Sequence[Stage]
     ) -> FilterResult:
-        """Say how all hosts fell out, those included that were not asked again."""
+        """Return the stages that removed all hosts, with the hosts known to be infeasible back in from the start."""
         filtered = self._funnel.filter(view, request, _entering(view, before))
         stages = [*before, *filtered.stages]
         if filtered.left.any():
@@ -214,7 +221,7 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class _PlanInput:
-    """What is to be planned, on which hosts."""
+    """Hold a request to plan, and the hosts to plan it on."""
 
     snapshot: Snapshot
     message: SelectDestinations
@@ -223,9 +230,9 @@ class _PlanInput:
     named: Collection[str] = ()
 
     def views(self, resource_classes: Collection[str]) -> tuple[Snapshot, PlannedView | None]:
-        """Return the hosts as this request sees them; twice, where several instances are to see each other's claims.
+        """Return the view of this request, and the same again if the plan must note its claims in it.
 
-        A single instance has nobody whose claim it would have to see.
+        Only several instances see each other's claims; for a single one the snapshot is not copied.
         """
         members, pooled = self.context.members, self.context.pooled
         view = self.snapshot if members is None else self.snapshot.with_members(members)
@@ -235,6 +242,7 @@ class _PlanInput:
             planned = PlannedView.of(view, resource_classes)
             return planned, planned
         if pooled:
+            # The amounts that a moving instance holds of pools are free for its own new claim.
             credited = PlannedView.of(view, resource_classes)
             for uuid, resources in pooled.items():
                 credited.credit(uuid, resources)
@@ -242,8 +250,11 @@ class _PlanInput:
         return view, None
 
 
-def _finds_a_home(message: SelectDestinations, context: RequestContext) -> bool:
-    """Tell whether several first members of an affinity group are to go to one host that is still to be found."""
+def _chooses_affinity_host(message: SelectDestinations, context: RequestContext) -> bool:
+    """Tell whether the request has several first members of an affinity group, whose host is not fixed yet.
+
+    Members on hosts that are forced down do not fix it: no guest runs there any more.
+    """
     group, members = message.request_spec.server_group, context.members or {}
     return (
         len(message.instance_uuids) > 1
@@ -254,14 +265,14 @@ def _finds_a_home(message: SelectDestinations, context: RequestContext) -> bool:
 
 
 def _leaving(view: Snapshot, context: RequestContext) -> list[Stage]:
-    """Return the stage before all others of a server that leaves its host."""
+    """Return the stage that removes the host which a moving server leaves, if it must leave it."""
     if context.leaving is None:
         return []
     return [Stage(LEAVING, _LEFT, _without(_all(view), _rows_of(view, {context.leaving})))]
 
 
 def _has_room_for_all(view: Snapshot, message: SelectDestinations) -> BoolArray:
-    """Tell which hosts may have room for all instances of a request together."""
+    """Return which hosts may have room for all instances of a request together, judged by the sums of each class."""
     amounts: Counter[str] = Counter()
     for group in message.request_spec.resource_request.groups.values():
         amounts.update(group.resources)
@@ -286,7 +297,7 @@ def _stages(
     filtered: FilterResult,
     host_candidates: HostCandidates,
 ) -> list[Stage]:
-    """Return how the hosts fell out on the way to a choice, those included that were looked at and could not serve."""
+    """Return the stages that removed hosts before a choice, the search for candidates included."""
     stages = list(before)
     if known_infeasible:
         stages.append(Stage(CANDIDATES, _NO_CANDIDATE, _without(_entering(view, before), known_infeasible)))
@@ -315,5 +326,5 @@ def _rows_of(view: Snapshot, node_uuids: Collection[str]) -> set[int]:
 
 
 def _is_forced(request: RequestSpec) -> bool:
-    """Tell whether the request insists on hosts, so that another one will not do."""
+    """Tell whether the request forces hosts, so that there is no use in alternates."""
     return bool(request.force_hosts or request.force_nodes)

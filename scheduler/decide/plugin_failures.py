@@ -1,4 +1,4 @@
-"""What is done about plug-ins that break: the request fails, or is decided without them; the service lives on."""
+"""Handle plug-ins that break: fail the request, or decide it without them, as configured; the service lives on."""
 
 import logging
 import threading
@@ -14,10 +14,10 @@ from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
-#: What a plug-in can raise. What is there to end a process comes from outside to its main thread alone, which does not
-#: decide.
+#: Everything a plug-in can raise. The exceptions that end a process are in it, too: those meant for the scheduler are
+#: raised in the main thread, which makes no decisions.
 PLUGIN_EXCEPTIONS: Final = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-#: With ``broken_plugin = skip`` a plug-in is named in the log no more often than this, in seconds.
+#: Seconds between two log lines about one broken plug-in, with ``broken_plugin = skip``.
 _LOG_INTERVAL = 60.0
 _UNWATCHED: AbstractContextManager[None] = nullcontext()
 
@@ -25,53 +25,53 @@ T = TypeVar("T")
 
 
 class FailureCounts:
-    """How often each plug-in has been broken since the scheduler was started, for several threads."""
+    """Count the failures of each plug-in since the scheduler was started. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._since_sound: set[str] = set()
-        self._said: dict[str, tuple[float, int]] = {}
+        self._since_decided: set[str] = set()
+        self._logged: dict[str, tuple[float, int]] = {}
 
     def counts(self) -> dict[str, int]:
-        """Return how often each has been, as ``filter rack``."""
+        """Return the number of failures by plug-in, as ``filter rack``."""
         with self._lock:
             return dict(sorted(self._counts.items()))
 
     def count(self, plugin: str) -> None:
-        """Note that a plug-in was broken."""
+        """Count one failure of a plug-in."""
         with self._lock:
             self._counts[plugin] += 1
-            self._since_sound.add(plugin)
+            self._since_decided.add(plugin)
 
-    def sound(self) -> None:
-        """Note that a request has been decided."""
-        if self._since_sound:
+    def request_decided(self) -> None:
+        """Note that a request has been decided: plug-ins that broke before it no longer prevent decisions."""
+        if self._since_decided:
             with self._lock:
-                self._since_sound.clear()
+                self._since_decided.clear()
 
     def breaking(self) -> tuple[str, ...]:
-        """Return the plug-ins that have been broken since a request was decided last."""
+        """Return the plug-ins that have failed since the last request that was decided."""
         with self._lock:
-            return tuple(sorted(self._since_sound))
+            return tuple(sorted(self._since_decided))
 
-    def is_to_be_said(self, plugin: str) -> int:
-        """Return how often a plug-in was broken since that was said last, if it is time to say so again; else 0."""
+    def count_to_log(self, plugin: str) -> int:
+        """Return the failures of a plug-in since its last log line, if another line is due; else 0."""
         with self._lock:
             now, count = self._clock(), self._counts[plugin]
-            said_at, said = self._said.get(plugin, (-_LOG_INTERVAL, 0))
-            if now - said_at < _LOG_INTERVAL and plugin in self._said:
+            logged_at, logged = self._logged.get(plugin, (-_LOG_INTERVAL, 0))
+            if now - logged_at < _LOG_INTERVAL and plugin in self._logged:
                 return 0
-            self._said[plugin] = now, count
-            return count - said
+            self._logged[plugin] = now, count
+            return count - logged
 
 
 class PluginFailures:
-    """What plug-ins have met with; of one request, where they are skipped.
+    """Handle the failures of plug-ins: fail the request, or skip the plug-in for the rest of it.
 
-    :param skip: whether a plug-in that breaks is left out of the request, which otherwise fails.
-    :param watch: what limits the time of plug-ins; without it, each may take as long as it likes.
+    :param skip: whether a plug-in that breaks is skipped; else the request fails.
+    :param watch: limits the time of each call of a plug-in; without it there is no limit.
     """
 
     def __init__(
@@ -83,53 +83,53 @@ class PluginFailures:
         self._skipped: dict[str, str] = {}
 
     def for_request(self) -> "PluginFailures":
-        """Return the same for a request in which nothing has been skipped yet."""
+        """Return the failures of a new request, in which nothing is skipped yet, with the same counts and limits."""
         return PluginFailures(self._failure_counts, skip=True, watch=self._watch) if self.skip else self
 
-    def run_watched(self, work: Callable[[], T]) -> T:
-        """Return what some work returns that asks plug-ins, where those are watched in a thread that can be given up.
+    def run_watched(self, decide: Callable[[], T]) -> T:
+        """Return the result of a decision; where plug-ins are timed, it runs in a thread that can be abandoned.
 
-        :raises SlowPlugin: a plug-in has not come to an end, and the request is to fail.
+        :raises SlowPlugin: a plug-in has not returned in time, and the request is to fail.
         """
-        return work() if self._watch is None else self._watch.run(work, skip=self.skip)
+        return decide() if self._watch is None else self._watch.run(decide, skip=self.skip)
 
-    def asking(self, what: str, name: str) -> AbstractContextManager[None]:
-        """Ask a plug-in one question; see :meth:`scheduler.plugins.watch.PluginWatchdog.asking`."""
-        return _UNWATCHED if self._watch is None else self._watch.asking(f"{what} {name}")
+    def timed(self, kind: str, name: str) -> AbstractContextManager[None]:
+        """Time one call of a plug-in; see :meth:`scheduler.plugins.watch.PluginWatchdog.asking`."""
+        return _UNWATCHED if self._watch is None else self._watch.asking(f"{kind} {name}")
 
     def pausing(self) -> AbstractContextManager[None]:
-        """Do for a plug-in what it cannot be blamed for."""
+        """Stop the clock of a call while the scheduler itself works for the plug-in."""
         return _UNWATCHED if self._watch is None else self._watch.pausing()
 
     @property
     def skipped(self) -> Mapping[str, str]:
-        """The plug-ins that were left out, as ``filter rack``, and why."""
+        """The plug-ins that were skipped, as ``filter rack``, and why."""
         return self._skipped
 
-    def is_skipped(self, what: str, name: str) -> bool:
-        """Tell whether a plug-in is left out of this request."""
-        return bool(self._skipped) and f"{what} {name}" in self._skipped
+    def is_skipped(self, kind: str, name: str) -> bool:
+        """Tell whether a plug-in is skipped for the rest of this request."""
+        return bool(self._skipped) and f"{kind} {name}" in self._skipped
 
-    def met(self, what: str, name: str, fault: BaseException) -> None:
-        """Leave a plug-in out of the request that it has broken in.
+    def handle(self, kind: str, name: str, fault: BaseException) -> None:
+        """Count a failure, and skip the plug-in for the rest of the request or fail the request.
 
-        :param what: what kind of plug-in it is: ``filter``, ``weigher`` or ``request filter``.
+        :param kind: ``filter``, ``weigher`` or ``request filter``.
         :raises BrokenPlugin: the request is to fail.
         """
-        plugin = f"{what} {name}"
+        plugin = f"{kind} {name}"
         self._failure_counts.count(plugin)
-        error = _error(what, name, fault)
+        error = _error(kind, name, fault)
         if not self.skip:
             LOG.error("The %s is broken", plugin, exc_info=fault)
             raise error from fault
-        if times := self._failure_counts.is_to_be_said(plugin):
+        if times := self._failure_counts.count_to_log(plugin):
             LOG.error("The %s is broken, and was left out of %s request(s)", plugin, times, exc_info=fault)
         self._skipped[plugin] = str(error)
 
 
-def _error(what: str, name: str, fault: BaseException) -> errors.BrokenPlugin:
+def _error(kind: str, name: str, fault: BaseException) -> errors.BrokenPlugin:
     if isinstance(fault, errors.SlowPlugin):
         return fault
     if isinstance(fault, BadValue):
-        return errors.BadPluginValue(plugin=what, name=name, reason=str(fault))
-    return errors.BrokenPlugin(plugin=what, name=name, kind=type(fault).__name__)
+        return errors.BadPluginValue(plugin=kind, name=name, reason=str(fault))
+    return errors.BrokenPlugin(plugin=kind, name=name, kind=type(fault).__name__)

@@ -1,4 +1,4 @@
-"""The ranking of feasible hosts: their weights, where these come from, and the seeded order of equal ones."""
+"""Rank feasible hosts by weight, keep what each weigher contributed, and order equal weights by the request's seed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ RowArray = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What one weigher has added to the weights: a score for each feasible host, its scale, and what it counts."""
+    """Hold what one weigher contributes to the weights: a score for each feasible host, their range, a multiplier."""
 
     name: str
     scores: FloatArray
     low: float
     high: float
-    #: The same for all hosts, or one for each.
+    #: One for all hosts, or one for each.
     multiplier: float | FloatArray
 
     def at(self, place: int) -> WeigherScore:
-        """Return what it said of the feasible host of one place, and made of that."""
+        """Return the score of the feasible host at one place, normalised, with its multiplier."""
         score, scale = float(self.scores[place]), float(self.high - self.low)
         multiplier = self.multiplier[place] if isinstance(self.multiplier, np.ndarray) else self.multiplier
         return WeigherScore(
@@ -38,7 +38,7 @@ class Contribution:
 
 
 class Ranking:
-    """Feasible hosts with their weights; equal weights are ordered by the request's seed."""
+    """Hold the feasible hosts with their weights; equal weights are ordered by the request's seed."""
 
     def __init__(
         self, rows: RowArray, weights: FloatArray, ties: TieArray, contributions: Sequence[Contribution] = ()
@@ -49,7 +49,7 @@ class Ranking:
         self._ties = ties
 
     def rank_of(self, place: int) -> int:
-        """Return at which place from the best a feasible host stands, from 1 on."""
+        """Return the rank of the feasible host at one place; the best has rank 1."""
         weight = self.weights[place]
         ahead = (self.weights == weight) & (self._ties < self._ties[place])
         return int(np.count_nonzero(self.weights > weight) + np.count_nonzero(ahead)) + 1
@@ -57,9 +57,9 @@ class Ranking:
     def best(self, count: int, among: BoolArray | None = None) -> list[tuple[int, float]]:
         """Return the ``count`` best rows with their weights, best first; of the hosts in ``among``, where given.
 
-        Only what is asked for is sorted: among 10,000 hosts that is nearly always less than a hundredth.
+        Only those are sorted: among 10,000 hosts they are nearly always less than a hundredth.
         """
-        # Where all come into question, their places are found in the weights as they are, without a copy of either.
+        # Without ``among``, the places are found in the weights themselves, without a copy.
         few = None if among is None else np.flatnonzero(among[self.rows])
         weights = self.weights if few is None else self.weights[few]
         ties = self._ties if few is None else self._ties[few]
@@ -70,12 +70,12 @@ class Ranking:
 
 
 def _best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
-    """Return where the ``count`` best stand, in no order."""
+    """Return the places of the ``count`` best, in no order."""
     if count >= len(weights):
         return np.arange(len(weights))
     highest = np.flatnonzero(weights == weights.max())
     if len(highest) >= count:
-        # Many hosts are mostly alike: then nothing needs to be sorted but the ties of these.
+        # Usually many hosts share the highest weight: then only their ties have to be sorted.
         return highest[_lowest(ties[highest], count)]
     last = np.partition(weights, len(weights) - count)[len(weights) - count]
     better, equal = np.flatnonzero(weights > last), np.flatnonzero(weights == last)
@@ -85,7 +85,7 @@ def _best_places(weights: FloatArray, ties: TieArray, count: int) -> RowArray:
 
 
 def _lowest(ties: TieArray, count: int) -> RowArray:
-    """Return where the ``count`` lowest stand, in no order."""
+    """Return the places of the ``count`` lowest ties, in no order."""
     if count == 1:
         return np.array([ties.argmin()])
     return np.arange(len(ties)) if count >= len(ties) else np.argpartition(ties, count)[:count]
@@ -104,13 +104,13 @@ def seed_of(request_id: str) -> int:
 
 
 def pick(seed: int, number: int, count: int) -> int:
-    """Return which of ``count`` is taken for the ``number``-th instance of a request."""
+    """Return which of the ``count`` best hosts the ``number``-th instance of a request goes to."""
     digest = hashlib.blake2b(f"{seed}/{number}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) % count
 
 
 def mixed(ties: TieArray, seed: int) -> TieArray:
-    """Return the hosts' own numbers in the order that this seed gives them."""
+    """Return a hash of each host's tie number with the seed: the order of the hashes is the order of equal hosts."""
     numbers = ties ^ np.uint64(seed % _WORD)
     for shift, factor in _STEPS:
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)

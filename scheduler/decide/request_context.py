@@ -1,7 +1,7 @@
-"""What a decision must know beside the hosts: where other servers are, and what an instance moves from.
+"""Read the context of a request: the store's data that concern this request alone, and so are not in the host view.
 
-It is read from the store for each plan; a request that names no group, no servers in its hints and no move costs
-nothing here.
+These are the other members of its server group, the servers that its hints name, and the place and amounts of an
+instance that moves. They are read for each plan; a request without any of them needs no read.
 """
 
 from collections.abc import Mapping
@@ -23,33 +23,33 @@ from placement_store.server_groups.rows import OccupiedRoot
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What holds for one request besides what holds for all."""
+    """Hold the data beside the hosts on which the decision of one request depends."""
 
-    #: By root provider, where the other members of the request's server group are; nothing, where it names no group.
+    #: The other members of the request's server group, by root provider; None, where it names no group.
     members: Mapping[str, OccupiedRoot] | None = None
-    #: The compute node of the host that a moving instance leaves; nothing where it may stay.
+    #: The compute node of the host that a moving instance must leave; None, where it may stay.
     leaving: str | None = None
-    #: By provider, what a moving instance holds of pools: it may go on using that, so for it that much is free.
+    #: Amounts that a moving instance holds of pools, by provider: it may keep them, so for its claim they are free.
     pooled: Mapping[str, Resources] = field(default_factory=dict)
-    #: The compute node that a moving instance is placed on, which it may also stay on.
+    #: The compute node that a moving instance is placed on, whether or not it must leave it.
     source: str | None = None
-    #: By root provider, which of the servers that the request's hints name are there.
+    #: Servers that the request's hints name, by the root provider they are placed on.
     neighbours: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def growth(self, provider_uuid: str, resources: Resources) -> Resources:
-        """Return how much more than now is held of a provider once ``resources`` are claimed of it."""
+        """Return by how much a claim of ``resources`` raises the amounts that the instance holds of a provider."""
         held = self.pooled.get(provider_uuid)
         if held is None:
             return resources
         return {name: max(0, amount - held.get(name, 0)) for name, amount in resources.items()}
 
 
-#: Those of a request that depends on nothing beside the hosts.
+#: The context of a request that depends on nothing beside the hosts.
 NO_CONTEXT = RequestContext()
 
 
 def is_needed(message: SelectDestinations) -> bool:
-    """Tell whether a request depends on anything beside the hosts.
+    """Tell whether a request has a context to read.
 
     :raises InvalidRequest: a hint that names servers is no list of uuids.
     """
@@ -58,7 +58,7 @@ def is_needed(message: SelectDestinations) -> bool:
 
 
 def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> RequestContext:
-    """Return the circumstances of a request as the store has them now.
+    """Return the context of a request as it is in the store now.
 
     :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.claims.begin_move.movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.
@@ -79,7 +79,7 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
 
 
 def _pooled(connection: Connection, holding: Holding, move: Move, names: ResourceClassNames) -> Mapping[str, Resources]:
-    """Return what an instance holds for its own request of providers outside its host's tree."""
+    """Return the amounts that an instance holds, for its own request, of providers outside its host's tree."""
     keys = providers.keys_found(connection, move.held.allocations)
     pools = [uuid for uuid, key in keys.items() if key.root_id != holding.root_provider_id]
     held = holding.amounts

@@ -1,7 +1,7 @@
-"""Narrowing: what a request means on this cloud, by the configured request filters, worked out anew for each plan.
+"""Resolve requests with the configured request filters: translate each into what it means on this cloud.
 
-Whoever keeps the request keeps its own words: they are narrowed where they are decided on, by what flavors, images and
-host aggregates are at that moment.
+The result is not stored: a request is kept as it was sent, and resolved again for each plan, by the flavors, images and
+host aggregates of that moment.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,23 +21,23 @@ T = TypeVar("T")
 #: Returns all host aggregates as they were at a time, by the follower's clock, or later.
 Aggregates = Callable[[float], Sequence[Aggregate]]
 
-#: What a request filter says is wrong stands in the message under this.
+#: The path of the request in the message: errors of request filters name paths below it.
 _REQUEST = "$.request_spec"
 _KIND = "request filter"
 
 
 class Refusal(NamedTuple):
-    """A request filter's word that there is no host for a request; the reason is true of every host."""
+    """Report that a request filter has refused a request; the reason holds for every host."""
 
     name: str
     reason: str
 
 
 class RequestFilterChain:
-    """The configured request filters, in their order.
+    """Apply the configured request filters, in their order.
 
-    :param aggregates: where the host aggregates are to be had from; nobody asks before a filter does.
-    :param faults: what is done about those that break; without it, the request fails.
+    :param aggregates: reads the host aggregates; it is called only when a request filter needs them.
+    :param plugin_failures: handles request filters that break; without it, the request fails.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class RequestFilterChain:
         self._plugin_failures = plugin_failures or PluginFailures()
 
     def narrow(self, request: RequestSpec, view: HostView, begun_after: float) -> RequestSpec | Refusal:
-        """Return what a request asks for on the hosts of a view; the same one where that is what it says itself.
+        """Return a request as the filters resolve it; the same object, where none of them changes it.
 
-        :param begun_after: what is read of the cloud for this is read at that time or later.
-        :raises InvalidRequest: the request says what it cannot mean.
+        :param begun_after: host aggregates are read at that time or later, by the follower's clock.
+        :raises InvalidRequest: a request filter finds the request malformed.
         :raises BrokenPlugin: a request filter has raised anything else, or has returned something that is no request.
         :raises StoreUnavailable: the host aggregates are needed and cannot be read.
         """
@@ -63,7 +63,7 @@ class RequestFilterChain:
             if self._plugin_failures.is_skipped(_KIND, name):
                 continue
             try:
-                with self._plugin_failures.asking(_KIND, name):
+                with self._plugin_failures.timed(_KIND, name):
                     narrower = plugin.narrow(request, cloud)
                 if not isinstance(narrower, RequestSpec):
                     raise TypeError(f"it has returned {type(narrower).__name__}, which is no request")
@@ -75,40 +75,41 @@ class RequestFilterChain:
             except errors.StoreUnavailable:
                 raise
             except PLUGIN_EXCEPTIONS as fault:
-                self._plugin_failures.met(_KIND, name, fault)
+                self._plugin_failures.handle(_KIND, name, fault)
             else:
                 request = narrower
-        return _settled(request)
+        return _moved_to_root(request)
 
     def _read_aggregates(self, begun_after: float) -> Sequence[Aggregate]:
-        # A database that is slow is not the request filter's fault.
+        # The time limit is for the request filter, and not for a slow database.
         with self._plugin_failures.pausing():
             return self._aggregates(begun_after)
 
 
 class RequestResolver:
-    """One request while it is decided on: what it asks for, as the cloud is at each plan.
+    """Resolve one request for each of its plans.
 
-    :param check: refuses what is wrong with a request, whatever hosts there are.
+    :param check: refuses a malformed request, whatever hosts there are.
     """
 
     def __init__(
-        self, narrowing: RequestFilterChain, message: SelectDestinations, check: Callable[[RequestSpec], None]
+        self, request_filters: RequestFilterChain, message: SelectDestinations, check: Callable[[RequestSpec], None]
     ) -> None:
-        self._request_filters = narrowing
+        self._request_filters = request_filters
         self._message = message
         self._check = check
         self._checked: RequestSpec | None = None
 
     def resolve(self, view: HostView, begun_after: float) -> SelectDestinations | Refusal:
-        """Return what is to be planned on the hosts of a view; see :meth:`RequestFilterChain.narrow`.
+        """Return the message with its request resolved for a view; see :meth:`RequestFilterChain.narrow`.
 
-        :raises InvalidRequest: the request says what it cannot mean, or its groups contradict each other.
+        :raises InvalidRequest: the request is malformed, or its groups contradict each other.
         :raises NotFound: a resource class or a trait does not exist.
         """
         narrowed = self._request_filters.narrow(self._message.request_spec, view, begun_after)
         if isinstance(narrowed, Refusal):
             return narrowed
+        # A request filter may name resource classes and traits that do not exist, so each new result is checked.
         if narrowed != self._checked:
             self._check(narrowed)
             self._checked = narrowed
@@ -118,7 +119,7 @@ class RequestResolver:
 
 
 class _CloudOfAView(Cloud):
-    """What request filters may know, each thing read when the first of them asks for it."""
+    """Show request filters the cloud; host aggregates are read when the first filter needs them, and once."""
 
     def __init__(self, view: HostView, aggregates: Callable[[], Sequence[Aggregate]]) -> None:
         self._view = view
@@ -134,10 +135,11 @@ class _CloudOfAView(Cloud):
         return bool(self._view.root_has_trait(trait).any())
 
 
-def _settled(request: RequestSpec) -> RequestSpec:
-    """Return a request whose unsuffixed group serves something: else what it says of its providers is the root's.
+def _moved_to_root(request: RequestSpec) -> RequestSpec:
+    """Return the request with the traits and aggregates of an unsuffixed group without amounts moved to the root.
 
-    With all amounts in other groups, nobody would be left of whom its traits and aggregates could be asked.
+    Where request filters have moved all amounts to other groups, no provider serves the unsuffixed one: its traits and
+    aggregates could not be required of any.
     """
     group = request.groups.get(UNSUFFIXED)
     if group is None or request.resources:

@@ -1,4 +1,4 @@
-"""Answers: what was planned and claimed, as it is told to whoever asked."""
+"""Build the answer to ``select_destinations`` from a plan and its claims."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ Selections = list[list[Selection]]
 
 
 def selections_of(plan: DestinationPlan, claimed: Sequence[Claimed], group: ServerGroup | None) -> Selections:
-    """Return the answer for a plan that has been claimed: for each instance its host and the alternates."""
-    # Many instances share their alternates: each host is written down once.
+    """Return the selections of a claimed plan: for each instance its host, and then the alternates."""
+    # Many instances share their alternates: build each selection once.
     selections: dict[HostChoice, Selection] = {}
 
     def selection(choice: HostChoice) -> Selection:

@@ -1,1 +1,1 @@
-"""Explanations: why a request went where it went, or nowhere."""
+"""Explain decisions: why this host was chosen, or why there was none."""

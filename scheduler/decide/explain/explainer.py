@@ -1,7 +1,7 @@
-"""Why it was this host, or why there was none: counts per filter, the nearest misses, and where the weights come from.
+"""Explain why a host was chosen, or why there was none: counts per filter, nearest misses, and the parts of weights.
 
-Worked out where it is asked for, and for every refusal, from what the decision has at hand: no filter and no weigher
-answers for all hosts once more.
+An explanation is built for each refusal, and else on request, from the trace of the decision: no filter and no weigher
+is run on all hosts again.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -19,62 +19,62 @@ from scheduler.decide.host_candidates import HostCandidates, RefusedClaims
 from scheduler.decide.ranking import Ranking
 from scheduler.view.snapshot import Snapshot
 
-#: A request may name thousands of hosts; nobody reads more than this.
+#: Named hosts that are described: a request may name thousands, and nobody reads more than this.
 _NAMED_HOSTS = 20
-#: Of how many of the best hosts it is told where their weights come from.
+#: The best hosts, by weight, whose scores are listed.
 _TOP_HOSTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionTrace:
-    """What a decision about one instance has looked at."""
+    """Hold the intermediate results of the decision about one instance."""
 
     view: Snapshot
     filtered: FilterResult
     host_candidates: HostCandidates
-    #: Nothing, where no host was left to be weighed.
+    #: None, where no host was left to be weighed.
     ranking: Ranking | None = None
-    #: The row of the host that was taken.
+    #: The row of the host that was chosen.
     chosen: int | None = None
 
 
 class Explainer:
-    """Explains what was considered for one request.
+    """Explain the decision about one request.
 
-    :param named: hosts to be told of by name, beside those that the request insists on.
+    :param named: hosts to describe by name, beside those that the request forces or wants.
     """
 
     def __init__(
         self,
         funnel: Funnel,
-        considered: DecisionTrace,
+        trace: DecisionTrace,
         request: RequestSpec,
         refused_claims: RefusedClaims,
         named: Collection[str] = (),
     ) -> None:
         self._funnel = funnel
-        self._considered = considered
+        self._trace = trace
         self._request = request
         self._refused_claims = refused_claims
         self._named = named
-        self._view = considered.view
+        self._view = trace.view
         self._hosts: dict[int, Host] = {}
 
     def explain(self) -> Explanation:
-        """Return the whole of it.
+        """Return the explanation.
 
         :raises BrokenPlugin: a filter has raised.
         """
-        view, filtered, host_candidates = self._view, self._considered.filtered, self._considered.host_candidates
-        lacks = NearestMisses(view, filtered, host_candidates)
-        misses = [miss for row, number in lacks.nearest_rows(lacking=True) for miss in lacks.of_host(row, number)]
-        chosen = self._considered.chosen
+        view, filtered, host_candidates = self._view, self._trace.filtered, self._trace.host_candidates
+        nearest = NearestMisses(view, filtered, host_candidates)
+        misses = [miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.of_host(row, number)]
+        chosen = self._trace.chosen
         named = self._rows_named()
         return Explanation(
             hosts=len(view),
-            filters=tuple(self._filters(lacks)),
+            filters=tuple(self._filters(nearest)),
             nearest_misses=tuple(misses),
-            nearest_hosts=self._nearest_hosts(lacks, misses),
+            nearest_hosts=self._nearest_hosts(nearest, misses),
             named_hosts={name: self._of_named(rows) for name, rows in named.items()},
             refused_claims=tuple(sorted(self._lost())),
             lost_races=dict(sorted(self._lost().items())),
@@ -84,16 +84,16 @@ class Explainer:
             named_scores=self._scores_of(row for rows in named.values() for row in rows),
         )
 
-    def _filters(self, lacks: NearestMisses) -> Iterable[FilterCount]:
-        """Yield what each filter removed; where it is about room, told apart by resource class."""
-        for number, stage in enumerate(self._considered.filtered.stages):
-            count = lacks.counts[number]
+    def _filters(self, nearest: NearestMisses) -> Iterable[FilterCount]:
+        """Yield how many hosts each filter removed; for a filter about room, with the shortages by resource class."""
+        for number, stage in enumerate(self._trace.filtered.stages):
+            count = nearest.counts[number]
             if count.removed and stage.plugin is not None and stage.plugin.about_room:
-                count = structs.replace(count, shortages=tuple(lacks.removed(number).shortages()))
+                count = structs.replace(count, shortages=tuple(nearest.removed(number).shortages()))
             yield count
 
     def _lost(self) -> Mapping[str, int]:
-        """Return how many claims each host has refused to this request."""
+        """Return the number of claims of this request that each host has refused."""
         lost = self._refused_claims.lost
         if not lost:
             return {}
@@ -110,14 +110,14 @@ class Explainer:
             self._hosts[row] = self._view.host(row)
         return self._hosts[row]
 
-    def _nearest_hosts(self, lacks: NearestMisses, misses: Collection[Miss]) -> dict[str, str]:
-        """Return why each of the hosts that came furthest did not do, what is told as a miss left out."""
-        told = {miss.host for miss in misses}
+    def _nearest_hosts(self, nearest: NearestMisses, misses: Collection[Miss]) -> dict[str, str]:
+        """Return the reason against each host that passed most filters, without those listed as misses."""
+        listed = {miss.host for miss in misses}
         found = {}
-        view, filtered = self._view, self._considered.filtered
-        for row, number in lacks.nearest_rows(lacking=False):
+        view, filtered = self._view, self._trace.filtered
+        for row, number in nearest.nearest_rows(lacking=False):
             name = view.hosts[row].service_host
-            if name not in told:
+            if name not in listed:
                 stage = filtered.stages[number]
                 found[name] = stage.reason
                 if stage.plugin is not None:
@@ -127,10 +127,10 @@ class Explainer:
         return found
 
     def _rows_named(self) -> dict[str, list[int]]:
-        """Return the rows of each host that is to be told of by name: all of them, or the nodes it is known by."""
+        """Return the rows of each host to describe, by the service host or node name under which it was named."""
         names, spec = self._view.names, self._request
         hosts, nodes = list(self._named), []
-        if self._considered.chosen is None:
+        if self._trace.chosen is None:
             wanted = spec.requested_destination
             hosts += [*spec.force_hosts, *((wanted.host,) if wanted and wanted.host else ())]
             nodes = [*spec.force_nodes, *((wanted.node,) if wanted and wanted.node else ())]
@@ -139,26 +139,27 @@ class Explainer:
         return dict(list(rows.items())[:_NAMED_HOSTS])
 
     def _of_named(self, rows: list[int]) -> str:
-        """Return why a host was not taken, or how it stands beside the others."""
+        """Return why a host was not chosen, or how it compares with the others."""
         if not rows:
             return "is not known"
-        filtered = self._considered.filtered
+        filtered = self._trace.filtered
         for row in rows:
             if filtered.left[row]:
-                return self._standing(row)
+                return self._feasible_host(row)
         row = rows[0]
-        # The first that has refused it is the one that counts it; the others are what comes next once that is mended.
-        said = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
-        said += self._funnel.reasons_against(self._host(row), self._request)
-        return "; ".join(dict.fromkeys(said)) or "was not looked at"
+        # The first filter that refuses the host is the one that has counted it; list the others as well, since they
+        # would refuse it once the first one's reason is gone.
+        reasons = [stage.reason for stage in filtered.stages if stage.plugin is None and not stage.left[row]][:1]
+        reasons += self._funnel.reasons_against(self._host(row), self._request)
+        return "; ".join(dict.fromkeys(reasons)) or "was not looked at"
 
-    def _standing(self, row: int) -> str:
-        considered = self._considered
-        if row == considered.chosen:
+    def _feasible_host(self, row: int) -> str:
+        trace = self._trace
+        if row == trace.chosen:
             return "is the one that is taken"
-        if considered.host_candidates.first(self._view, row) is None:
+        if trace.host_candidates.first(self._view, row) is None:
             return "has no providers that can serve all groups of the request together"
-        ranking = considered.ranking
+        ranking = trace.ranking
         if ranking is None:
             return "could serve the request"
         rank = ranking.rank_of(int(np.searchsorted(ranking.rows, row)))
@@ -167,8 +168,8 @@ class Explainer:
     # --- Weights ----------------------------------------------------------------------------------------------------
 
     def _top(self) -> tuple[RankedHost, ...]:
-        """Return the best hosts, those left out of which it has turned out that they cannot serve the request."""
-        ranking, infeasible = self._considered.ranking, self._considered.host_candidates.infeasible
+        """Return the best hosts by weight, without those found to be infeasible."""
+        ranking, infeasible = self._trace.ranking, self._trace.host_candidates.infeasible
         if ranking is None:
             return ()
         best = [row for row, _ in ranking.best(_TOP_HOSTS + len(infeasible))]
@@ -176,10 +177,10 @@ class Explainer:
         return tuple(ranked)[:_TOP_HOSTS]
 
     def _scores_of(self, rows: Iterable[int]) -> tuple[RankedHost, ...]:
-        ranking = self._considered.ranking
+        ranking = self._trace.ranking
         if ranking is None:
             return ()
-        left, infeasible = self._considered.filtered.left, self._considered.host_candidates.infeasible
+        left, infeasible = self._trace.filtered.left, self._trace.host_candidates.infeasible
         return tuple(self._ranked(ranking, row) for row in rows if left[row] and row not in infeasible)
 
     def _ranked(self, ranking: Ranking, row: int, rank: int | None = None) -> RankedHost:

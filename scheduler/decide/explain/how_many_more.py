@@ -1,9 +1,9 @@
-"""What if: how many more instances of a request would fit, in all and by cell, if nothing else were placed.
+"""Count how many more instances of a request would fit, in all and by cell, if nothing else were placed.
 
-Hosts of one provider are counted by their columns, all at once. What filters make of hosts that fill up is found by
-asking them again with so many more servers there, for a filter that has refused a host does not take it back as more
-go there. Hosts with several providers are counted by their columns too where each amount may come from any of them, and
-else by placing one instance after another.
+Hosts with a single provider are counted by their columns, all at once. Filters are run again with so many more servers
+on each host, in a binary search: a filter that refuses a host does not accept it again when more servers are there.
+Hosts with several providers are counted by their columns, too, where each amount may come from any of them, and else by
+placing one instance after another.
 """
 
 import time
@@ -23,24 +23,24 @@ from scheduler.view.inventory_columns import InventoryArrays
 from scheduler.view.planned import PlannedView
 from scheduler.view.snapshot import Snapshot
 
-#: Of a request that asks for no amounts: more than anybody will want to know.
-_NO_END = 1_000_000
+#: The count for a request without amounts: it stands for no limit.
+_NO_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """How many would fit on some hosts, and how well that is known."""
+    """Hold how many instances would fit on some hosts, and whether that number is exact or a minimum."""
 
     more: int = 0
     exact: bool = True
 
 
 class InstanceCounter:
-    """Counts for one request.
+    """Count how many instances of one request would fit.
 
     :param view: the hosts as the request sees them.
-    :param feasible: those that came through all filters.
-    :param seconds: for how long a search may go on; what it has placed until then is "at least".
+    :param feasible: the hosts that passed all filters.
+    :param seconds: the time limit of a search; the number placed until then is a minimum.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class InstanceCounter:
         self._funnel = funnel
         self._view = view
         self._request = request
-        self._asked = request.resource_request
+        self._wanted = request.resource_request
         self._feasible = feasible
         self._clock = clock
         self._until = clock() + seconds
         self._budget = SearchBudget(seconds=seconds)
         self._late = False
-        self._totals = _totals(self._asked)
+        self._totals = _totals(self._wanted)
         self._units = {
             name: _units(view.classes[name].slots, amount)
             for name, amount in self._totals.items()
@@ -69,7 +69,7 @@ class InstanceCounter:
         }
 
     def count(self) -> WhatIf:
-        """Return how many would fit.
+        """Return how many instances would fit, in all and by cell.
 
         :raises BrokenPlugin: a filter is broken.
         """
@@ -90,7 +90,7 @@ class InstanceCounter:
     def _in_all(self, counted: Sequence[tuple[str, _Count]], most: IntArray) -> _Count:
         rows = np.flatnonzero(self._feasible)
         if any(self._pools_of(rows).values()):
-            # Cells that share a pool have it once.
+            # The sum over cells would count a pool that they share more than once.
             return self._on(rows, most)
         return _Count(sum(each.more for _, each in counted), all(each.exact for _, each in counted))
 
@@ -101,7 +101,7 @@ class InstanceCounter:
         return [(cell, rows) for cell, rows in sorted(cells, key=lambda each: each[0]) if len(rows)]
 
     def _together(self) -> bool:
-        """Tell whether all must go to one host, which is still to be found."""
+        """Tell whether all instances must go to one host, which is not fixed yet."""
         group = self._request.server_group
         return group is not None and group.policy == "affinity" and not self._view.group_members_elsewhere.any()
 
@@ -112,11 +112,11 @@ class InstanceCounter:
     # --- At most, by the columns and the filters ----------------------------------------------------------------------
 
     def _most(self) -> IntArray:
-        """Return how many each host would take at most if it had its pools for itself: of flat hosts exactly that."""
-        most = np.where(self._feasible, _NO_END, 0)
+        """Return an upper bound for each host, as if its pools were its own; for flat hosts it is exact."""
+        most = np.where(self._feasible, _NO_LIMIT, 0)
         for name, amount in self._totals.items():
-            if sum(name in group.resources for group in self._asked.groups.values()) > 1:
-                # Whichever providers serve the groups, in all there is no more than this.
+            if sum(name in group.resources for group in self._wanted.groups.values()) > 1:
+                # Whichever providers serve the groups, their sum is bounded by the room of the host.
                 units = np.floor(self._view.room(name) / amount).astype(np.int64)
             else:
                 units = self._units_of_hosts(name)
@@ -124,7 +124,7 @@ class InstanceCounter:
         return self._allowed(most)
 
     def _units_of_hosts(self, name: str) -> IntArray:
-        """Return how many times a class's amount fits the providers of each host, pools included."""
+        """Return how often a class's amount fits in the providers of each host, pools included."""
         amounts = self._view.classes.get(name)
         if amounts is None:
             return np.zeros(len(self._view), dtype=np.int64)
@@ -133,8 +133,8 @@ class InstanceCounter:
         return units
 
     def _allowed(self, most: IntArray) -> IntArray:
-        """Return how many of ``most`` the filters let go to each host, by asking them about hosts that fill up."""
-        # One at least passes: the hosts are feasible as they are.
+        """Return how many of ``most`` the filters allow on each host: a binary search over hosts that fill up."""
+        # At least one passes: the hosts are feasible as they are. Most hosts pass with all of them, so try that first.
         low = np.minimum(most, 1)
         high = np.where(self._passes(np.maximum(most - 1, 0)), most, np.maximum(most - 1, low))
         low = np.where(high == most, most, low)
@@ -145,7 +145,7 @@ class InstanceCounter:
         return low
 
     def _passes(self, there: IntArray) -> BoolArray:
-        """Tell which hosts would pass with so many more servers of this request on each, and none on the others."""
+        """Return which hosts pass the filters with so many more servers of this request on each, and none elsewhere."""
         view = self._view
         classes = dict(view.classes)
         flat = np.flatnonzero(view.flat & (there > 0))
@@ -162,7 +162,7 @@ class InstanceCounter:
     # --- Host by host -------------------------------------------------------------------------------------------------
 
     def _best_of(self, rows: IntArray, most: IntArray) -> _Count:
-        """Return how many would fit on the one of these hosts that takes most."""
+        """Return how many would fit on the host of these that takes most."""
         best = _Count()
         for row in rows[np.argsort(-most[rows], kind="stable")].tolist():
             if best.more >= most[row] or self._late:
@@ -173,20 +173,20 @@ class InstanceCounter:
 
     def _on(self, rows: IntArray, most: IntArray) -> _Count:
         """Return how many would fit on these hosts together."""
-        by_columns = self._view.flat[rows] & (set(self._asked.groups) == {UNSUFFIXED})
-        told = int(most[rows[by_columns]].sum())
+        by_columns = self._view.flat[rows] & (set(self._wanted.groups) == {UNSUFFIXED})
+        counted = int(most[rows[by_columns]].sum())
         others = rows[~by_columns]
         if not len(others):
-            return _Count(told)
-        found = self._placed(others, most) if only_resources(self._asked) is None else self._dealt(others, most)
-        return _Count(told + found.more, found.exact)
+            return _Count(counted)
+        found = self._placed(others, most) if only_resources(self._wanted) is None else self._distributed(others, most)
+        return _Count(counted + found.more, found.exact)
 
-    def _dealt(self, rows: IntArray, most: IntArray) -> _Count:
-        """Count on hosts of which any provider may give any amount: each uses up its own before it takes of a pool."""
+    def _distributed(self, rows: IntArray, most: IntArray) -> _Count:
+        """Count on hosts where any provider may serve any amount: each host uses its own providers before its pools."""
         left = {
             name: {slot: int(self._units[name][slot]) for slot in slots} for name, slots in self._pools_of(rows).items()
         }
-        # No more than this is there of any class, however it is dealt out.
+        # The total of each class, however it is distributed: a count that reaches it is exact.
         bounds = {name: sum(units.values()) for name, units in left.items()}
         more = 0
         for row in rows.tolist():
@@ -201,7 +201,7 @@ class InstanceCounter:
         return _Count(more, exact=more == min([int(most[rows].sum()), *bounds.values()]))
 
     def _own_units(self, row: int) -> Counter[str]:
-        """Return how many times each amount fits the host's own providers."""
+        """Return how often each amount fits in the host's own providers."""
         tree = self._view.trees[row]
         units: Counter[str] = Counter()
         for member in tree.own if tree else ():
@@ -210,7 +210,7 @@ class InstanceCounter:
         return units
 
     def _pools_of(self, rows: Iterable[int]) -> dict[str, set[int]]:
-        """Return by class the slots of the pools that share with these hosts."""
+        """Return the slots of the pools that share with these hosts, by class."""
         pools: dict[str, set[int]] = {name: set() for name in self._totals}
         for row in rows:
             tree = self._view.trees[row]
@@ -220,9 +220,9 @@ class InstanceCounter:
         return pools
 
     def _placed(self, rows: IntArray, most: IntArray) -> _Count:
-        """Place one instance after another on these hosts, until nothing fits or there is no more time."""
+        """Place one instance after another on these hosts, until nothing fits or the time is up."""
         planned = PlannedView.of(self._view, self._totals)
-        host_candidates = HostCandidates(self._asked, {}, self._budget)
+        host_candidates = HostCandidates(self._wanted, {}, self._budget)
         more, exact = 0, True
         for row in rows.tolist():
             here = 0
@@ -234,7 +234,7 @@ class InstanceCounter:
                 planned.claim(row, candidate)
                 here += 1
             tree = self._view.trees[row]
-            # One that takes none is known to take none, unless others have just used up what it shares with them.
+            # A host that takes none is known to take none, unless others have just used up a pool that it shares.
             takes_none = here == 0 and row not in host_candidates.undecided and not (tree and tree.sharing)
             exact = exact and (here == most[row] or takes_none)
             more += here
@@ -245,30 +245,30 @@ def _candidate(host_candidates: HostCandidates, planned: PlannedView, row: int) 
     try:
         return host_candidates.first(planned, row)
     except errors.SearchBoundReached:
-        # It is noted, and what has been placed until now is there all the same.
+        # The row is marked as undecided; the instances placed until now count.
         return None
 
 
 def _take(left: dict[int, int], slots: Iterable[int], units: int) -> None:
-    """Take so many units of some pools, the fuller ones later."""
+    """Take so many units from some pools, from the one with most left first."""
     for slot in sorted(slots, key=lambda each: -left[each]):
         taken = max(0, min(units, left[slot]))
         left[slot] -= taken
         units -= taken
 
 
-def _totals(asked: ResourceRequest) -> dict[str, int]:
-    """Return what all groups of a request ask for together."""
+def _totals(wanted: ResourceRequest) -> dict[str, int]:
+    """Return the amounts of all groups of a request together, by class."""
     totals: Counter[str] = Counter()
-    for group in asked.groups.values():
+    for group in wanted.groups.values():
         totals.update(group.resources)
     return dict(totals)
 
 
 def _units(slots: InventoryArrays, amount: int) -> IntArray:
-    """Return how often an amount may be allocated from each inventory, each time to another consumer."""
+    """Return how often an amount can be allocated from each inventory, each time to another consumer."""
     units = np.maximum(np.floor((slots.capacity - slots.used) / amount), 0.0)
-    # A division may be off by a hair where a ratio is not whole; the rule is the claim's own.
+    # The division may be off by one where an allocation ratio is not whole: correct it by the claim's own rule.
     units += slots.used + (units + 1) * amount <= slots.capacity
     units -= (units > 0) & (slots.used + units * amount > slots.capacity)
     allowed = (slots.min_unit <= amount) & (amount <= slots.max_unit)

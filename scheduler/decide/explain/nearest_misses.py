@@ -1,6 +1,6 @@
-"""The nearest misses: what the hosts lacked that came nearest to serving a request; and what each of all was short of.
+"""Find the nearest misses: what the hosts nearest to serving a request lacked, and the shortages of all hosts.
 
-Worked out for an explanation alone, with a look at each column and at a few hosts, however many there are.
+This is done for explanations only. It reads whole columns and a few single hosts, however many hosts there are.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,31 +19,33 @@ from scheduler.decide.ranking import RowArray
 from scheduler.view.snapshot import Snapshot, TieArray
 
 CountArray = NDArray[np.int16]
-#: Enough to see what is lacking; the rest are as full as these, or fuller.
+#: Hosts listed as nearest misses: enough to see what is lacking, since the others lack as much or more.
 _NEAREST_HOSTS = 5
 
 
 class RemovedHosts:
-    """The hosts that one filter has removed, and what they lack of what a request asks for, by resource class.
+    """Compute what the hosts that one filter has removed lack of the requested amounts, by resource class.
 
-    All arrays have a value for each of these hosts, of which there are mostly few.
+    All arrays have one value for each of these hosts, which are usually few.
     """
 
-    def __init__(self, view: Snapshot, rows: RowArray, asked: "RequestedAmounts", infeasible: Collection[int]) -> None:
+    def __init__(
+        self, view: Snapshot, rows: RowArray, requested: "RequestedAmounts", infeasible: Collection[int]
+    ) -> None:
         self.view = view
         self.rows = rows
-        self._asked = asked
+        self._requested = requested
         self._infeasible = infeasible
         self._room: dict[str, FloatArray] = {}
         self._nearest: dict[tuple[int, bool], list[int]] = {}
 
     @cached_property
     def lacking(self) -> dict[str, BoolArray]:
-        """By class, which of the hosts cannot serve what is asked of it."""
-        return {name: self._lacks(name) for name in self._asked.of_one}
+        """Return which of the hosts cannot serve the requested amounts, by class."""
+        return {name: self._lacks(name) for name in self._requested.of_one}
 
     def room(self, name: str) -> FloatArray:
-        """Return how much of a class is free."""
+        """Return the free amount of a class on each host."""
         if name not in self._room:
             amounts = self.view.classes.get(name)
             self._room[name] = np.zeros(len(self.rows)) if amounts is None else amounts.room_at(self.rows)
@@ -51,7 +53,7 @@ class RemovedHosts:
 
     @cached_property
     def count(self) -> CountArray:
-        """How many classes each host lacks; one that lacks none, but whose providers cannot serve, lacks one."""
+        """Return how many classes each host lacks; a host without a candidate lacks one more."""
         count = np.zeros(len(self.rows), dtype=np.int16)
         for lacking in self.lacking.values():
             count += lacking
@@ -60,36 +62,36 @@ class RemovedHosts:
         return count
 
     def shortages(self) -> Iterator[Shortage]:
-        """Tell the hosts apart by the one class that each is short of: of several, by the one that most lack."""
+        """Yield the shortages, each host counted under one class: of several, the one that most hosts lack."""
         left = dict(self.lacking)
         while left:
             name = max(left, key=lambda each: int(np.count_nonzero(left[each])))
             lacking = left.pop(name)
             if not lacking.any():
                 break
-            yield from self._told_apart(name, lacking)
+            yield from self._shortages_of(name, lacking)
             left = {other: mask & ~lacking for other, mask in left.items()}
 
     def nearest(self, most: int, *, lacking: bool) -> list[int]:
-        """Return the rows of the hosts that are nearest to serving, the nearest first, at most so many.
+        """Return the rows of the hosts nearest to serving the request, the nearest first, at most ``most``.
 
-        :param lacking: only of hosts that lack something.
+        :param lacking: return only hosts that lack something.
         """
-        # Mostly all that a filter about room has removed lack something: then it is the same question twice.
+        # A filter about room usually removes only hosts that lack something: then both results are the same.
         some = lacking and not self.count.all()
         if (most, some) not in self._nearest:
             places: list[int] = []
-            # One class more always weighs more than any share of the others; mostly the first of these is enough.
-            for count in range(len(self._asked.of_one) + 2):
+            # Fewer lacking classes come first, whatever their shares; usually the first count yields enough hosts.
+            for count in range(len(self._requested.of_one) + 2):
                 if len(places) < most and (count or not some):
                     places += self._nearest_that_lack(count, most - len(places))
             self._nearest[most, some] = self.rows[places].tolist()
         return self._nearest[most, some]
 
     def _nearest_that_lack(self, count: int, most: int) -> list[int]:
-        """Return the places of hosts that lack so many classes, those first that lack the smallest share of them."""
+        """Return the places of hosts that lack ``count`` classes, those that lack the smallest share of them first."""
         places = np.flatnonzero(self.count == count)
-        # Of several that lack as little every scheduler names the same one.
+        # Equal hosts are ordered by their ties, so that every scheduler names the same ones.
         ties = self.view.ties[self.rows[places]]
         if not count:
             order = _first(ties, most)
@@ -102,27 +104,27 @@ class RemovedHosts:
         return nearest
 
     def _share_lacking(self, places: RowArray) -> FloatArray:
-        """Return what share of the classes some hosts lack, added up."""
+        """Return the sum of the shares of the requested amounts that some hosts lack."""
         share = np.zeros(len(places))
         for name, lacking in self.lacking.items():
             if lacking.any():
-                asked = self._asked.most(name)
-                share += np.maximum(asked - self.room(name)[places], 0.0) / asked
+                most = self._requested.most(name)
+                share += np.maximum(most - self.room(name)[places], 0.0) / most
         return share
 
     def _lacks(self, name: str) -> BoolArray:
         lacking = np.zeros(len(self.rows), dtype=np.bool_)
-        for amount in self._asked.of_one[name]:
+        for amount in self._requested.of_one[name]:
             fits = self.view.fits(name, amount)
             lacking |= ~(fits if len(fits) == len(self.rows) else fits[self.rows])
-        if name in self._asked.together:
-            lacking |= self.room(name) < self._asked.together[name]
+        if name in self._requested.together:
+            lacking |= self.room(name) < self._requested.together[name]
         return lacking
 
-    def _told_apart(self, name: str, lacking: BoolArray) -> Iterator[Shortage]:
+    def _shortages_of(self, name: str, lacking: BoolArray) -> Iterator[Shortage]:
         """Yield how many of some hosts have too little of a class, none of it, or enough in amounts that do not fit."""
-        asked, room, rows = self._asked.most(name), self.room(name)[lacking], self.rows[lacking]
-        short = room < asked
+        requested, room, rows = self._requested.most(name), self.room(name)[lacking], self.rows[lacking]
+        short = room < requested
         none = 0
         if not room.all():
             absent = self.view.capacity(name)[rows] <= 0
@@ -132,19 +134,19 @@ class RemovedHosts:
             least = float(room[short].max())
             nearest = rows[short & (room == least)]
             host = self.view.hosts[int(nearest[self.view.ties[nearest].argmin()])].service_host
-            by = round(asked - least, 6)
-            yield Shortage(resource_class=name, hosts=few, asked=asked, nearest=host, lacking=by)
+            by = round(requested - least, 6)
+            yield Shortage(resource_class=name, hosts=few, asked=requested, nearest=host, lacking=by)
         if none:
-            yield Shortage(resource_class=name, hosts=none, what="absent", asked=asked)
+            yield Shortage(resource_class=name, hosts=none, what="absent", asked=requested)
         if uneven := len(room) - few - none:
-            yield Shortage(resource_class=name, hosts=uneven, what="uneven", asked=asked)
+            yield Shortage(resource_class=name, hosts=uneven, what="uneven", asked=requested)
 
 
 def _smallest(values: FloatArray, ties: TieArray, most: int) -> RowArray:
-    """Return the places of the smallest values, so many at most, in no order; of equal ones those of smaller ties."""
+    """Return the places of at most ``most`` smallest values, in no order; of equal values, those of smaller ties."""
     if len(values) <= most:
         return np.arange(len(values))
-    # Mostly thousands are as small as the smallest, which is found sooner than the last that is to be taken.
+    # Often thousands of values equal the smallest, which is found faster than the largest one to be returned.
     equal = np.flatnonzero(values == values.min())
     smaller = equal[:0]
     if len(equal) < most:
@@ -154,50 +156,50 @@ def _smallest(values: FloatArray, ties: TieArray, most: int) -> RowArray:
 
 
 def _first(ties: TieArray, most: int) -> RowArray:
-    """Return the places of the smallest ties, so many at most, in no order."""
+    """Return the places of at most ``most`` smallest ties, in no order."""
     return np.argpartition(ties, most)[:most] if most < len(ties) else np.arange(len(ties))
 
 
 class RequestedAmounts:
-    """What a request asks for: of one provider, and of all together."""
+    """Hold the requested amounts by class: those that one provider must serve, and the sums over all groups."""
 
     def __init__(self, request: ResourceRequest) -> None:
-        self.together = dict(_asked_together(request))
+        self.together = dict(_sums_of_groups(request))
         self.of_one: dict[str, list[int]] = {}
-        for name, amount in _asked_of_one(request):
+        for name, amount in _amounts_of_one_provider(request):
             self.of_one.setdefault(name, []).append(amount)
 
     def most(self, name: str) -> int:
-        """Return how much of a class a host must have free at least."""
+        """Return the least amount of a class that a host must have free."""
         return max(*self.of_one[name], self.together.get(name, 0))
 
 
 class NearestMisses:
-    """What each filter has removed, looked into when it is asked for."""
+    """Find the nearest misses among the hosts that each filter has removed, filter by filter and on demand."""
 
     def __init__(self, view: Snapshot, filtered: FilterResult, host_candidates: HostCandidates) -> None:
         self.counts = filtered.counts()
         self._view = view
         self._filtered = filtered
         self._host_candidates = host_candidates
-        self._asked = RequestedAmounts(host_candidates.request)
+        self._requested = RequestedAmounts(host_candidates.request)
         self._removed: dict[int, RemovedHosts] = {}
 
     def removed(self, number: int) -> RemovedHosts:
-        """Return what the filter of this number has removed."""
+        """Return the hosts that the filter of this number has removed."""
         if number not in self._removed:
             stages = self._filtered.stages
             entered = stages[number - 1].left if number else self._filtered.entered
             rows = np.flatnonzero(entered & ~stages[number].left)
-            self._removed[number] = RemovedHosts(self._view, rows, self._asked, self._host_candidates.infeasible)
+            self._removed[number] = RemovedHosts(self._view, rows, self._requested, self._host_candidates.infeasible)
         return self._removed[number]
 
     def nearest_rows(self, *, lacking: bool) -> Iterator[tuple[int, int]]:
-        """Yield the hosts that came nearest, each with the number of the filter that removed it; the nearest first.
+        """Yield the rows of the nearest hosts, nearest first, each with the number of the filter that removed it.
 
-        They came through most filters and, among those, lacked the fewest classes and the smallest share of them.
+        A host is nearer that passed more filters; then, that lacks fewer classes; then, a smaller share of them.
 
-        :param lacking: only hosts that lack something.
+        :param lacking: yield only hosts that lack something.
         """
         left = _NEAREST_HOSTS
         for number in reversed(range(len(self.counts))):
@@ -207,8 +209,8 @@ class NearestMisses:
                 yield from ((row, number) for row in rows)
 
     def of_host(self, row: int, number: int) -> Iterator[Miss]:
-        """Yield what a host lacked that lacks something: of each class, or of all together, or of a group."""
-        removed, asked = self.removed(number), self._asked
+        """Yield the misses of a host: amounts that no provider fits, sums over groups, or groups without a provider."""
+        removed, requested = self.removed(number), self._requested
         place = int(np.searchsorted(removed.rows, row))
         lacking = [name for name, mask in removed.lacking.items() if mask[place]]
         host = self._view.hosts[row].service_host
@@ -216,22 +218,22 @@ class NearestMisses:
             yield from _of_groups(self._view, row, host, self._host_candidates.request, self._host_candidates.budget)
         for name in lacking:
             held = self._view.held(row, name)
-            for amount in asked.of_one[name]:
+            for amount in requested.of_one[name]:
                 if not any(inventory.fits(amount) for inventory in held):
                     free = max((inventory.free for inventory in held), default=0.0)
                     yield _miss(host, name, amount, free, _unfit(held[0], amount) if held else "has none")
-            together = asked.together.get(name, 0)
+            together = requested.together.get(name, 0)
             if held and (room := float(removed.room(name)[place])) < together:
                 yield _miss(host, name, together, room, "not enough room")
 
 
-def _asked_of_one(request: ResourceRequest) -> list[tuple[str, int]]:
-    """Return the amounts that must each come from one provider, without repetition."""
+def _amounts_of_one_provider(request: ResourceRequest) -> list[tuple[str, int]]:
+    """Return each class and amount that one provider must serve, without duplicates."""
     return list(dict.fromkeys(item for group in request.groups.values() for item in group.resources.items()))
 
 
-def _asked_together(request: ResourceRequest) -> list[tuple[str, int]]:
-    """Return the sums of what several groups ask for."""
+def _sums_of_groups(request: ResourceRequest) -> list[tuple[str, int]]:
+    """Return the sum of each class that several groups request."""
     amounts: dict[str, list[int]] = {}
     for group in request.groups.values():
         for name, amount in group.resources.items():
@@ -240,14 +242,14 @@ def _asked_together(request: ResourceRequest) -> list[tuple[str, int]]:
 
 
 def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, budget: SearchBudget) -> Iterator[Miss]:
-    """Yield what is lacking of a host that has room for each amount: a group that no provider of it serves alone.
+    """Yield the misses of a host that has room for each amount: the groups that no provider can serve.
 
-    Where each can be served, but not all together, it is what the groups ask for together.
+    Where each group can be served alone, but not all together, the misses are the amounts of all groups.
     """
     alone = {
         suffix: group
         for suffix, group in request.groups.items()
-        if group.resources and not _may_be_served(view, row, _only(request, suffix, group), budget)
+        if group.resources and not _may_have_candidate(view, row, _only(request, suffix, group), budget)
     }
     reason = "no provider serves {}" if alone else "its providers cannot serve {} together with the other groups"
     for suffix, group in (alone or request.groups).items():
@@ -256,8 +258,8 @@ def _of_groups(view: Snapshot, row: int, host: str, request: ResourceRequest, bu
             yield _miss(host, name, amount, float(view.room(name)[row]), what)
 
 
-def _may_be_served(view: Snapshot, row: int, request: ResourceRequest, budget: SearchBudget) -> bool:
-    """Tell whether a host serves a request, or whether that was not found out."""
+def _may_have_candidate(view: Snapshot, row: int, request: ResourceRequest, budget: SearchBudget) -> bool:
+    """Tell whether a host has a candidate for a request, or the search was not finished."""
     host_candidates = HostCandidates(request, {}, budget)
     try:
         return host_candidates.first(view, row) is not None or row in host_candidates.undecided
@@ -266,7 +268,7 @@ def _may_be_served(view: Snapshot, row: int, request: ResourceRequest, budget: S
 
 
 def _only(request: ResourceRequest, suffix: str, group: ResourceGroup) -> ResourceRequest:
-    """Return a request for one group alone, of the same hosts."""
+    """Return a request for one group alone, with the same conditions on the root."""
     return ResourceRequest(
         groups={suffix: group}, root_required=request.root_required, root_forbidden=request.root_forbidden
     )
