@@ -1,51 +1,57 @@
-"""What a conductor does from time to time, and nothing waits for."""
+"""Periodic tasks of a conductor that nothing waits for: acknowledging, pruning, synchronizing with the cells."""
 
+import logging
 from collections.abc import Callable, Sequence
 
-from conductor.engine.acknowledgements import Acknowledgements, settle
+from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.retention import EndedRecords
 from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
-from moorage import context
+from moorage import context, errors
 from moorage.db.database import Database
 from moorage.service.process import Periodic
 from moorage.service.stored_requests import Retention, StoredRequests
 
-#: Seconds between two rounds of forgetting: what is kept for hours may be kept ten minutes more. Arbitrary.
+LOG = logging.getLogger(__name__)
+
+#: Seconds between two rounds of pruning: records are kept for hours, and may be kept ten minutes longer. Arbitrary.
 _PRUNE_SECONDS = 600.0
 
 
 class Housekeeping:
-    """Acknowledges what is on record, forgets what has been kept long enough, and looks after what else there is.
+    """Acknowledges recorded answers, prunes old records, and runs the given tasks, each periodically in a thread.
 
-    :param interval: seconds between two rounds of everything but forgetting.
-    :param rounds: what else is done in each round, by its name in the log.
+    :param interval: seconds between two rounds of each task but pruning.
+    :param rounds: further tasks, each with its name for the log.
     """
 
     def __init__(
         self,
         acknowledgements: Acknowledgements,
-        forget: Callable[[], None],
+        prune: Callable[[], None],
         interval: float,
         service: str | None,
         rounds: Sequence[tuple[str, Callable[[], None]]] = (),
     ) -> None:
         self._acknowledgements = acknowledgements
         self._service = service
-        tasks = [("acknowledgements", acknowledgements.send, interval), ("pruning", forget, _PRUNE_SECONDS)]
+        tasks = [("acknowledgements", acknowledgements.send, interval), ("pruning", prune, _PRUNE_SECONDS)]
         tasks += [(name, work, interval) for name, work in rounds]
         self._periodics = [Periodic(name, self._named(work), seconds) for name, work, seconds in tasks]
 
     def start(self) -> None:
-        """Begin with a round of each."""
+        """Start each task with its first round."""
         for periodic in self._periodics:
             periodic.start()
 
     def stop(self) -> None:
-        """End with the rounds under way, and acknowledge what is left."""
+        """Finish the rounds under way, then try once to send the acknowledgements that are left."""
         for periodic in self._periodics:
             periodic.stop()
-        settle(self._acknowledgements)
+        try:
+            self._acknowledgements.send()
+        except errors.MoorageError as fault:
+            LOG.info("Not acknowledged: %s", fault)
 
     def _named(self, work: Callable[[], None]) -> Callable[[], None]:
         def named() -> None:
@@ -55,7 +61,7 @@ class Housekeeping:
         return named
 
 
-def forgetting(
+def pruner(
     database: Database,
     requests: StoredRequests,
     revoked_claims: RevokedClaims,
@@ -63,14 +69,14 @@ def forgetting(
     deleted: CellDeletedInstances | SuperDeletedInstances,
     retention: Retention,
 ) -> Callable[[], None]:
-    """Return what forgets the old answers, revoked claims, ended operations and deleted instances of one schema."""
+    """Return the task that prunes old answers, revoked claims, ended operations and deleted instances of one schema."""
 
-    def forget() -> None:
+    def prune() -> None:
         requests.prune(acknowledged=retention.acknowledged, unacknowledged=retention.unacknowledged)
-        # As long as a tombstone: whatever names such a claim is refused for the same time.
-        database.write(lambda connection: revoked_claims.forget(connection, retention.tombstones))
-        ended.forget()
-        # After the operations: an instance is kept as long as one of its own is.
-        deleted.forget()
+        # A revoked claim is kept as long as a tombstone: both refuse late messages that name it.
+        database.write(lambda connection: revoked_claims.prune(connection, retention.tombstones))
+        ended.prune()
+        # After the operations: an instance is kept as long as one of its operations is.
+        deleted.prune()
 
-    return forget
+    return prune

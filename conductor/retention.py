@@ -1,4 +1,4 @@
-"""What the conductors forget in time: operations that have ended, and the attempts of instances that are deleted."""
+"""Prune ended operations, and with them the attempts and migrations of deleted instances."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -15,14 +15,13 @@ LOG = logging.getLogger(__name__)
 
 
 class EndedRecords:
-    """The ended operations of one schema; several conductors may forget at once.
+    """The ended operations of one schema; several conductors may prune at the same time.
 
-    The record of an instance itself stays longer, and with it the word that it was deleted
-    (:mod:`conductor.super.deleted_instances`).
+    The record of a deleted instance itself is kept longer (:mod:`conductor.super.deleted_instances`).
 
-    :param scope: columns that narrow the table down, with their values: the cell.
+    :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     :param kept: seconds for which the record of an ended operation is kept.
-    :param at_once: the most operations that one transaction forgets, so that none grows without bound.
+    :param at_once: the most operations that one transaction deletes, so that none grows without bound.
     """
 
     def __init__(
@@ -34,21 +33,21 @@ class EndedRecords:
         self._kept = kept
         self._at_once = at_once
 
-    def forget(self) -> int:
-        """Forget all that has reached its age; return how many operations.
+    def prune(self) -> int:
+        """Delete all operations that ended more than ``kept`` seconds ago; return how many.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         forgotten = 0
-        while part := self._database.write(self._forget_some):
+        while part := self._database.write(self._prune_some):
             forgotten += part
         if forgotten:
             LOG.info("Forgot %d ended operations", forgotten)
         return forgotten
 
-    def _forget_some(self, connection: Connection) -> int:
-        # By their keys, which were read without a lock: deleting by time would lock the index that operations which
-        # end at this moment are entered in.
+    def _prune_some(self, connection: Connection) -> int:
+        # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
+        # operations that end at this moment are inserted.
         table = self._table
         old = connection.execute(
             select(table.c.uuid, table.c.kind, table.c.subject)
@@ -62,36 +61,36 @@ class EndedRecords:
     def _old(self) -> ColumnElement[bool]:
         ended = self._table.c
         until = now() - self._kept
-        # Where an operation has ended, its due time is when that was: the index of what is due serves this too. It is
-        # null where a version that did not know of this has ended it.
+        # The due time of an ended operation is the time of its end, so that the index on due times serves this query.
+        # It is null if a former version has ended it.
         return and_(
             ended.state.in_(("done", "failed")),
             or_(ended.due_at < until, and_(ended.due_at.is_(None), ended.updated_at < until)),
         )
 
     def _forgettable(self) -> list[ColumnElement[bool]]:
-        """Return what else must be so before an ended operation is forgotten."""
+        """Return further conditions for the deletion of an ended operation."""
         return []
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
-        """Forget what goes with the record that these instances were deleted."""
+        """Delete the other records of instances whose ended deletion is pruned."""
 
     def _in(self, table: Table) -> list[ColumnElement[bool]]:
         return [table.c[name] == value for name, value in self._scope.items()]
 
 
 class SuperEndedRecords(EndedRecords):
-    """Those of the super conductor, with the migrations of the instances that were deleted."""
+    """The ended operations of the super conductor, with the migrations of deleted instances."""
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:
-        super_migrations.forget(connection, deleted)
+        super_migrations.delete(connection, deleted)
 
 
 class CellEndedRecords(EndedRecords):
-    """Those of a cell, with the attempts and the moves of the instances that were deleted.
+    """The ended operations of a cell, with the attempts and migrations of deleted instances.
 
-    As long as a host may have a guest of an attempt, the record of it stays: it is what a host that returns destroys
-    the guest upon.
+    The record of an attempt stays as long as a host may have a guest of it: a host that returns destroys the guest
+    because of that record.
     """
 
     def _forgettable(self) -> list[ColumnElement[bool]]:
@@ -102,7 +101,7 @@ class CellEndedRecords(EndedRecords):
             attempts.claim_id.is_not(None),
             attempts.guest_gone.is_(False),
         )
-        # The order to delete goes last: it is what leads here to the attempts.
+        # The deletion stays as long as such an attempt: without it, the attempts would never be pruned.
         return [or_(operation.kind != DELETE, ~left)]
 
     def _with_them(self, connection: Connection, deleted: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from conductor.engine.operations import Operations
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Backoff
 from conductor.engine.worker import Worker
-from conductor.housekeeping import Housekeeping, forgetting
+from conductor.housekeeping import Housekeeping, pruner
 from conductor.retention import CellEndedRecords, SuperEndedRecords
 from conductor.schema import (
     CELL,
@@ -144,10 +144,10 @@ class SuperConductor(_Conductor):
         deleted = SuperDeletedInstances(database, cells, _instances_kept(conf))
         housekeeping = Housekeeping(
             acknowledgements,
-            forgetting(database, requests, revoked_claims, ended, deleted, Retention.of(conf)),
+            pruner(database, requests, revoked_claims, ended, deleted, Retention.of(conf)),
             conf.conductor.housekeeping_interval,
             service,
-            [("deleted instances", deleted.settle), ("migrations", migrations.settle)],
+            [("deleted instances", deleted.sync_with_cells), ("migrations", migrations.sync_with_cells)],
         )
         claims = SuperClaims(conf, database, operations, revoked_claims, cells)
         inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
@@ -196,8 +196,8 @@ class CellConductor(_Conductor):
         requests = StoredRequests(database, cell_requests)
         ended = CellEndedRecords(database, cell_operations, scope, _records_kept(conf))
         deleted = CellDeletedInstances(database, cell.uuid, _instances_kept(conf))
-        forget = forgetting(database, requests, parts.revoked_claims, ended, deleted, Retention.of(conf))
-        housekeeping = Housekeeping(acknowledgements, forget, conf.conductor.housekeeping_interval, service)
+        prune = pruner(database, requests, parts.revoked_claims, ended, deleted, Retention.of(conf))
+        housekeeping = Housekeeping(acknowledgements, prune, conf.conductor.housekeeping_interval, service)
         loads = CellLoads(conf, database, cell.uuid)
         forwarder = HostForwarder(conf, cell.uuid, parts.hosts, loads, bus.client(REPORTS_TOPIC), service)
 

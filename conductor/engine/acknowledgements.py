@@ -3,16 +3,13 @@
 They need not keep an acknowledged answer for the case that the request is repeated.
 """
 
-import logging
 import threading
 from typing import TypeVar
 
-from moorage import context, errors, ids
+from moorage import context, ids
 from moorage.bus.bus import Client
 from moorage.messages import MAX_INSTANCES, AcknowledgeRequests
 from moorage.messages.wire import Message, Mutation
-
-LOG = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -82,11 +79,3 @@ class AcknowledgingClient:
         if isinstance(message, Mutation):
             self._acknowledgements.answered(message.request_id)
         return answer
-
-
-def settle(acknowledgements: Acknowledgements) -> None:
-    """Send the acknowledgements for the last time, as far as that is possible."""
-    try:
-        acknowledgements.send()
-    except errors.MoorageError as fault:
-        LOG.info("Not acknowledged: %s", fault)

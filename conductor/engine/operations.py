@@ -121,7 +121,7 @@ class Operations(Leases):
         """Change an operation that :meth:`pending` has locked, upon a message; its present owner is superseded."""
         return self._apply(connection, operation, outcome, operation.lease_number + 1)
 
-    def at_once(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
+    def retry_now(self, connection: Connection, subject: str, kind: str) -> list[Operation]:
         """Retry the present step of the pending operation of this kind at once; return it in a list, empty if none.
 
         The payload stays as recorded, so that the step sends the same requests.

@@ -33,7 +33,7 @@ class RevokedClaims:
         column = self._table.c.claim_id
         return set(connection.scalars(select(column).where(*self._mine(), column.in_(claim_ids))))
 
-    def forget(self, connection: Connection, seconds: float) -> None:
+    def prune(self, connection: Connection, seconds: float) -> None:
         """Delete the claims that were revoked more than so many ``seconds`` ago: no message can name them any more."""
         connection.execute(self._table.delete().where(*self._mine(), self._table.c.created_at < now() - seconds))
 

@@ -1,1 +1,1 @@
-"""The super conductor: it takes orders, asks the schedulers, and hands instances to cells."""
+"""The super conductor: takes orders, asks the schedulers for hosts, and hands instances over to cells."""

@@ -1,4 +1,4 @@
-"""The cells as the super conductor reaches them: learnt from the placement role, each over its own bus."""
+"""Clients of the cells: look up a cell in the placement role, and call its conductors over its bus."""
 
 import contextvars
 import logging
@@ -22,21 +22,21 @@ LOG = logging.getLogger(__name__)
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Cells asked at the same time: one that does not answer must not hold up the others.
+#: The number of cells called at the same time: one that does not answer must not delay the others.
 CELLS_AT_ONCE = 8
-#: Seconds for the answer to a question, at most. Arbitrary: as long as a person waits who looks at a list.
+#: Seconds to wait for the answer to a read, at most. Arbitrary: as long as an operator waits for a list.
 _PATIENCE = 5.0
-#: Seconds for the answer to a probe, at most; nothing but another probe waits for it.
+#: Seconds to wait for the answer to a probe, at most; only other probes wait for it.
 _PROBE_SECONDS = 2.0
 
 
-def at_once(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str, Sequence[T]]) -> dict[str, R]:
-    """Return together what ``ask`` returns for each cell and what it is asked about; several are asked at a time."""
+def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str, Sequence[T]]) -> dict[str, R]:
+    """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
     if len(asked) < 2:
         return {key: found for uuid, about in asked.items() for key, found in ask(uuid, about).items()}
     together: dict[str, R] = {}
     with ThreadPoolExecutor(max_workers=min(len(asked), CELLS_AT_ONCE)) as threads:
-        # The context goes along: the request id is on the log lines of these threads too.
+        # Copy the context: the log lines of these threads carry the request id too.
         answers = [threads.submit(contextvars.copy_context().run, ask, uuid, about) for uuid, about in asked.items()]
         for answer in answers:
             together |= answer.result()
@@ -44,9 +44,9 @@ def at_once(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str,
 
 
 class Cells:
-    """The cells known so far, and a bus for each address among them; a cell not known yet is looked up when asked for.
+    """The cells, cached, and a bus for each transport URL among them. A cell that is not cached is looked up.
 
-    :param bus: the main bus, which is also that of every cell without an address of its own.
+    :param bus: the main bus, which also serves every cell without a transport URL of its own.
     :param backoff: the seconds between two probes of a cell that does not answer.
     """
 
@@ -54,18 +54,18 @@ class Cells:
         self._conf = conf
         self._main = bus
         self._probe_seconds = min(conf.rpc.call_timeout / 3, _PROBE_SECONDS)
-        #: Seconds for a question: whoever asks here waits for `call_timeout`, and must hear of the other cells sooner.
+        #: Seconds to wait for a read: a client waits for `call_timeout` and must get the answers of other cells before.
         self.patience: float = min(conf.rpc.call_timeout / 3, _PATIENCE)
         silent = (errors.NoReply, errors.BusUnavailable)
         share = worker_share(conf)
-        #: Of the calls to each cell.
+        #: The bulkhead of each cell.
         self.bulkheads = Bulkheads("cell", share, backoff, silent, self.patience, postpones=True)
         self._lock = threading.Lock()
         self._cells: dict[str, Cell] = {}
         self._buses: dict[str, Bus] = {}
 
     def close(self) -> None:
-        """Let go of the cells' buses; the main one is not ours."""
+        """Stop the probes and close the buses of the cells; the main bus stays open."""
         self.bulkheads.stop()
         with self._lock:
             buses, self._buses = list(self._buses.values()), {}
@@ -76,7 +76,7 @@ class Cells:
         """Return a cell.
 
         :raises CellNotFound: there is none.
-        :raises Unavailable: it is not known here, and the placement role does not answer.
+        :raises Unavailable: it is not cached, and the placement role does not answer.
         """
         with self._lock:
             known = self._cells.get(uuid)
@@ -94,10 +94,10 @@ class Cells:
     def call(self, uuid: str, message: Message[R], timeout: float | None = None) -> R:
         """Send a message to a cell's conductors and return their answer.
 
-        :raises CellUnreachable: the cell's bus or its conductors do not answer; whether it was done is unknown.
-        :raises Postponed: other steps wait for the cell; of a step alone.
+        :raises CellUnreachable: the cell's bus or its conductors do not answer; it is unknown whether it was done.
+        :raises Postponed: other steps wait for the cell; raised only within a step.
         :raises CellNotFound: there is no such cell.
-        :raises MoorageError: what the cell's conductor has raised.
+        :raises MoorageError: the error that the cell's conductor has raised.
         """
         cell = self.cell(uuid)
         client = self._bus(cell).client(f"conductor.{uuid}", timeout=timeout)
@@ -108,9 +108,9 @@ class Cells:
             raise errors.CellUnreachable(cell=cell.name, reason=str(fault).rstrip(".")) from fault
 
     def ask_all(self, message: Message[R]) -> tuple[list[R], list[errors.MoorageError]]:
-        """Send a question to every cell at the same time; return the answers, and the faults of those without one.
+        """Send a read to all cells concurrently; return the answers, and the errors of the cells without one.
 
-        :raises Unavailable: the placement role, which knows the cells, does not answer.
+        :raises Unavailable: the placement role, which lists the cells, does not answer.
         """
 
         def ask(cell: Cell) -> R | errors.MoorageError:
@@ -125,7 +125,7 @@ class Cells:
         if not cells:
             return [], []
         with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:
-            # The context goes along: the request id is on the log lines of these threads too.
+            # Copy the context: the log lines of these threads carry the request id too.
             asked = [threads.submit(contextvars.copy_context().run, ask, cell) for cell in cells]
             found = [each.result() for each in asked]
         faults = [each for each in found if isinstance(each, errors.MoorageError)]
@@ -138,7 +138,7 @@ class Cells:
             known = self._buses.get(cell.transport_url)
         if known is not None:
             return known
-        # Not under the lock, which calls to all other cells need.
+        # Connect without the lock, which calls to all other cells need.
         made = Bus(self._conf, cell.transport_url)
         with self._lock:
             known = self._buses.setdefault(cell.transport_url, made)

@@ -1,7 +1,7 @@
-"""Delete the records of deleted instances, all of them, once nothing can name an instance any more.
+"""Prune the records of deleted instances once nothing can name an instance any more.
 
-A cell goes first, and only when no host can have a guest of the instance. The super conductor follows when the cell
-knows the instance no more: until then its record explains what the instance may still hold.
+A cell prunes first, and only when no host can have a guest of the instance. The super conductor follows when the cell
+has no record of the instance: until then its own record explains the allocations that the instance may still have.
 """
 
 import logging
@@ -23,12 +23,12 @@ from moorage.messages import MAX_INSTANCES, ShowInCell
 
 LOG = logging.getLogger(__name__)
 
-#: The most instances that one transaction forgets, so that none grows without bound and one question names them all.
+#: The most instances that one transaction deletes: it does not grow without bound, and one message names them all.
 _AT_ONCE = MAX_INSTANCES
 
 
 class CellDeletedInstances:
-    """The deleted instances of a cell; several conductors may forget at once.
+    """The deleted instances of a cell; several conductors may prune at the same time.
 
     :param kept: seconds for which the record of a deleted instance is kept.
     """
@@ -38,16 +38,16 @@ class CellDeletedInstances:
         self._cell_uuid = cell_uuid
         self._kept = kept
 
-    def forget(self) -> int:
-        """Forget all that have reached their age; return how many.
+    def prune(self) -> int:
+        """Delete the records of instances that were deleted more than ``kept`` seconds ago; return how many.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        return _repeat(lambda: self._database.write(self._forget_some))
+        return _repeat(lambda: self._database.write(self._prune_some))
 
-    def _forget_some(self, connection: Connection) -> int:
-        # By their keys, which were read without a lock: deleting by time would lock the index that instances which are
-        # deleted at this moment are entered in.
+    def _prune_some(self, connection: Connection) -> int:
+        # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
+        # instances that are deleted at this moment are inserted.
         instance = cell_instances.c
         found = connection.scalars(
             select(instance.uuid)
@@ -71,7 +71,7 @@ class CellDeletedInstances:
         return len(uuids)
 
     def _has_guest(self) -> ColumnElement[bool]:
-        """Return whether a host may have a guest of the instance: it is destroyed upon the record of its attempt."""
+        """Return the condition that a host may have a guest, which it destroys because of the attempt's record."""
         attempt = cell_attempts.c
         return exists().where(
             self._in(cell_attempts),
@@ -91,10 +91,10 @@ class CellDeletedInstances:
 
 
 class SuperDeletedInstances:
-    """The deleted instances of the super conductor; several may forget, and settle, at once.
+    """The deleted instances of the super conductor; several conductors may prune and synchronize at the same time.
 
     :param kept: seconds for which the record of a deleted instance is kept.
-    :param at_once: the most instances of one transaction and of one question.
+    :param at_once: the most instances of one transaction and of one message.
     """
 
     def __init__(self, database: Database, cells: Cells, kept: float, at_once: int = _AT_ONCE) -> None:
@@ -103,10 +103,10 @@ class SuperDeletedInstances:
         self._cells = cells
         self._kept = kept
 
-    def settle(self) -> None:
-        """Record which of the instances that are being deleted their cells have deleted, without being asked.
+    def sync_with_cells(self) -> None:
+        """Poll the cells for the instances that are being deleted, and record those that are deleted.
 
-        A cell that knows nothing of an instance which it was ordered to delete has deleted and forgotten it.
+        A cell without a record of an instance that it was ordered to delete has deleted and pruned it.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -117,8 +117,8 @@ class SuperDeletedInstances:
             if deleted:
                 self._database.write(partial(_note_deleted, deleted))
 
-    def forget(self) -> int:
-        """Forget all that have reached their age and that their cells have forgotten; return how many.
+    def prune(self) -> int:
+        """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -130,13 +130,13 @@ class SuperDeletedInstances:
             gone += self._of_cells(
                 [row for row in rows if row.cell_uuid is not None], lambda known, uuid: uuid not in known
             )
-            forgotten += self._database.write(partial(_forget, sorted(gone)))
+            forgotten += self._database.write(partial(_delete_records, sorted(gone)))
         if forgotten:
             LOG.info("Forgot %d deleted instances", forgotten)
         return forgotten
 
     def _old(self, last: Any, connection: Connection) -> Sequence[Any]:
-        """Return instances that were deleted long ago and of which no operation is on record, after the ``last``."""
+        """Return the next page of instances that were deleted long ago and have no operation on record."""
         subject = exists().where(operations.c.subject == instances.c.uuid)
         building = exists().where(operations.c.uuid == instances.c.operation_uuid, operations.c.state == "pending")
         query = _KNOWN.where(
@@ -154,7 +154,7 @@ class SuperDeletedInstances:
         rows: Sequence[Any],
         wanted: Callable[[dict[str, str], str], bool],
     ) -> list[str]:
-        """Return those instances of which their cells' answer is as wanted; a cell that gives none is left out."""
+        """Return the instances for which ``wanted`` is true of their cell's answer; skip cells that do not answer."""
         by_cell: dict[str, list[str]] = {}
         for row in rows:
             by_cell.setdefault(str(row.cell_uuid), []).append(row.uuid)
@@ -182,7 +182,7 @@ _KNOWN = select(instances.c.id, instances.c.uuid, instances.c.cell_uuid, instanc
 
 
 def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]:
-    """Return instances whose cells have taken the order to delete them."""
+    """Return the next page of instances whose cells have the order to delete them."""
     ordered = exists().where(operations.c.subject == instances.c.uuid, operations.c.state == "pending")
     query = _KNOWN.where(
         instances.c.state == "deleting", instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
@@ -198,8 +198,8 @@ def _note_deleted(uuids: Collection[str], connection: Connection) -> None:
     )
 
 
-def _forget(uuids: Collection[str], connection: Connection) -> int:
-    super_migrations.forget(connection, uuids)
+def _delete_records(uuids: Collection[str], connection: Connection) -> int:
+    super_migrations.delete(connection, uuids)
     return connection.execute(
         instances.delete().where(instances.c.uuid.in_(uuids), instances.c.state == "deleted")
     ).rowcount

@@ -1,4 +1,4 @@
-"""Consumers that existed before their instance: where they hold something, and whether it can be built there."""
+"""Read consumers that existed before their instance: the node of their allocations, where it must be built."""
 
 from msgspec import structs
 
@@ -11,17 +11,17 @@ _SHARES = "MISC_SHARES_VIA_AGGREGATE"
 
 
 class HeldConsumers:
-    """Reads consumers from the placement role."""
+    """Reads consumers and their providers from the placement role."""
 
     def __init__(self, placement: AcknowledgingClient) -> None:
         self._placement = placement
 
     def node_of(self, uuid: str, spec: RequestSpec, *, instances: int, tried: str | None) -> str:
-        """Return the name of the node on which a consumer holds something, and where its instance can be built.
+        """Return the name of the node of a consumer's allocations, if its instance can be built there.
 
-        :param instances: how many are placed together: one destination is for all of them.
-        :param tried: the node that was asked for before.
-        :raises InvalidState: what stands in the way.
+        :param instances: the number of instances of the request, which has one destination for all of them.
+        :param tried: the node that was requested before, if any.
+        :raises InvalidState: the instance cannot be built there, with the reason.
         :raises Unavailable: the placement role does not answer.
         """
         try:
@@ -40,14 +40,14 @@ class HeldConsumers:
         return nodes[0]
 
     def _nodes(self, providers: list[str]) -> list[str]:
-        """Return the names of the nodes that providers belong to, without pools that share what they have."""
+        """Return the names of the root providers of these providers, without sharing providers."""
         held = [self._placement.call(GetResourceProvider(uuid=uuid)) for uuid in providers]
         roots = {one.root_provider_uuid for one in held if _SHARES not in one.traits}
         return sorted(self._placement.call(GetResourceProvider(uuid=root)).name for root in roots)
 
 
 def on_node(spec: RequestSpec, node: str | None) -> RequestSpec:
-    """Return a request that may go to a node alone; without one, to any."""
+    """Return a request restricted to a node, or the request itself if ``node`` is null."""
     return spec if node is None else structs.replace(spec, requested_destination=Destination(node=node))
 
 

@@ -86,7 +86,7 @@ class CellDeletes:
             # The order to build it is still on its way, and will find it deleted.
             self._records.add_deleting(connection, uuid, request_id)
         elif instance.state in ("deleting", "deleted"):
-            return self._operations.at_once(connection, uuid, DELETE)
+            return self._operations.retry_now(connection, uuid, DELETE)
         else:
             destroying = self._end_all(connection, instance)
         new = NewOperation(

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from conductor.engine.steps import MOVE, UNSHELVE
-from conductor.super.cell_clients import Cells, at_once
+from conductor.super.cell_clients import Cells, concurrently
 from conductor.super.records import instances as super_records
 from moorage import errors
 from moorage.bus.bus import serves
@@ -43,7 +43,7 @@ class SuperView:
             return shown
         return [instance for instance in shown if instance.state != "deleted"]
 
-    def as_it_stands(self, uuid: str) -> Instance:
+    def read_current(self, uuid: str) -> Instance:
         """Return one instance with its cell's word, without which nothing can be decided.
 
         :raises InstanceNotFound: there is none.
@@ -61,7 +61,7 @@ class SuperView:
         for instance in known:
             if instance.cell_uuid is not None:
                 asked.setdefault(instance.cell_uuid, []).append(instance)
-        merged = at_once(self._of_cell, asked)
+        merged = concurrently(self._of_cell, asked)
         self._note_deleted(known, merged)
         return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from sqlalchemy import Connection
 
-from conductor.super.cell_clients import Cells, at_once
+from conductor.super.cell_clients import Cells, concurrently
 from conductor.super.records import migrations as super_migrations
 from conductor.super.records.migrations import OVER, SuperMigration
 from moorage import errors
@@ -45,7 +45,7 @@ class SuperMigrationView:
             return shown
         return [migration for migration in shown if migration.state not in OVER]
 
-    def settle(self) -> None:
+    def sync_with_cells(self) -> None:
         """Record which of the migrations that are not over are so by their cells' word, without being asked.
 
         :raises StoreUnavailable: the records cannot be reached.
@@ -59,7 +59,7 @@ class SuperMigrationView:
         by_cell: dict[str, list[SuperMigration]] = {}
         for migration in known:
             by_cell.setdefault(migration.cell_uuid, []).append(migration)
-        merged = at_once(self._of_cell, by_cell)
+        merged = concurrently(self._of_cell, by_cell)
         # One that is still being placed is told by its operation, which knows more of it.
         over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:

@@ -86,7 +86,7 @@ class SuperMoveOrders:
         return self._once(message, lambda: self._unshelve(message))
 
     def _unshelve(self, message: UnshelveInstance) -> Done:
-        instance = self._view.as_it_stands(message.instance_uuid)
+        instance = self._view.read_current(message.instance_uuid)
         # One that was taken off the shelf, and for which nothing came of it, is on no host.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
         if instance.state not in states:
@@ -113,7 +113,7 @@ class SuperMoveOrders:
         return self._once(message, lambda: self._place(message, kind, flavor))
 
     def _place(self, message: _Move, kind: MoveKind, flavor: Flavor | None) -> Ordered:
-        instance = self._view.as_it_stands(message.instance_uuid)
+        instance = self._view.read_current(message.instance_uuid)
         evacuated = kind == "evacuation"
         if instance.state not in (EVACUABLE if evacuated else MOVABLE):
             raise cannot_move(instance.uuid, instance.state, kind, instance.migration_uuid)

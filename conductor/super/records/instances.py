@@ -1,4 +1,4 @@
-"""What the super conductor has on record of instances: who asked, what the scheduler answered, which cell has them."""
+"""The instances of the super conductor: the request, the selections of the scheduler, the cell, the state."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,9 +17,9 @@ from moorage.model.states import InstanceState
 
 
 def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operation_uuid: str, request_id: str) -> None:
-    """Record instances that are to be built.
+    """Record instances to be built.
 
-    :raises AlreadyExists: one of them is there, deleted ones included.
+    :raises AlreadyExists: one of the uuids is on record, deleted instances included.
     """
     known = connection.scalars(select(instances.c.uuid).where(instances.c.uuid.in_(uuids)).limit(1)).one_or_none()
     if known is not None:
@@ -38,12 +38,12 @@ def add(connection: Connection, uuids: Sequence[str], spec: RequestSpec, operati
     try:
         connection.execute(statement, [{"uuid": uuid} for uuid in uuids])
     except exc.IntegrityError as fault:
-        # Between the look and the insert another request has taken one of the names.
+        # Another request has inserted one of the uuids after the query.
         raise errors.AlreadyExists(kind="instance", name=uuids[0] if len(uuids) == 1 else "of this request") from fault
 
 
 def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
-    """Return what an operation is to build."""
+    """Return the request of the instances that an operation builds."""
     spec = connection.scalars(
         select(instances.c.request_spec).where(instances.c.operation_uuid == operation_uuid).limit(1)
     ).one()
@@ -51,9 +51,9 @@ def spec_of(connection: Connection, operation_uuid: str) -> RequestSpec:
 
 
 def number_order(connection: Connection, uuid: str, last_order: int | None = None) -> int:
-    """Return the number of a new order about an instance, which is locked; it is greater than all earlier ones.
+    """Take the next order number of an instance, which the caller has locked, and return it.
 
-    :param last_order: the last order that the caller knows of.
+    :param last_order: the number of the last order that the caller has seen, if it has seen any.
     :raises StaleOrder: another order has been given since.
     """
     last: int = connection.scalars(select(instances.c.order_number).where(instances.c.uuid == uuid)).one()
@@ -66,16 +66,16 @@ def number_order(connection: Connection, uuid: str, last_order: int | None = Non
 
 
 class LockedInstance(NamedTuple):
-    """How an instance stands."""
+    """The columns of an instance that orders depend on, read with a lock."""
 
     state: InstanceState
     cell_uuid: str | None
-    #: The operation that builds it, or has.
+    #: The operation that builds it or has built it.
     operation_uuid: str
 
 
 def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInstance]:
-    """Lock instances, in one global order; return how each of them stands."""
+    """Lock instances in the order of their ids, so that no two transactions deadlock, and return them by uuid."""
     rows = connection.execute(
         select(instances.c.uuid, instances.c.state, instances.c.cell_uuid, instances.c.operation_uuid)
         .where(instances.c.uuid.in_(uuids))
@@ -86,13 +86,13 @@ def lock(connection: Connection, uuids: Collection[str]) -> dict[str, LockedInst
 
 
 def is_deleted(connection: Connection, uuid: str) -> bool:
-    """Lock an instance; return whether its deletion has been ordered."""
+    """Lock an instance, and return whether its deletion has been ordered."""
     row = lock(connection, [uuid]).get(uuid)
     return row is None or row.state in ("deleting", "deleted")
 
 
 def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | None) -> None:
-    """Record why an instance could not be placed the last time; nothing, where that is not known or no longer so."""
+    """Record why an instance could not be placed the last time; null clears it."""
     connection.execute(
         instances.update()
         .where(instances.c.uuid == uuid)
@@ -101,7 +101,7 @@ def explain(connection: Connection, uuid: str, explanation: Mapping[str, Any] | 
 
 
 def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]) -> None:
-    """Record the scheduler's answer for instances, and with it the cells that may hear of them from now on."""
+    """Record the selections of instances, and with them their cells, to which they may be sent from now on."""
     for uuid, selections in chosen.items():
         connection.execute(
             instances.update()
@@ -115,7 +115,7 @@ def select_for(connection: Connection, chosen: Mapping[str, Sequence[Selection]]
 def fail(
     connection: Connection, uuids: Collection[str], reason: str, explanation: Mapping[str, Any] | None = None
 ) -> None:
-    """Record that instances which are still being built are in error, and why. No cell has them."""
+    """Set instances that are still being built to error, with the reason. No cell has them."""
     connection.execute(
         instances.update()
         .where(instances.c.uuid.in_(uuids), instances.c.state == "building")
@@ -131,10 +131,10 @@ def fail(
 
 
 def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple[InstanceBuild, ...]]:
-    """Return what each cell is to be given, in the order asked for.
+    """Return the builds to hand over to each cell, in the order of the request.
 
-    It stays the same until the cell has it: instances whose deletion was ordered meanwhile are among them, because the
-    cell may have them already, and because the same request id must carry the same content.
+    The result is the same until the cell has the builds: it includes instances whose deletion was ordered meanwhile,
+    because the cell may have them already, and because a repeated request id must carry the same content.
     """
     rows = connection.execute(
         select(instances.c.uuid, instances.c.cell_uuid, instances.c.request_spec, instances.c.selections)
@@ -154,7 +154,7 @@ def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple
 
 
 def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> None:
-    """Record that a cell has what it was to be given."""
+    """Record that a cell has the builds of an operation."""
     connection.execute(
         instances.update()
         .where(
@@ -167,7 +167,7 @@ def handed_over(connection: Connection, operation_uuid: str, cell_uuid: str) -> 
 
 
 def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: str) -> None:
-    """Record why instances have not reached their cell yet; they are still being built."""
+    """Record why a cell does not have the builds of an operation yet; they are still being built."""
     connection.execute(
         instances.update()
         .where(
@@ -180,19 +180,18 @@ def note(connection: Connection, operation_uuid: str, cell_uuid: str, reason: st
 
 
 def set_state(connection: Connection, uuids: Collection[str], state: InstanceState, reason: str | None = None) -> None:
-    """Record the state of instances, and what is to be said of it."""
-    said = None if reason is None else reason.encode()
+    """Record the state of instances, with a reason for the operator, and clear the explanation."""
     connection.execute(
         instances.update()
         .where(instances.c.uuid.in_(uuids))
-        .values(state=state, reason=said, explanation=None, updated_at=now())
+        .values(state=state, reason=None if reason is None else reason.encode(), explanation=None, updated_at=now())
     )
 
 
 def read(connection: Connection, uuid: str, *, with_request: bool = False) -> Instance:
-    """Return one instance as it is known here.
+    """Return one instance as recorded here, without the cell's part.
 
-    :param with_request: with what was asked for.
+    :param with_request: include its request.
     :raises InstanceNotFound: there is none.
     """
     row = connection.execute(select(instances).where(instances.c.uuid == uuid)).one_or_none()
@@ -205,14 +204,14 @@ def read(connection: Connection, uuid: str, *, with_request: bool = False) -> In
 
 
 class PendingPlacement(NamedTuple):
-    """What is under way here to place an instance that exists."""
+    """A pending operation here that places an instance which exists."""
 
     kind: str
     operation_uuid: str
 
 
 def being_placed(connection: Connection) -> dict[str, PendingPlacement]:
-    """Return, by instance, the moves and unshelvings that no cell has yet."""
+    """Return the pending moves and unshelvings by instance uuid: no cell carries them out yet."""
     rows = connection.execute(
         select(operations.c.subject, operations.c.kind, operations.c.uuid).where(
             operations.c.state == "pending", operations.c.kind.in_((MOVE, UNSHELVE))
@@ -222,12 +221,12 @@ def being_placed(connection: Connection) -> dict[str, PendingPlacement]:
 
 
 def built_by(connection: Connection, uuid: str) -> Sequence[str]:
-    """Return the operation that builds an instance, if there is such an instance."""
+    """Return the uuid of the operation that builds an instance, in a list that is empty if there is no instance."""
     return connection.scalars(select(instances.c.operation_uuid).where(instances.c.uuid == uuid)).all()
 
 
 def list_all(connection: Connection, message: ListInstances) -> list[Instance]:
-    """Return instances as they are known here, in the order they were asked for, all or a part of them."""
+    """Return instances as recorded here, in the order of their requests; with a limit, one page of them."""
     statement = select(instances).order_by(instances.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(instances.c.id > message.after)

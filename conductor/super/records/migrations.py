@@ -1,4 +1,4 @@
-"""What the super conductor has on record of migrations: what was ordered, and how it ended."""
+"""The migrations of the super conductor: the order, the state until the hand-over to the cell, and the end."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -19,7 +19,7 @@ OVER: tuple[MigrationState, ...] = ("confirmed", "reverted", "failed", "ended")
 
 
 class SuperMigration(Migration, frozen=True, kw_only=True):
-    """A migration as it is known here, with the cell that knows better."""
+    """A migration as recorded here, with the uuid of the cell that carries it out."""
 
     cell_uuid: str
 
@@ -51,7 +51,7 @@ def change(
     state: MigrationState | None = None,
     **values: str | None,
 ) -> None:
-    """Change a migration that is not over; one that is stays as it is."""
+    """Change a migration that has not ended; an ended one is left unchanged."""
     if state is not None:
         values["state"] = state
     connection.execute(
@@ -78,13 +78,13 @@ def read(connection: Connection, uuid: str) -> SuperMigration:
 
 
 def open_of(connection: Connection, instance_uuid: str) -> str | None:
-    """Return the migration of an instance that is not over as far as is known here; of several, the last."""
+    """Return the uuid of an instance's migration that has not ended by the record here; of several, the last."""
     found = list_all(connection, ListMigrations(instance_uuid=instance_uuid))
     return found[-1].uuid if found else None
 
 
 def list_all(connection: Connection, message: ListMigrations) -> list[SuperMigration]:
-    """Return migrations in the order they were asked for, all or a part of them."""
+    """Return migrations in the order of their orders; with a limit, one page of them."""
     statement = _SHOWN.order_by(migrations.c.id).limit(message.limit)
     if message.after is not None:
         statement = statement.where(migrations.c.id > message.after)
@@ -93,17 +93,17 @@ def list_all(connection: Connection, message: ListMigrations) -> list[SuperMigra
     if message.instance_uuid is not None:
         statement = statement.where(migrations.c.instance_uuid == message.instance_uuid)
     if not message.ended:
-        # Named one by one, so that those which are over are not read.
+        # Name the open states: the database then uses the index on the state, and reads no ended migration.
         statement = statement.where(migrations.c.state.in_(("placing", "moving")))
     return [_migration(row) for row in connection.execute(statement)]
 
 
-def forget(connection: Connection, instance_uuids: Collection[str]) -> None:
-    """Forget the migrations of instances."""
+def delete(connection: Connection, instance_uuids: Collection[str]) -> None:
+    """Delete the migrations of instances."""
     connection.execute(migrations.delete().where(migrations.c.instance_uuid.in_(instance_uuids)))
 
 
-# What the last try of the step that is to be done next has met is the reason why a migration does not go on.
+# The reason of an open migration that is stuck is the error of the last try of its operation's next step.
 _SHOWN = select(migrations, operations.c.reason.label("waits_for")).outerjoin(
     operations, (operations.c.uuid == migrations.c.uuid) & (operations.c.state == "pending")
 )

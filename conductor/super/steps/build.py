@@ -21,7 +21,7 @@ from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.bulkheads import Postponed
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import BUILD, CommitStep, Ended, Next, Operation, Outcome, Retry, Step
-from conductor.super.cell_clients import Cells, at_once
+from conductor.super.cell_clients import Cells, concurrently
 from conductor.super.held_consumers import HeldConsumers, on_node
 from conductor.super.records import instances as super_records
 from conductor.super.scheduling import CONTENTION, UNDECIDED, Scheduling, was_refused
@@ -265,7 +265,7 @@ class SuperBuilds:
         """
         builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
         # Concurrently: a cell that does not answer must not delay the instances of the others.
-        faults = at_once(partial(self._give, operation), builds)
+        faults = concurrently(partial(self._give, operation), builds)
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
         return lambda connection: self._handed_over(connection, operation, builds, faults)

@@ -112,7 +112,7 @@ class SuperDeletes:
         if row.state == "deleted":
             return []
         if row.state == "deleting":
-            under_way = operations.at_once(connection, uuid, DELETE)
+            under_way = operations.retry_now(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way
         super_records.set_state(connection, [uuid], "deleting")

@@ -117,7 +117,7 @@ def test_a_cell_forgets_an_instance_that_was_deleted_long_ago_with_its_attempts_
     grow_old(database)
     young = in_cell(database, "deleted", guest_gone=True)
 
-    assert CellDeletedInstances(database, CELL_UUID, KEPT).forget() == 1
+    assert CellDeletedInstances(database, CELL_UUID, KEPT).prune() == 1
 
     assert left(database, cell_instances) == {active, young}
     assert left(database, cell_attempts, "instance_uuid") == {active, young}
@@ -130,8 +130,8 @@ def test_a_cell_keeps_an_instance_whose_guest_a_host_may_have_or_that_is_worked_
     begun(database, cell_operations, worked_on)
     grow_old(database)
 
-    assert CellDeletedInstances(database, CELL_UUID, KEPT).forget() == 0
-    assert CellDeletedInstances(database, OTHER_CELL, KEPT).forget() == 0
+    assert CellDeletedInstances(database, CELL_UUID, KEPT).prune() == 0
+    assert CellDeletedInstances(database, OTHER_CELL, KEPT).prune() == 0
     assert left(database, cell_instances) == {with_guest, worked_on}
 
 
@@ -154,7 +154,7 @@ def test_the_super_conductor_forgets_what_its_cells_have_forgotten_and_what_no_c
     young = ordered(database, "deleted", None)
     cells = FakeCells({CELL_UUID: {known: "deleted"}})
 
-    assert SuperDeletedInstances(database, cells, KEPT).forget() == 2
+    assert SuperDeletedInstances(database, cells, KEPT).prune() == 2
 
     assert left(database, conductor_instances) == {known, in_dead_cell, building, young}
     assert forgotten not in left(database, conductor_migrations, "instance_uuid")
@@ -176,12 +176,12 @@ def test_the_super_conductor_keeps_an_instance_as_long_as_an_operation_is_about_
     grow_old(database)
     instances = SuperDeletedInstances(database, FakeCells({}), KEPT)
 
-    assert instances.forget() == 0
+    assert instances.prune() == 0
 
     for each in (operation, building):
         operations_of(database, conductor_operations).advance(each, lambda _connection: Ended())
     database.write(lambda connection: connection.execute(conductor_operations.delete()))
-    assert instances.forget() == 2
+    assert instances.prune() == 2
 
 
 def test_more_than_one_transaction_forgets_and_what_must_stay_is_not_in_the_way(database: Database) -> None:
@@ -191,7 +191,7 @@ def test_more_than_one_transaction_forgets_and_what_must_stay_is_not_in_the_way(
     # All of one moment: the parts go by the number as well.
     database.write(lambda connection: connection.execute(conductor_instances.update().values(updated_at=1.0)))
 
-    assert SuperDeletedInstances(database, FakeCells({}), KEPT, at_once=3).forget() == 20
+    assert SuperDeletedInstances(database, FakeCells({}), KEPT, at_once=3).prune() == 20
 
     assert left(database, conductor_instances) == stuck
 
@@ -203,7 +203,7 @@ def test_an_instance_is_deleted_once_its_cell_says_so_or_knows_it_no_more(databa
     begun(database, conductor_operations, not_taken)
     cells = FakeCells({CELL_UUID: {deleted: "deleted", under_way: "deleting"}})
 
-    SuperDeletedInstances(database, cells, KEPT, at_once=2).settle()
+    SuperDeletedInstances(database, cells, KEPT, at_once=2).sync_with_cells()
 
     def state(uuid: str) -> str:
         return database.read(lambda connection: super_records.read(connection, uuid)).state

@@ -65,7 +65,7 @@ def test_what_has_ended_is_forgotten_when_it_is_old_and_what_is_under_way_never(
     grow_old(database)
     young = ended(database, operations, BUILD, ids.fresh())
 
-    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT).forget() == 3
+    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT).prune() == 3
 
     assert left(database) == {waiting, young}
 
@@ -74,11 +74,11 @@ def test_what_an_older_version_has_ended_is_forgotten_too(database: Database, op
     ended(database, operations, BUILD, ids.fresh())
     database.write(lambda connection: connection.execute(cell_operations.update().values(due_at=None)))
     records = CellEndedRecords(database, cell_operations, SCOPE, KEPT)
-    assert records.forget() == 0
+    assert records.prune() == 0
 
     grow_old(database)
 
-    assert records.forget() == 1
+    assert records.prune() == 1
 
 
 def test_the_attempts_of_a_deleted_instance_go_with_the_record_of_its_delete(
@@ -90,7 +90,7 @@ def test_the_attempts_of_a_deleted_instance_go_with_the_record_of_its_delete(
     ended(database, operations, DELETE, deleted)
     grow_old(database)
 
-    CellEndedRecords(database, cell_operations, SCOPE, KEPT).forget()
+    CellEndedRecords(database, cell_operations, SCOPE, KEPT).prune()
 
     assert attempts_left(database) == {kept}, "the other instance has not been deleted"
     instances = database.read(lambda connection: connection.scalars(select(cell_instances.c.uuid)).all())
@@ -105,13 +105,13 @@ def test_an_attempt_whose_host_may_have_the_guest_stays_until_that_host_has_answ
     grow_old(database)
     records = CellEndedRecords(database, cell_operations, SCOPE, KEPT)
 
-    assert records.forget() == 0
+    assert records.prune() == 0
     assert attempts_left(database) == {attempt}
     assert left(database) == {order}
 
     note_gone(database, attempt)
 
-    assert records.forget() == 1
+    assert records.prune() == 1
     assert attempts_left(database) == set()
 
 
@@ -124,7 +124,7 @@ def test_more_than_one_transaction_forgets_at_once_is_forgotten_all_the_same(
         ended(database, operations, BUILD, ids.fresh())
     grow_old(database)
 
-    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT, at_once=2).forget() == 5
+    assert CellEndedRecords(database, cell_operations, SCOPE, KEPT, at_once=2).prune() == 5
 
     assert left(database) == {stuck}
 
@@ -133,7 +133,7 @@ def test_one_cell_does_not_forget_what_is_anothers(database: Database, operation
     ended(database, operations, BUILD, ids.fresh())
     grow_old(database)
 
-    assert CellEndedRecords(database, cell_operations, {"cell_uuid": ids.fresh()}, KEPT).forget() == 0
+    assert CellEndedRecords(database, cell_operations, {"cell_uuid": ids.fresh()}, KEPT).prune() == 0
 
 
 def test_the_super_conductor_forgets_its_own(database: Database) -> None:
@@ -141,4 +141,4 @@ def test_the_super_conductor_forgets_its_own(database: Database) -> None:
     ended(database, operations, DELETE, ids.fresh())
     grow_old(database)
 
-    assert EndedRecords(database, conductor_operations, {}, KEPT).forget() == 1
+    assert EndedRecords(database, conductor_operations, {}, KEPT).prune() == 1

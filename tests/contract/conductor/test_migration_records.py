@@ -97,7 +97,7 @@ def test_a_migration_is_known_from_its_order_to_its_end_and_what_is_over_stays_s
     assert part.uuid == first.uuid
     assert listed(database, limit=1, after=part.number) == [second.uuid]
     assert listed(database, limit=1, after=part.number + 1) == []
-    database.write(lambda c: super_migrations.forget(c, [uuid]))
+    database.write(lambda c: super_migrations.delete(c, [uuid]))
     with pytest.raises(errors.MigrationNotFound):
         database.read(lambda c: super_migrations.read(c, first.uuid))
 
