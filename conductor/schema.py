@@ -1,4 +1,4 @@
-"""The conductors' records: the super conductor's schema and a cell's; an operation has one shape in both."""
+"""The database schemas of the super conductor and of a cell; the table of operations is the same in both."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ CELL_METADATA = MetaData()
 
 
 def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
-    """Return a table of operations; ``scope`` are columns that come first in its key."""
+    """Return a table of operations; the columns of ``scope`` come first in its key."""
     scoped = [column.name for column in scope]
     return Table(
         name,
@@ -22,22 +22,22 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
         Column("uuid", uuid_type(), primary_key=True),
         # `build`, `delete`, `move` and so on; see `conductor.engine.steps`.
         Column("kind", name_type(), nullable=False),
-        # The request that it all began with: on every log line.
+        # The id of the request that began it all: on every log line.
         Column("request_id", request_id_type(), nullable=False),
-        # The instance it is about; of a build of the super conductor, the request.
+        # The uuid of the instance; of a build of the super conductor, the request id.
         Column("subject", name_type(), nullable=False),
-        # The step to be done next, and all that it needs: written before it is done.
+        # The next step, and its payload: recorded before the step is done.
         Column("step", name_type(), nullable=False),
         Column("step_number", Integer, nullable=False),
         Column("payload", document_type(), nullable=False),
-        # How often this step has been tried in vain, and what the last try met.
+        # The number of failed tries of this step, and the error of the last one.
         Column("tries", Integer, nullable=False),
         Column("reason", document_type()),
         # `pending`, `done` or `failed`.
         Column("state", name_type(), nullable=False),
-        # When the step may be done; null while it waits for a message. Of an operation that has ended, when that was.
+        # When the step is due; null while it waits for a message. Of an ended operation, the time of its end.
         Column("due_at", Double),
-        # Who works on it, until when, and how often that has changed hands: compared and swapped with every step.
+        # The lease: its owner, its expiry, and the number of times it was taken. Each step compares and swaps them.
         Column("lease_owner", name_type()),
         Column("lease_until", Double),
         Column("lease_number", Integer, nullable=False),
@@ -49,7 +49,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
 
 
 def revoked_claims_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
-    """Return a table of claims that their owner does not want: whatever comes late and names one is refused."""
+    """Return a table of revoked claims: a late message that names one is refused. Its SQL name says `disowned`."""
     return Table(
         name,
         metadata,
@@ -66,49 +66,49 @@ def revoked_claims_table(name: str, metadata: MetaData, *scope: Column[Any]) -> 
 conductor_instances = Table(
     "conductor_instances",
     CONDUCTOR_METADATA,
-    # The order in which they were asked for.
+    # The order of the requests.
     Column("id", id_type(), primary_key=True, autoincrement=True),
     Column("uuid", uuid_type(), nullable=False, unique=True),
-    # The operation that builds it.
+    # The operation that builds the instance.
     Column("operation_uuid", uuid_type(), nullable=False),
     Column("request_id", request_id_type(), nullable=False),
     Column("project_id", name_type(), nullable=False),
     Column("user_id", name_type(), nullable=False),
     Column("request_spec", document_type(), nullable=False),
-    # What is known here. Once it is handed over, its cell knows better.
+    # The state until the hand-over; after it, the state in the cell has precedence.
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
     Column("explanation", document_type()),
-    # Set before the cell is first told of it: from then on the cell may have it.
+    # Set before the instance is first sent to the cell: from then on the cell may have it.
     Column("cell_uuid", uuid_type()),
-    # The scheduler's answer, until the cell has it.
+    # The scheduler's selections, until the cell has them.
     Column("selections", document_type()),
     Column("handed_over", Boolean, nullable=False),
-    # How many orders about it were passed on or put on record: the number of the last of them.
+    # The number of the last order about the instance that was forwarded or recorded.
     Column("order_number", Integer, nullable=False, server_default="0"),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
     Index("ix_conductor_instances_operation", "operation_uuid"),
     Index("ix_conductor_instances_project", "project_id", "state"),
     Index("ix_conductor_instances_request", "request_id"),
-    # Those that are being deleted, and those that were deleted long ago.
+    # For the instances that are being deleted, and those that were deleted long ago.
     Index("ix_conductor_instances_state", "state", "updated_at"),
-    # SQLite would give the number of a deleted last row out again.
+    # Otherwise SQLite would reuse the id of a deleted last row.
     sqlite_autoincrement=True,
 )
 
-# A move of an instance, under the uuid of the operation that begins it.
+# A migration has the uuid of the operation that begins it.
 conductor_migrations = Table(
     "conductor_migrations",
     CONDUCTOR_METADATA,
-    # The order in which they were asked for.
+    # The order of the requests.
     Column("id", id_type(), primary_key=True, autoincrement=True),
     Column("uuid", uuid_type(), nullable=False, unique=True),
     Column("instance_uuid", uuid_type(), nullable=False),
     Column("cell_uuid", uuid_type(), nullable=False),
     Column("request_id", request_id_type(), nullable=False),
     Column("kind", name_type(), nullable=False),
-    # What is known here. Once it is handed over, its cell knows better; how it ended is told here in the end.
+    # The state until the hand-over; after it, the state in the cell has precedence. The final state is copied here.
     Column("state", name_type(), nullable=False),
     Column("source_host", name_type()),
     Column("destination_host", name_type()),
@@ -139,26 +139,26 @@ cell_instances = Table(
     _cell(),
     Column("uuid", uuid_type(), primary_key=True),
     Column("request_id", request_id_type(), nullable=False),
-    # Null where the order to delete it came before the order to build it, which then finds it deleted.
+    # Null if the order to delete the instance came before the order to build it, which then finds it deleted.
     Column("request_spec", document_type()),
-    # What it is, or was last, to be built on, and the number of the attempt with the first of them.
+    # The hosts of the present or last attempts, and the number of the attempt on the first of them.
     Column("selections", document_type()),
     Column("first_number", Integer, nullable=False, server_default="1"),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
-    # The current attempt, with its claim; 0 and null where there is none.
+    # The current attempt and its claim; 0 and null if there is none.
     Column("attempt_number", Integer, nullable=False),
     Column("claim_id", uuid_type()),
-    # Where its guest is, or is being built; of a move under way that is the source.
+    # The host on which the guest is or is being built; during a move, the source.
     Column("host", name_type()),
-    # The move that is under way, or waits to be confirmed or reverted.
+    # The migration that is under way, or waits to be confirmed or reverted.
     Column("migration_uuid", uuid_type()),
-    # The number of the last order that was carried out, and the greatest of those that were refused.
+    # The number of the last order that was carried out, and the greatest number of a refused one.
     Column("order_number", Integer, nullable=False, server_default="0"),
     Column("refused_order_number", Integer, nullable=False, server_default="0"),
-    # How many orders to its guests were written down: the number of the last of them.
+    # The number of the last order to one of its guests that was recorded.
     Column("guest_order_number", Integer, nullable=False, server_default="0"),
-    # Which of the request's groups were attached to it after its build: a list of suffixes.
+    # The suffixes of the request groups that were attached after the build, as a list.
     Column("attached", document_type()),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
@@ -173,23 +173,23 @@ cell_attempts = Table(
     Column("attempt_id", uuid_type(), primary_key=True),
     Column("instance_uuid", uuid_type(), nullable=False),
     Column("number", Integer, nullable=False),
-    # The migration that it was made for; null for a build.
+    # The migration that the attempt belongs to; null for a build.
     Column("migration_uuid", uuid_type()),
-    # What it was claimed with, or was to be. Null in the records of earlier versions that had lost it.
+    # The selection that was claimed or was to be claimed. Null in records of earlier versions, which had lost it.
     Column("selection", document_type()),
     Column("host", name_type(), nullable=False),
     Column("agent", name_type(), nullable=False),
     # Null for an attempt whose claim was refused.
     Column("claim_id", uuid_type()),
-    # The life of its host when the attempt was recorded; null in the records of earlier versions.
+    # The incarnation of its host when the attempt was recorded; null in the records of earlier versions.
     Column("host_life", Integer),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
-    # Its host has found that no other one would do either.
+    # Its host has reported that no other host can build it either.
     Column("no_other_host", Boolean, nullable=False, server_default=false()),
-    # Proven: its host has said so, or never could have started one.
+    # No guest is left, for certain: its host has reported so, or could never have started one.
     Column("guest_gone", Boolean, nullable=False),
-    # Its host has passed the first gate: what it leaves is held by a residue. Null where that was not recorded yet.
+    # Its host has passed the first gate: a guest that is left has a residue. Null if that was not recorded yet.
     Column("accepted", Boolean),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
@@ -208,18 +208,18 @@ cell_migrations = Table(
     Column("kind", name_type(), nullable=False),
     Column("state", name_type(), nullable=False),
     Column("reason", document_type()),
-    # What the instance was before, and is again if nothing comes of the move.
+    # The state of the instance before the move, which it returns to if the move fails.
     Column("instance_state", name_type(), nullable=False),
     Column("source_number", Integer, nullable=False),
     Column("source_host", name_type(), nullable=False),
     Column("destination_host", name_type()),
-    # Null until something is claimed for it: what is asked for from now on, what the migration holds of the source,
-    # where the instance is to go, and the number of the attempt with the first of them.
+    # Null until the move has a claim: the request from now on, the allocations of the source that the migration holds,
+    # the hosts to try, and the number of the attempt on the first of them.
     Column("request_spec", document_type()),
     Column("held", document_type()),
     Column("selections", document_type()),
     Column("first_number", Integer),
-    # It is to be broken off as soon as nothing of it is in the air.
+    # The migration is to be aborted as soon as none of its messages is under way.
     Column("is_aborted", Boolean, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
@@ -234,21 +234,21 @@ cell_hosts = Table(
     Column("nodename", name_type(), primary_key=True),
     Column("agent", name_type(), nullable=False),
     Column("description", document_type(), nullable=False),
-    # How often the description has changed, and up to which change a scheduler has it.
+    # The number of the last change of the description, and of the last one that a scheduler has acknowledged.
     Column("description_number", Integer, nullable=False),
     Column("acknowledged_number", Integer, nullable=False),
     Column("last_seen", Double, nullable=False),
-    # It was away, and has yet to work through what ended meanwhile: until then it is not told of as alive.
+    # The host was away, and must first clean up the attempts that ended meanwhile: until then it counts as down.
     Column("is_returning", Boolean, nullable=False, server_default=false()),
-    # How often it has begun to return: each time is a new life of the host. The same in all rows of a service host.
+    # The incarnation: the number of times it has begun to return. The same in all rows of a service host.
     Column("life", Integer, nullable=False, server_default="0"),
-    # The schedulers do not know it: its agent is to report its providers and to describe it anew.
+    # The schedulers have no description of it: its agent must report its providers and describe it again.
     Column("undescribed", Boolean, nullable=False, server_default=false()),
     Index("ix_cell_hosts_agent", "cell_uuid", "agent"),
     Index("ix_cell_hosts_seen", "cell_uuid", "last_seen"),
 )
 
-# The incarnations of agents: each start of an agent is one, and the one with the greatest number is the present one.
+# The incarnations of agents: each start of an agent is one; the one with the greatest number is the present one.
 cell_agents = Table(
     "cell_agents",
     CELL_METADATA,
@@ -256,13 +256,13 @@ cell_agents = Table(
     Column("agent", name_type(), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("incarnation", uuid_type(), nullable=False),
-    # The numbers of the last messages of each kind that were carried out.
+    # The number of the last message of each kind that was carried out.
     Column("described", Integer, nullable=False),
     Column("alive", Integer, nullable=False),
     Column("providers", Integer, nullable=False),
 )
 
-# A build that has failed on a host, and how much of it still counts: a guest that starts there halves it.
+# A failed build on a host, with the weight that it still has: a guest that starts on the host halves it.
 cell_failed_builds = Table(
     "cell_failed_builds",
     CELL_METADATA,
@@ -274,7 +274,7 @@ cell_failed_builds = Table(
     Index("ix_cell_failed_builds_host", "cell_uuid", "host"),
 )
 
-# Guests that hosts have and that nothing is known of here. They are left running.
+# Unknown guests: hosts have them, and there is no record of them here. They are left running.
 cell_guests = Table(
     "cell_guests",
     CELL_METADATA,
@@ -287,7 +287,7 @@ cell_guests = Table(
 )
 
 cell_operations = operation_table("cell_operations", CELL_METADATA, _cell())
-# One space of ids for all cells of a database: a cell stores its own under ids that follow from its uuid.
+# The request ids of all cells of a database share this table: a cell derives its ids from its uuid.
 cell_requests = request_table("cell_requests", CELL_METADATA)
 cell_disowned = revoked_claims_table("cell_disowned", CELL_METADATA, _cell())
 

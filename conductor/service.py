@@ -1,4 +1,4 @@
-"""The two conductors as services: assembled from their parts, started and stopped."""
+"""The super conductor and the cell conductor as services: assemble the parts, start and stop them."""
 
 import contextlib
 
@@ -49,12 +49,12 @@ from moorage.service.heartbeat import Heartbeat
 from moorage.service.process import until_available
 from moorage.service.stored_requests import Retention, StoredRequests
 
-#: Threads for the reports of agents. Arbitrary: they wait for nothing but the database.
+#: Threads for the reports of agents. Arbitrary: they wait only for the database.
 _REPORT_THREADS = 4
 
 
 class _Conductor:
-    """What both conductors have in common: they are opened part by part, and closed in the other order."""
+    """The base of both conductors: opens its parts one by one, and closes them in the reverse order."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None) -> None:
         self._conf = conf
@@ -64,10 +64,10 @@ class _Conductor:
         self._closing = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Check the records' schema, go on with what was left undone, and take orders.
+        """Check the database schema, resume the operations on record, and take orders.
 
         :raises SchemaMismatch: `moorage db upgrade` is needed.
-        :raises StoreUnavailable: the records cannot be reached.
+        :raises StoreUnavailable: the database cannot be reached.
         :raises BusUnavailable: a bus cannot be reached.
         :raises CellNotFound: a cell conductor's cell does not exist.
         """
@@ -76,7 +76,7 @@ class _Conductor:
             self._closing = opened.pop_all()
 
     def stop(self) -> None:
-        """Take no more orders, do the steps under way to their end, and leave the rest on record."""
+        """Take no more orders, finish the steps under way, and leave the rest to other conductors."""
         self._closing.close()
 
     def _open(self, opened: contextlib.ExitStack) -> None:
@@ -93,7 +93,7 @@ class _Conductor:
         return bus
 
     def _serve(self, opened: contextlib.ExitStack, server: BusServer, heartbeat: Heartbeat) -> None:
-        """Take orders, and say so; the presence ends first."""
+        """Start to serve, then the heartbeat; on closing, the heartbeat stops first."""
         opened.callback(server.stop)
         server.start()
         opened.callback(heartbeat.stop)
@@ -103,8 +103,9 @@ class _Conductor:
 class SuperConductor(_Conductor):
     """The service of topic `conductor` on the main bus.
 
-    :param name: tells the super conductors apart; what one of this name has left undone is gone on with at once.
-    :param backoff: how long to wait before a step is repeated.
+    :param name: its unique name among the super conductors; the operations of a former process of this name are
+        resumed at once.
+    :param backoff: the wait before a step is retried.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, backoff: Backoff | None = None) -> None:
@@ -152,8 +153,8 @@ class SuperConductor(_Conductor):
         claims = SuperClaims(conf, database, operations, revoked_claims, cells)
         inspection = SuperInspection(database, OperationStates(conductor_operations, {}), cells)
 
-        asked = [view, migrations, claims, inspection]
-        server = bus.server("conductor", self._name, [orders, move_orders, relays, *asked], conf.rpc.threads)
+        reads = [view, migrations, claims, inspection]
+        server = bus.server("conductor", self._name, [orders, move_orders, relays, *reads], conf.rpc.threads)
         opened.callback(housekeeping.stop)
         housekeeping.start()
         opened.callback(worker.stop)
@@ -164,9 +165,10 @@ class SuperConductor(_Conductor):
 class CellConductor(_Conductor):
     """The service of topic `conductor.<cell uuid>` on a cell's bus.
 
-    :param name: tells the conductors of a cell apart; what one of this name has left undone is gone on with at once.
-    :param cell_name: the cell.
-    :param backoff: how long to wait before a step is repeated.
+    :param name: its unique name among the conductors of the cell; the operations of a former process of this name are
+        resumed at once.
+    :param cell_name: the name of the cell.
+    :param backoff: the wait before a step is retried.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, cell_name: str, backoff: Backoff | None = None) -> None:
@@ -186,7 +188,7 @@ class CellConductor(_Conductor):
 
         scope, lease = {"cell_uuid": cell.uuid}, conf.conductor.lease_seconds
         operations = Operations(database, cell_operations, self._name, scope, self._backoff, lease)
-        # The super conductor, which asks meanwhile, waits for a third of it.
+        # Shorter than the third of it that the super conductor waits for this cell's answer.
         forced_down = ForcedDownHosts(cell.uuid, bus.client("placement", timeout=conf.rpc.call_timeout / 4))
         parts = CellParts(conf, database, cell.uuid, operations, cell_bus, placement, forced_down)
         bulkheads = parts.agents.bulkheads
@@ -220,12 +222,12 @@ class CellConductor(_Conductor):
 
 
 def _records_kept(conf: cfg.ConfigOpts) -> float:
-    """Return for how long the record of an ended operation is kept: as long as anything that may name it."""
+    """Return the seconds for which an ended operation is kept: as long as any tombstone that may name it."""
     kept: float = conf.conductor.record_retention
     return max(kept, Retention.of(conf).tombstones)
 
 
 def _instances_kept(conf: cfg.ConfigOpts) -> float:
-    """Return for how long the record of a deleted instance is kept: no operation on record names it any more then."""
+    """Return the seconds for which a deleted instance is kept: at least as long as its operations."""
     kept: float = conf.conductor.deleted_instance_retention
     return max(kept, _records_kept(conf))

@@ -1,4 +1,4 @@
-"""What an operator does with instances, and asks of them."""
+"""The operator's commands to build, list, show and delete instances."""
 
 import argparse
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class InstanceBuild(OrderCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Order, and wait if asked to."""
+        """Send the order, and wait if `--wait` is given."""
         count = parsed_args.count
         if not 1 <= count <= MAX_INSTANCES:
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} instances can be ordered")
@@ -78,7 +78,7 @@ class InstanceList(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         message = ListInstances(project_id=parsed_args.project, deleted=parsed_args.deleted)
         return INSTANCE_COLUMNS, [
             instance_row(instance) for instance in lists.instances(self.client("conductor"), message)
@@ -95,7 +95,7 @@ class InstanceShow(Configured, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         instance = self.client("conductor").call(ShowInstance(instance_uuid=parsed_args.uuid))
         flavor = instance.flavor
         fields: dict[str, Any] = {
@@ -117,7 +117,7 @@ class InstanceShow(Configured, ShowOne):
         return tuple(fields), shown(fields.values())
 
     def _held(self, instance: Instance) -> dict[str, Any]:
-        """Return who holds what for the instance, as far as the placement role answers: itself, and its residues."""
+        """Return the claims of the instance, its migrations and its residues, or that they are unknown."""
         attempts = {attempt.attempt_id for attempt in instance.attempts}
         consumers = {instance.uuid, *attempts, *migrations_of(instance)}
         try:
@@ -128,7 +128,7 @@ class InstanceShow(Configured, ShowOne):
             return {"holds": f"unknown: {fault}"}
 
     def _foreign(self, instance: Instance) -> dict[str, str]:
-        """Return what an instance holds that no claim places: only others can have put it there."""
+        """Return the allocations of an instance without a claim, which can only be foreign."""
         try:
             consumer = self.client("placement").call(GetAllocations(consumer_uuid=instance.uuid))
         except errors.ConsumerNotFound:
@@ -137,7 +137,7 @@ class InstanceShow(Configured, ShowOne):
         return {"holds": f"what others have put there: {amounts}"} if amounts else {}
 
     def _providers(self, instance: Instance) -> dict[str, str]:
-        """Return the names of the providers of what was attached, as far as they are there and can be asked for."""
+        """Return the names of the providers of attached groups by uuid; those that cannot be read are left out."""
         found: dict[str, str] = {}
         for uuid in {one.provider_uuid for one in instance.attached.values()} - {None}:
             with suppress(errors.Unavailable, errors.ProviderNotFound):
@@ -157,7 +157,7 @@ class InstanceDelete(OrderCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Order, and wait if asked to."""
+        """Send the order, and wait if `--wait` is given."""
         conductor = self.client("conductor")
         for uuid in parsed_args.uuid:
             conductor.call(DeleteInstance(request_id=ids.fresh(), instance_uuid=uuid))

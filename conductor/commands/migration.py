@@ -1,4 +1,4 @@
-"""What an operator asks of migrations."""
+"""The operator's commands to list and show migrations."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class MigrationList(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         message = ListMigrations(instance_uuid=parsed_args.instance, ended=parsed_args.all)
         return MIGRATION_COLUMNS, [migration_row(one) for one in lists.migrations(self.client("conductor"), message)]
 
@@ -43,7 +43,7 @@ class MigrationShow(Configured, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         migration = self.client("conductor").call(ShowMigration(uuid=parsed_args.uuid))
         fields: dict[str, Any] = {
             "uuid": migration.uuid,
@@ -66,7 +66,7 @@ class MigrationShow(Configured, ShowOne):
         return tuple(fields), shown(fields.values())
 
     def _held(self, migration: Migration) -> str:
-        """Return of which node the migration holds something, as far as the placement role answers."""
+        """Return the node on which the migration has allocations, or that it is unknown."""
         try:
             claims = self.client("placement").call(ListClaims(consumer_uuids=(migration.uuid,), residues=True))
         except errors.Unavailable as fault:
@@ -75,7 +75,7 @@ class MigrationShow(Configured, ShowOne):
 
 
 def migration_row(migration: Migration) -> tuple[Any, ...]:
-    """Return a migration as it is listed."""
+    """Return the row of a migration in a list."""
     return shown(
         (
             migration.uuid,

@@ -1,4 +1,4 @@
-"""What an operator does with servers that run: move, resize, evacuate, shelve and rebuild them."""
+"""The operator's commands to move, resize, evacuate, shelve and rebuild servers, and to end their migrations."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -31,14 +31,14 @@ from moorage.model import Flavor, Image, Migration
 
 Rows = tuple[Sequence[str], list[tuple[Any, ...]]]
 
-#: What a migration can come to; in none of these is anything under way.
+#: The states of a migration in which nothing is under way.
 _SETTLED = ("moved", "confirmed", "reverted", "failed", "ended")
 
 
 class _MoveOrder(OrderCommand):
     """A command that orders a move of each of some servers, and shows the migrations."""
 
-    #: What `--wait` waits for.
+    #: The state that `--wait` waits for.
     comes_to: ClassVar[str] = "moved"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -56,7 +56,7 @@ class _MoveOrder(OrderCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
-        """Order, and wait if asked to."""
+        """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         migrations = [
             self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid)).migration_uuid
@@ -67,14 +67,14 @@ class _MoveOrder(OrderCommand):
         def look(uuid: str) -> Migration:
             return conductor.call(ShowMigration(uuid=uuid))
 
-        # What is confirmed by itself has moved for a moment before.
+        # A migration that is confirmed automatically is in state moved for a moment before.
         ends = _SETTLED if self.comes_to == "moved" else _SETTLED[1:]
         wanted = ("moved", "confirmed")
         seen = self.waited(parsed_args, migrations, look, lambda one: one.state, (wanted, ends), "moving")
         return MIGRATION_COLUMNS, [migration_row(one) for one in seen]
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order."""
+        """Return the order for one server."""
         raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ class InstanceMigrate(_MoveOrder):
     """Move servers to other hosts, stopped meanwhile; then each waits to be confirmed or reverted."""
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order."""
+        """Return the order for one server."""
         return MigrateInstance(
             request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
         )
@@ -94,7 +94,7 @@ class InstanceLiveMigrate(_MoveOrder):
     comes_to = "confirmed"
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order."""
+        """Return the order for one server."""
         return LiveMigrateInstance(
             request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
         )
@@ -109,7 +109,7 @@ class InstanceEvacuate(_MoveOrder):
     comes_to = "confirmed"
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order."""
+        """Return the order for one server."""
         return EvacuateInstance(
             request_id=request_id, instance_uuid=uuid, host=given.host, drop_extras=given.drop_extras
         )
@@ -136,7 +136,7 @@ class InstanceResize(_MoveOrder):
         return parser
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Ordered]:
-        """Return the order."""
+        """Return the order for one server."""
         names = ("vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb")
         sizes = {name: value for name in names if (value := getattr(given, name)) is not None}
         if not (sizes or given.extra_spec or given.unset_extra_spec):
@@ -153,9 +153,9 @@ class InstanceResize(_MoveOrder):
 
 
 def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], unset: Sequence[str]) -> dict[str, str]:
-    """Return extra specs with those that are given, without those that are to go.
+    """Return the extra specs, updated by those ``given`` and without the keys of ``unset``.
 
-    :raises InvalidRequest: one that is to go is not there, or is given too.
+    :raises InvalidRequest: a key of ``unset`` is not there, or is given too.
     """
     for key in unset:
         if key not in extra_specs or key in dict(given):
@@ -167,7 +167,7 @@ def _changed(extra_specs: Mapping[str, str], given: Sequence[tuple[str, str]], u
 class _ServerOrder(OrderCommand):
     """A command that orders something else for each of some servers, and shows them."""
 
-    #: The state that `--wait` waits for, and those in which it will not come.
+    #: The state that `--wait` waits for, and the states in which it cannot be reached any more.
     comes_to: ClassVar[str] = "active"
     ends: ClassVar[tuple[str, ...]] = ("error", "deleted")
 
@@ -180,7 +180,7 @@ class _ServerOrder(OrderCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Rows:
-        """Order, and wait if asked to."""
+        """Send the orders, and wait if `--wait` is given."""
         request_id = self.named(parsed_args)
         for uuid in parsed_args.uuid:
             self.order(self.message(parsed_args, ids.derived(request_id, "order", uuid), uuid))
@@ -188,7 +188,7 @@ class _ServerOrder(OrderCommand):
         return INSTANCE_COLUMNS, rows
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         raise NotImplementedError
 
 
@@ -201,7 +201,7 @@ class InstanceConfirm(_ServerOrder):
     """
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return ConfirmMigration(request_id=request_id, instance_uuid=uuid)
 
 
@@ -213,7 +213,7 @@ class InstanceRevert(_ServerOrder):
     """
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return RevertMigration(request_id=request_id, instance_uuid=uuid)
 
 
@@ -221,7 +221,7 @@ class InstanceAbort(_ServerOrder):
     """Break off live migrations that are under way: the servers stay where they are."""
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return AbortMigration(request_id=request_id, instance_uuid=uuid)
 
 
@@ -234,7 +234,7 @@ class InstanceShelve(_ServerOrder):
     comes_to = "shelved"
 
     def message(self, _given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return ShelveInstance(request_id=request_id, instance_uuid=uuid)
 
 
@@ -250,7 +250,7 @@ class InstanceUnshelve(_ServerOrder):
         return parser
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return UnshelveInstance(request_id=request_id, instance_uuid=uuid, host=given.host)
 
 
@@ -264,5 +264,5 @@ class InstanceRebuild(_ServerOrder):
         return parser
 
     def message(self, given: argparse.Namespace, request_id: str, uuid: str) -> Mutation[Done]:
-        """Return the order."""
+        """Return the order for one server."""
         return RebuildInstance(request_id=request_id, instance_uuid=uuid, image=Image(id=given.image))

@@ -1,4 +1,4 @@
-"""The operator's commands for operations: what is under way, who has it, and since when."""
+"""The operator's commands to list and show operations."""
 
 import argparse
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class OperationList(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         message = ListOperations(ended=parsed_args.all, instance_uuid=parsed_args.instance)
         return _COLUMNS, [_row(state) for state in lists.operations(self.client("conductor"), message)]
 
@@ -45,7 +45,7 @@ class OperationShow(Configured, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        """Ask the super conductor."""
+        """Query the super conductor."""
         state = self.client("conductor").call(ShowOperation(uuid=parsed_args.uuid))
         names = OperationSummary.__struct_fields__
         rounded = {"age", "idle", "lease_left"}

@@ -1,4 +1,4 @@
-"""What the operator's orders have in common: given, then shown as things stand, at once or when they have come."""
+"""The base of the operator's commands that send orders: send, optionally wait for the result, show the state."""
 
 import argparse
 import logging
@@ -28,26 +28,26 @@ _WAIT_SECONDS = 600.0
 
 
 class OrderCommand(Configured, Lister):
-    """A command that orders something for instances, and may wait until it has come."""
+    """A command that sends orders for instances, and can wait until they are carried out."""
 
     _failed = False
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show what was ordered; tell by the exit status whether all that was waited for has come."""
+        """Run the command; the exit status is 1 if an order that was waited for has not reached its state."""
         self._failed = False
         return super().run(parsed_args) or int(self._failed)
 
     def order(self, message: Mutation[R]) -> R:
-        """Give an order to the super conductor; where it is unknown whether it has come, say how to repeat it."""
+        """Send an order to the super conductor; if it is unknown whether it arrived, log how to repeat it."""
         try:
             return self.client("conductor").call(self._guarded(message))
         except (errors.NoReply, errors.StoreUnavailable, errors.CellUnreachable):
-            # It may be on record all the same; the same order once more finds out.
+            # It may be on record all the same: the same order with the same request id is carried out once.
             LOG.error("Whether it is ordered is unknown. Repeat it with --request-id %s", self._request_id)
             raise
 
     def _guarded(self, message: Mutation[R]) -> Mutation[R]:
-        """Return an order that names the state which the operator has in mind: it is refused after any other order."""
+        """Add the number of the last order, or the migration, to an order: it is refused after any other order."""
         if not isinstance(message, OrderAfter | EndOfMigration):
             return message
         instance = self.client("conductor").call(ShowInstance(instance_uuid=message.instance_uuid))
@@ -56,7 +56,7 @@ class OrderCommand(Configured, Lister):
         return msgspec.structs.replace(message, last_order=instance.last_order)
 
     def named(self, given: argparse.Namespace) -> str:
-        """Return what the request is called."""
+        """Return the request id that is given, or a new one, and keep it for error messages."""
         self._request_id: str = given.request_id or ids.fresh()
         return self._request_id
 
@@ -68,7 +68,7 @@ class OrderCommand(Configured, Lister):
         what: str,
         ends: Collection[str] = (),
     ) -> list[tuple[Any, ...]]:
-        """Return instances as rows, at once or when they are ``state`` or, in one of ``ends``, will not become so."""
+        """Return the rows of instances; with `--wait`, once each is in ``state`` or in one of ``ends``."""
         conductor = self.client("conductor")
         seen = self.waited(
             given,
@@ -89,7 +89,7 @@ class OrderCommand(Configured, Lister):
         wanted_and_ends: tuple[Collection[str], Collection[str]],
         what: str,
     ) -> list[T]:
-        """Return things as they are, at once or when each is in one of the states that end the waiting."""
+        """Return the objects by uuid; with `--wait`, once each is in one of the states that end the wait."""
         wanted, ends = wanted_and_ends
         seconds = given.wait_timeout if given.wait else 0.0
         seen = wait_for(look, uuids, lambda one: state(one) in ends, what, seconds)
@@ -98,20 +98,20 @@ class OrderCommand(Configured, Lister):
 
 
 def add_request_id(parser: argparse.ArgumentParser) -> None:
-    """Add the option that names the request."""
+    """Add the option `--request-id`."""
     parser.add_argument(
         "--request-id", metavar="ID", help="what the request is called on every log line; default: a new uuid"
     )
 
 
 def add_wait(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the options about waiting until all are ``what``."""
+    """Add the options `--wait` and `--wait-timeout`; ``what`` completes the help "wait until all are"."""
     parser.add_argument("--wait", action="store_true", help=f"wait until all are {what}")
     add_wait_timeout(parser)
 
 
 def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add the option about how long to wait."""
+    """Add the option `--wait-timeout`."""
     parser.add_argument(
         "--wait-timeout",
         type=float,
@@ -122,6 +122,6 @@ def add_wait_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def instance_row(instance: Instance) -> tuple[Any, ...]:
-    """Return an instance as it is listed."""
+    """Return the row of an instance in a list."""
     attempts = [attempt.host for attempt in instance.attempts]
     return shown((instance.uuid, instance.state, instance.cell, instance.host, attempts, instance.reason))

@@ -1,4 +1,4 @@
-"""What an operator does with single resources of servers that run: attach a resource group, and detach it."""
+"""The operator's commands to attach a resource group to a server, and to detach it."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _COLUMNS = ("instance", "group", "operation", "state", "reason")
 
 
 class _ResourceOrder(OrderCommand):
-    """A command that orders something for one resource group of one server, and shows what came of it."""
+    """A command that sends an order for one resource group of one server, and shows its operation."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
@@ -30,7 +30,7 @@ class _ResourceOrder(OrderCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Order, and wait unless told not to."""
+        """Send the order, and wait unless `--no-wait` is given."""
         request_id = ids.derived(self.named(parsed_args), "order", parsed_args.instance)
         ordered = self.order(self.message(parsed_args, request_id))
         conductor = self.client("conductor")

@@ -26,7 +26,7 @@ class Conductor(Configured):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal comes."""
+        """Serve until a signal arrives."""
         cell, name = parsed_args.cell, parsed_args.name
         logs.setup(self.conf, f"conductor.{name}" if cell is None else f"conductor.{cell}.{name}")
         process.run(SuperConductor(self.conf, name) if cell is None else CellConductor(self.conf, name, cell))

@@ -1,4 +1,4 @@
-"""The life of an instance in words: each attempt with its times, and who holds what for it."""
+"""Describe the history of an instance: its attempts with their times, its claims and its attached groups."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -7,14 +7,14 @@ from typing import Any
 from moorage.model import Attempt, Explanation, Instance
 from moorage.model.inspection import ClaimState
 
-#: What is said of an instance that no claim places.
+#: Shown for an instance without a claim.
 NOTHING = "nothing"
 
 _UNDER_WAY = ("starting", "building")
 
 
 def timeline(instance: Instance) -> dict[str, Any]:
-    """Return what has happened to an instance, in the order in which it happened."""
+    """Return the history of an instance as fields in the order of time."""
     fields: dict[str, Any] = {"asked_for": moment(instance.created_at)}
     for attempt in instance.attempts:
         fields[f"attempt_{attempt.number}"] = attempt_in_words(attempt)
@@ -23,7 +23,7 @@ def timeline(instance: Instance) -> dict[str, Any]:
 
 
 def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]:
-    """Return on which nodes the instance holds something, and what is held for guests of its attempts."""
+    """Return the nodes of the claims of an instance, of its migrations and of its residues."""
     migrations = migrations_of(instance)
     numbers = {attempt.attempt_id: attempt.number for attempt in instance.attempts}
     fields: dict[str, Any] = {}
@@ -43,9 +43,9 @@ def holdings(instance: Instance, claims: Sequence[ClaimState]) -> dict[str, Any]
 
 
 def attached(instance: Instance, names: Mapping[str, str]) -> dict[str, Any]:
-    """Return what was attached to an instance after its build, and of which provider it is claimed.
+    """Return the groups that were attached to an instance after its build, with the providers they are claimed from.
 
-    :param names: of providers, by uuid; one without a name is shown by its uuid.
+    :param names: the names of providers by uuid; a provider without a name is shown by its uuid.
     """
     fields: dict[str, Any] = {}
     for suffix, one in sorted(instance.attached.items()):
@@ -58,21 +58,21 @@ def attached(instance: Instance, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def explained(explanation: Explanation, found_by: str) -> dict[str, str]:
-    """Return in one line why there was no valid host, and the command that tells the rest.
+    """Return in one line why there was no valid host, and the command that explains it in full.
 
-    :param found_by: what names it to `moorage explain`.
+    :param found_by: the option of `moorage explain` that names the request.
     """
     return {"explanation": explanation.summary(), "explained_by": f"moorage explain {found_by}"}
 
 
 def migrations_of(instance: Instance) -> set[str]:
-    """Return the uuids of all migrations that an instance has to do with."""
+    """Return the uuids of all migrations of an instance."""
     made = {attempt.migration_uuid for attempt in instance.attempts} | {instance.migration_uuid}
     return {uuid for uuid in made if uuid is not None}
 
 
 def attempt_in_words(attempt: Attempt) -> str:
-    """Return how an attempt went."""
+    """Return the host, the state and the times of an attempt in words."""
     why = f": {attempt.reason}" if attempt.reason else ""
     until = "" if attempt.state in _UNDER_WAY else f" to {moment(attempt.updated_at)}"
     final = "; no other host is tried" if attempt.no_other_host else ""
@@ -82,5 +82,5 @@ def attempt_in_words(attempt: Attempt) -> str:
 
 
 def moment(seconds: float) -> str:
-    """Return a time as it is shown, in UTC."""
+    """Return a time in UTC, formatted for operators."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

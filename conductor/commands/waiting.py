@@ -1,4 +1,4 @@
-"""Waiting at the command line for what was ordered, with a progress bar on standard error."""
+"""Wait at the command line until orders are carried out, with a progress bar on standard error."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,18 +11,18 @@ from moorage import errors
 
 T = TypeVar("T")
 
-#: Seconds between two looks: short enough for a person, long enough for a conductor.
+#: Seconds between two reads: short enough for an operator, long enough for a conductor.
 _INTERVAL = 0.3
 
 
 def wait_for(
     look: Callable[[str], T], uuids: Sequence[str], done: Callable[[T], bool], what: str, seconds: float
 ) -> list[T]:
-    """Look at things until each of them is ``done``, for ``seconds`` at most; return them as they were last seen.
+    """Read each object until it is ``done``, for ``seconds`` at most; return the objects as last read.
 
-    A conductor that does not answer for a while is asked again: the order is on its record.
+    An unavailable conductor is asked again: it has the orders on record.
 
-    :raises Unavailable: not all of them could be seen even once in that time.
+    :raises Unavailable: an object could not be read even once in that time.
     """
     end = time.monotonic() + seconds
     seen: dict[str, T] = {}

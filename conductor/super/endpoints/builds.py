@@ -1,4 +1,4 @@
-"""The orders that the super conductor takes: written down, then done by the worker."""
+"""Serve the orders to build and to delete instances: record an operation, and leave it to the worker."""
 
 from sqlalchemy import Connection
 
@@ -15,7 +15,7 @@ from moorage.service.stored_requests import StoredRequests
 
 
 class SuperOrders:
-    """What topic `conductor` is ordered to do: answered as soon as it is on record."""
+    """Takes orders to build and to delete instances; each is answered as soon as it is on record."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SuperOrders:
     def build_instances(self, message: BuildInstances) -> list[str]:
         """Record instances and the operation that builds them.
 
-        :raises InvalidRequest: an instance is named twice, or more hosts would be needed than one answer can name.
+        :raises InvalidRequest: an instance is named twice, or the build needs more hosts than one answer can name.
         """
         uuids = message.instance_uuids
         if len(set(uuids)) != len(uuids):

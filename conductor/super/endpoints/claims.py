@@ -1,4 +1,4 @@
-"""What the super conductor says of a claim that no host has accepted: whether anybody wants it."""
+"""Answer the reconciler whether the owner wants a claim that no host has accepted."""
 
 import logging
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperClaims:
-    """Answers the reconciler: itself for what no cell has, from the cell's word for the rest. None is stored."""
+    """Answers from the records here for instances without a cell, else by asking the cell. Answers are not stored."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class SuperClaims:
 
     @serves(OwnsClaim)
     def owns_claim(self, message: OwnsClaim) -> Ownership:
-        """Answer whether a claim is wanted; a "no" is on record before it is said.
+        """Return whether a claim is wanted; if not, it is recorded as revoked before the answer is sent.
 
-        :raises InstanceNotFound: there is no record of the consumer, which proves nothing.
-        :raises CellUnreachable: only its cell could tell.
+        :raises InstanceNotFound: there is no record of the consumer, which proves nothing about the claim.
+        :raises CellUnreachable: the cell, which has the instance, does not answer.
         """
         cell_uuid, owned = self._database.write(lambda connection: self._here(connection, message))
         if cell_uuid is None:
@@ -52,18 +52,18 @@ class SuperClaims:
                 consumer_uuid=message.consumer_uuid,
                 claim_id=message.claim_id,
             ),
-            # Whoever asks here is to hear that its cell is away, and not nothing.
+            # Shorter than the time-out of the caller, which must get CellUnreachable and not NoReply.
             timeout=self._timeout,
         )
 
     def _here(self, connection: Connection, message: OwnsClaim) -> tuple[str | None, bool]:
-        """Return the cell that is to be asked, else what is known here."""
+        """Return the cell to ask and false, or null and whether the claim is wanted by the records here."""
         uuid = message.consumer_uuid
         instance = super_records.lock(connection, [uuid]).get(uuid)
         if instance is None:
             raise errors.InstanceNotFound(name=uuid)
         if self._operations.is_pending(connection, instance.operation_uuid):
-            # Its request to the scheduler, or its hand-over, may be about this very claim.
+            # The claim may be that of its request to the scheduler, or be handed over at this moment.
             return None, True
         if any(self._operations.pending(connection, uuid, kind) is not None for kind in (MOVE, UNSHELVE)):
             return None, True

@@ -1,4 +1,4 @@
-"""The orders about an instance that its cell alone carries out: answered once the cell has them on record."""
+"""Forward orders about an instance that only its cell carries out; the answer comes once the cell has recorded them."""
 
 from typing import Literal, TypeVar
 
@@ -40,28 +40,28 @@ R = TypeVar("R")
 
 
 class ForwardGuards(Value, frozen=True, kw_only=True):
-    """Hold the guards that an order is passed on with. Both are null in the records of a former release."""
+    """The guards that an order is forwarded with. Both are null in the records of a former release."""
 
     order_number: int | None = None
-    #: The migration that the order is about.
+    #: The migration that the order confirms, reverts or aborts.
     migration_uuid: Uuid | None = None
 
 
 class ForwardDecision(Mutation[ForwardGuards], frozen=True, kw_only=True):
-    """That an order may go to its instance's cell. It is kept here among the stored requests, and never sent."""
+    """The decision to forward an order, kept as a stored request, so that a repeated order is forwarded alike."""
 
     topic = "conductor"
     method = "passed_on"
-    #: Of the order.
+    #: The digest of the order's content.
     content: str
 
 
 class ForwardedOrders:
-    """No operation is begun here: the cell has the order on record once it answers, and says itself what is wrong.
+    """Forwards orders to cells. No operation begins here: the cell records the order before it answers, or refuses it.
 
-    An order that is not answered is repeated by whoever gave it, with its request id or anew. Whether it may go to the
-    cell is decided once: repeated, it goes there however things stand by then, for the cell may have carried it out and
-    its answer may be on no record here.
+    The caller repeats an order that is not answered, with the same request id or with a new one. The decision to
+    forward an order is made once: a repeated one is forwarded whatever the state is by then, because the cell may have
+    carried it out without its answer being on record here.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ForwardedOrders:
         operations: Operations,
         cells: Cells,
     ) -> None:
-        # Whoever asks here is to hear that its cell is away, and not nothing.
+        # Shorter than the time-out of the caller, which must get CellUnreachable and not NoReply.
         self._timeout: float = conf.rpc.call_timeout / 3
         self._database = database
         self._requests = requests
@@ -81,35 +81,35 @@ class ForwardedOrders:
 
     @serves(ConfirmMigration)
     def confirm_migration(self, message: ConfirmMigration) -> Done:
-        """Have a moved instance confirmed."""
+        """Confirm a moved instance."""
         return self._end(message, "confirm")
 
     @serves(RevertMigration)
     def revert_migration(self, message: RevertMigration) -> Done:
-        """Have a moved instance taken back."""
+        """Revert a moved instance."""
         return self._end(message, "revert")
 
     @serves(AbortMigration)
     def abort_migration(self, message: AbortMigration) -> Done:
-        """Have a live migration broken off."""
+        """Abort a live migration."""
         return self._end(message, "abort")
 
     @serves(ShelveInstance)
     def shelve_instance(self, message: ShelveInstance) -> Done:
-        """Have an instance taken off its host."""
+        """Shelve an instance."""
         uuid = message.instance_uuid
         return self._relay(message, uuid, ShelveInCell(request_id=message.request_id, instance_uuid=uuid))
 
     @serves(RebuildInstance)
     def rebuild_instance(self, message: RebuildInstance) -> Done:
-        """Have an instance made anew where it is."""
+        """Rebuild an instance on its host."""
         uuid = message.instance_uuid
         in_cell = RebuildInCell(request_id=message.request_id, instance_uuid=uuid, image=message.image)
         return self._relay(message, uuid, in_cell)
 
     @serves(AttachResource)
     def attach_resource(self, message: AttachResource) -> OperationBegun:
-        """Have a further resource group claimed for an instance, in the tree of its host."""
+        """Claim a further resource group for an instance, in the provider tree of its host."""
         uuid = message.instance_uuid
         in_cell = AttachResourceInCell(
             request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix, group=message.group
@@ -118,7 +118,7 @@ class ForwardedOrders:
 
     @serves(DetachResource)
     def detach_resource(self, message: DetachResource) -> OperationBegun:
-        """Have a resource group released that was attached to an instance."""
+        """Release a resource group that was attached to an instance."""
         uuid = message.instance_uuid
         in_cell = DetachResourceInCell(request_id=message.request_id, instance_uuid=uuid, suffix=message.suffix)
         return self._relay(message, uuid, in_cell)
@@ -130,12 +130,12 @@ class ForwardedOrders:
         )
 
     def _relay(self, message: Mutation[R], uuid: str, in_cell: NumberedOrder[R]) -> R:
-        """Give an order to the cell of its instance.
+        """Forward an order to the cell of its instance.
 
         :raises InstanceNotFound: there is no such instance.
         :raises StaleOrder: another order was given since the caller read the instance, or was carried out before this.
-        :raises InvalidState: it is being placed, or the cell says so.
-        :raises CellUnreachable: the cell does not answer; whether it has the order is unknown.
+        :raises InvalidState: the instance is being placed, or the cell refuses the order in its state.
+        :raises CellUnreachable: the cell does not answer; it is unknown whether it has the order.
         """
         answer = self._database.read(lambda connection: self._requests.find(connection, message))
         if answer is not None:
@@ -152,11 +152,11 @@ class ForwardedOrders:
             done = self._cells.call(cell_uuid, passed_on, timeout=self._timeout)
         except (errors.RequestIdReused, errors.RequestInProgress) as fault:
             raise type(fault)(request_id=message.request_id) from fault
-        # Repeated, it is answered from here, whatever is done with the instance by then.
+        # Store the answer: a repeated order is answered from here, whatever the state of the instance is by then.
         return self._requests.once(message, lambda _connection: done).result
 
     def _pass_on(self, message: Mutation[R], uuid: str) -> tuple[str, ForwardGuards]:
-        """Return the cell that an order is to go to, and what it goes there with; repeated, it is the same."""
+        """Decide to forward an order; return its cell and its guards, the same ones for a repeated order."""
         decision = ForwardDecision(
             request_id=ids.derived(message.request_id, "passed_on"), content=message.digest().hex()
         )
@@ -168,7 +168,7 @@ class ForwardedOrders:
             if isinstance(message, EndOfMigration):
                 migration_uuid = message.migration_uuid or super_migrations.open_of(connection, uuid)
             if is_abort:
-                # Ordered while the order to move is carried out, which it must not overtake.
+                # No number: an abort comes while the numbered order to move is carried out, and must not overtake it.
                 return ForwardGuards(migration_uuid=migration_uuid)
             number = super_records.number_order(connection, uuid, getattr(message, "last_order", None))
             return ForwardGuards(order_number=number, migration_uuid=migration_uuid)
@@ -187,6 +187,6 @@ class ForwardedOrders:
             raise errors.InvalidState(reason=f"instance {uuid} is {row.state} and in no cell")
         for kind in (MOVE, UNSHELVE):
             pending = self._operations.pending(connection, uuid, kind)
-            # With the last of its steps the cell has it, and knows better.
+            # At its last step the cell may have the instance already, and decides itself.
             if pending is not None and pending.step != "hand_over" and not may_be_placed:
                 raise errors.InvalidState(reason=f"instance {uuid} is being placed (operation {pending.uuid}, {kind})")

@@ -1,4 +1,4 @@
-"""What the super conductor shows an operator of operations and strangers: its own, and those of every cell."""
+"""Serve lists of operations and unknown guests to operators: of the super conductor and of all cells."""
 
 import logging
 from functools import partial
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperInspection:
-    """Reads that nothing rests on. A cell that does not answer is left out, and the log says so."""
+    """Serves reads for inspection only. A cell that does not answer is left out with a warning in the log."""
 
     def __init__(self, database: Database, states: OperationStates, cells: Cells) -> None:
         self._database = database
@@ -28,7 +28,7 @@ class SuperInspection:
 
     @serves(ListOperations)
     def list_operations(self, message: ListOperations) -> list[OperationSummary]:
-        """Answer with the operations on record, here and in the cells, the oldest first; or a part of them by uuid."""
+        """Return the operations of this conductor and of the cells, the oldest first; with a limit, a page by uuid."""
         uuid, limit, after = message.instance_uuid, message.limit, message.after
 
         def work(connection: Connection) -> list[OperationSummary]:
@@ -44,15 +44,15 @@ class SuperInspection:
         together = [*own, *(state for answer in answers for state in answer)]
         if limit is not None:
             return lists.part_of(together, lists.operation_key, limit, after)
-        # Of the same age the super conductor's come first: theirs follow from them.
+        # The sort is stable: of the same age, the super conductor's come first, which have caused the cells'.
         return sorted(together, key=lambda state: -state.age)
 
     @serves(ShowOperation)
     def show_operation(self, message: ShowOperation) -> OperationSummary:
-        """Answer with one operation.
+        """Return one operation.
 
         :raises NotFound: there is none.
-        :raises CellUnreachable: it is not known here, and not all cells answer.
+        :raises CellUnreachable: it is not on record here, and not all cells answer.
         """
         found = self._database.read(lambda connection: self._states.read(connection, uuids=[message.uuid]))
         faults: list[errors.MoorageError] = []
@@ -66,7 +66,7 @@ class SuperInspection:
 
     @serves(ListStrangers)
     def list_strangers(self, message: ListStrangers) -> list[UnknownGuest]:
-        """Answer with the guests that hosts have and no cell knows anything of, by host; or a part of them."""
+        """Return the unknown guests of all cells, by host: guests without a record; with a limit, one page."""
         answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
         together = [stranger for answer in answers for stranger in answer]
         return lists.part_of(together, lists.unknown_guest_key, message.limit, message.after)

@@ -1,4 +1,4 @@
-"""An instance as the operator sees it: the super conductor's record, and over it what the instance's cell says."""
+"""Serve reads of instances: the super conductor's record, merged with the record of the instance's cell."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperView:
-    """Reads of instances. A cell that does not answer is no fault: its instances are shown as far as they are known."""
+    """Serves reads of instances. If a cell does not answer, its instances are returned as recorded here."""
 
     def __init__(self, database: Database, cells: Cells) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class SuperView:
 
     @serves(ShowInstance)
     def show(self, message: ShowInstance) -> Instance:
-        """Answer with one instance."""
+        """Return one instance."""
         known = self._database.read(
             lambda connection: super_records.read(connection, message.instance_uuid, with_request=message.with_request)
         )
@@ -35,16 +35,16 @@ class SuperView:
 
     @serves(ListInstances)
     def list_instances(self, message: ListInstances) -> list[Instance]:
-        """Answer with instances, in the order they were asked for."""
+        """Return instances, in the order of their requests."""
         known = self._database.read(lambda connection: super_records.list_all(connection, message))
         shown = self._with_cells(known)
         if message.deleted or message.limit is not None:
-            # Whoever asks for a part knows the last one by its being short.
+            # Do not filter a page: the client takes a short page for the last one.
             return shown
         return [instance for instance in shown if instance.state != "deleted"]
 
     def read_current(self, uuid: str) -> Instance:
-        """Return one instance with its cell's word, without which nothing can be decided.
+        """Return one instance merged with its cell's record, on which a decision can be based.
 
         :raises InstanceNotFound: there is none.
         :raises CellUnreachable: its cell does not answer.
@@ -56,7 +56,7 @@ class SuperView:
         return self._with_orders([_merged(known, found.get(uuid), self._cells.cell(known.cell_uuid).name)])[0]
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
-        """Return the instances, each with what its cell says; record those that a cell has deleted."""
+        """Merge the instances with the records of their cells; record those that a cell has deleted."""
         asked: dict[str, list[Instance]] = {}
         for instance in known:
             if instance.cell_uuid is not None:
@@ -66,7 +66,7 @@ class SuperView:
         return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
 
     def _with_orders(self, instances: Sequence[Instance]) -> list[Instance]:
-        """Return the instances, with what has been ordered here that their cells do not know of yet."""
+        """Show in the instances' states the pending orders that have not reached their cells yet."""
         ordered = self._database.read(super_records.being_placed)
         return [_ordered(instance, ordered.get(instance.uuid)) for instance in instances]
 
@@ -106,12 +106,12 @@ class SuperView:
 def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
     if in_cell is None:
         return msgspec.structs.replace(known, cell=cell)
-    # Ordered here and not yet known there.
+    # The deletion was ordered here, and has not reached the cell yet.
     ordered = known.state in ("deleting", "deleted") and in_cell.state != "deleted"
     return msgspec.structs.replace(
         known,
         state=known.state if ordered else in_cell.state,
-        # Resized, it has another one. Of an instance that it was never given the cell knows none.
+        # A resized instance has another flavor in its cell. A deletion that overtook the build has left none there.
         flavor=in_cell.flavor if in_cell.attempts else known.flavor,
         cell=cell,
         host=in_cell.host,
@@ -126,7 +126,7 @@ def _merged(known: Instance, in_cell: Instance | None, cell: str) -> Instance:
 
 
 def _ordered(instance: Instance, placing: super_records.PendingPlacement | None) -> Instance:
-    """Return an instance that is being moved or unshelved as such, though its cell may not have heard of it yet."""
+    """Return an instance in the state of its pending move or unshelving, which may not have reached its cell yet."""
     if placing is None:
         return instance
     if placing.kind == MOVE and instance.state in ("active", "error"):

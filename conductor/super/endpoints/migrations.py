@@ -1,4 +1,4 @@
-"""A migration as the operator sees it: the super conductor's record, and over it what its cell says."""
+"""Serve reads of migrations: the super conductor's record, merged with the record of the migration's cell."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperMigrationView:
-    """Reads of migrations. Of a cell that does not answer they are shown as far as they are known."""
+    """Serves reads of migrations. If a cell does not answer, its migrations are returned as recorded here."""
 
     def __init__(self, database: Database, cells: Cells) -> None:
         self._database = database
@@ -28,7 +28,7 @@ class SuperMigrationView:
 
     @serves(ShowMigration)
     def show(self, message: ShowMigration) -> Migration:
-        """Answer with one migration.
+        """Return one migration.
 
         :raises MigrationNotFound: there is none.
         """
@@ -37,16 +37,16 @@ class SuperMigrationView:
 
     @serves(ListMigrations)
     def list_migrations(self, message: ListMigrations) -> list[Migration]:
-        """Answer with migrations, in the order they were asked for."""
+        """Return migrations, in the order of their orders."""
         known = self._database.read(lambda connection: super_migrations.list_all(connection, message))
         shown = self._with_cells(known)
         if message.ended or message.limit is not None:
-            # Whoever asks for a part knows the last one by its being short.
+            # Do not filter a page: the client takes a short page for the last one.
             return shown
         return [migration for migration in shown if migration.state not in OVER]
 
     def sync_with_cells(self) -> None:
-        """Record which of the migrations that are not over are so by their cells' word, without being asked.
+        """Poll the cells for the open migrations, and record those that have ended.
 
         :raises StoreUnavailable: the records cannot be reached.
         """
@@ -55,12 +55,12 @@ class SuperMigrationView:
         )
 
     def _with_cells(self, known: Sequence[SuperMigration]) -> list[Migration]:
-        """Return the migrations, each with what its cell says; record those that are over by its word."""
+        """Merge the migrations with the records of their cells; record those that have ended there."""
         by_cell: dict[str, list[SuperMigration]] = {}
         for migration in known:
             by_cell.setdefault(migration.cell_uuid, []).append(migration)
         merged = concurrently(self._of_cell, by_cell)
-        # One that is still being placed is told by its operation, which knows more of it.
+        # The end of a migration that is still being placed is recorded by its operation, with the explanation.
         over = [merged[one.uuid] for one in known if one.state == "moving" and merged[one.uuid].state in OVER]
         if over:
             self._database.write(lambda connection: _note_over(connection, over))
@@ -94,10 +94,10 @@ def _note_over(connection: Connection, over: Sequence[Migration]) -> None:
 
 
 def merged(known: SuperMigration, in_cell: Migration | None, cell: str | None, fault: str | None) -> Migration:
-    """Return a migration as its cell has it, except for what is known here alone, or for good."""
+    """Merge the two records of a migration: the cell's has precedence, except for a final state on record here."""
     best = in_cell or known
-    # What has been given back to the cell as it was is over before the cell is asked for anything else.
-    # And what is still being placed is over only once its operation has recorded that, with the explanation.
+    # A final state here is final: the super conductor records it before it asks the cell for anything else. A migration
+    # that is still being placed has ended only once its operation has recorded that, with the explanation.
     if in_cell is None or known.state in OVER or (known.state == "placing" and in_cell.state in OVER):
         state = known.state
     else:

@@ -1,4 +1,4 @@
-"""The orders to place an instance elsewhere or again: refused where that can be seen at once, else put on record."""
+"""Serve the orders to move and to unshelve instances: check what can be checked at once, then record an operation."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -33,16 +33,16 @@ from moorage.service.stored_requests import StoredRequests
 
 R = TypeVar("R")
 _Move = MigrateInstance | ResizeInstance | LiveMigrateInstance | EvacuateInstance
-#: Given the transaction, the instance, the request that it all began with, and the number of the order.
+#: Begins an operation, given the transaction, the instance, the request id for the log, and the order number.
 _Begin = Callable[[Connection, str, str, int], list[Operation]]
 
-#: In which states an instance can be ordered to go elsewhere. Its cell has the last word.
+#: The states in which an instance can be moved and evacuated. Its cell checks again.
 MOVABLE = ("active",)
 EVACUABLE = ("active", "error")
 
 
 class SuperMoveOrders:
-    """What topic `conductor` is ordered to do that needs a new decision: answered as soon as it is on record."""
+    """Takes orders that need a decision of the scheduler; each is answered as soon as it is on record."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class SuperMoveOrders:
 
     @serves(UnshelveInstance)
     def unshelve_instance(self, message: UnshelveInstance) -> Done:
-        """Record that a shelved instance is to be placed again."""
+        """Record the unshelving of an instance."""
         return self._once(message, lambda: self._unshelve(message))
 
     def _unshelve(self, message: UnshelveInstance) -> Done:
         instance = self._view.read_current(message.instance_uuid)
-        # One that was taken off the shelf, and for which nothing came of it, is on no host.
+        # An instance in state unshelving without a host: an earlier unshelving was cut short, and can be repeated.
         states = ("shelved",) if instance.host is not None else ("shelved", "unshelving")
         if instance.state not in states:
             needed = " or ".join(states)
@@ -147,19 +147,19 @@ class SuperMoveOrders:
         return self._record(message, message.instance_uuid, Ordered(migration_uuid=migration_uuid), begin)
 
     def _once(self, message: Mutation[R], order: Callable[[], R]) -> R:
-        """Carry an order out, or return the answer of the same one; its first sending may be on record only by now."""
+        """Carry out an order, or return the stored answer of a repeated one."""
         if (answered := self._answered(message)) is not None:
             return answered
         try:
             return order()
         except errors.InvalidState:
-            # Of the instance as the first sending has left it, unless it is not on record.
+            # The first sending may have been recorded since, and have changed the state that refuses this one.
             if (answered := self._answered(message)) is not None:
                 return answered
             raise
 
     def _answered(self, message: Mutation[R]) -> R | None:
-        """Return the answer of an order that is on record already: how things stand by now does not matter to it."""
+        """Return the stored answer of an order that is on record, whatever the state of the instance is by now."""
         answer = self._database.read(lambda connection: self._requests.find(connection, message))
         return None if answer is None else answer.result
 
@@ -180,10 +180,10 @@ class SuperMoveOrders:
 
 
 def require_free(connection: Connection, operations: Operations, uuid: str) -> None:
-    """Lock an instance, about which nothing may be under way here.
+    """Lock an instance, and refuse the order if another operation on it is pending here.
 
     :raises InstanceNotFound: there is none.
-    :raises InvalidState: it is being placed elsewhere or again, is being deleted or is deleted.
+    :raises InvalidState: it is being moved, unshelved or deleted, or is deleted.
     """
     row = super_records.lock(connection, [uuid]).get(uuid)
     if row is None:
@@ -196,7 +196,7 @@ def require_free(connection: Connection, operations: Operations, uuid: str) -> N
 
 
 def _free_in_cell(instance: Instance) -> str:
-    """Return the cell of an instance of which no move is under way."""
+    """Return the cell of an instance, and refuse the order if its last migration has not ended."""
     if instance.migration_uuid is not None:
         raise errors.InvalidState(
             reason=f"migration {instance.migration_uuid} of instance {instance.uuid} has not ended"

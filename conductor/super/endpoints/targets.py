@@ -1,4 +1,4 @@
-"""The hosts that an order names: asked of the schedulers before anything is written down."""
+"""Check the host that an order names against the schedulers' list, before anything is recorded."""
 
 from moorage import errors
 from moorage.bus.bus import Client
@@ -7,17 +7,17 @@ from moorage.model import HostState
 
 
 class Targets:
-    """What can be seen to be wrong with a host. What becomes of it later, the decision itself finds out."""
+    """Checks that a host can be the target or source of a move now. Later changes are found by the decision itself."""
 
     def __init__(self, scheduler: Client) -> None:
         self._scheduler = scheduler
 
     def check(self, host: str | None, cell_uuid: str, *, leaving: str | None = None) -> None:
-        """Refuse a host that an instance of this cell cannot be sent to; null leaves the choice to the scheduler.
+        """Refuse a target host that an instance of this cell cannot go to; null leaves the choice to the scheduler.
 
-        :param leaving: the host that it must leave.
+        :param leaving: the host that the instance must leave, which is no target.
         :raises HostNotFound: there is no such host.
-        :raises InvalidState: it is in another cell, is the one to be left, is down or is disabled.
+        :raises InvalidState: it is in another cell, is the host to leave, is down or is disabled.
         :raises Unavailable: no scheduler answers.
         """
         if host is None:
@@ -32,7 +32,7 @@ class Targets:
             raise errors.InvalidState(reason=f"host {host} is disabled{why}")
 
     def require_down(self, host: str, cell_uuid: str) -> None:
-        """Refuse to leave a host for dead that its operator has not declared down.
+        """Refuse an evacuation from a host that no operator has forced down.
 
         :raises HostNotFound: there is no such host.
         :raises InvalidState: it is not forced down.

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SuperDeletes:
-    """The order to delete, and the steps that follow from it."""
+    """The order to delete an instance, and the steps of the deletion."""
 
     def __init__(self, conf: cfg.ConfigOpts, database: Database, placement: AcknowledgingClient, cells: Cells) -> None:
         self._database = database
