@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Fate, Releasing, ReturningToSource, Swapping
+from conductor.cell.payloads import Fate, GiveBackStep, ReleaseStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.failed_builds import FailedBuilds
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -108,12 +108,12 @@ class AttemptSequences:
         is_last = sequence.is_aborted or attempt.no_other_host
         # Another host: the claim is swapped to it in one transaction of the store, so that it is never without one.
         if candidate < sequence.first_number + len(sequence.selections) and not is_last:
-            return Next("swap", Swapping(failed=failed, candidate=candidate, fate=fate, reason=reason))
+            return Next("swap", SwapStep(failed=failed, candidate=candidate, fate=fate, reason=reason))
         # No other host. A moving instance still has its source and goes back to it; any other one holds nothing but
         # the claim of the failed attempt, which is released.
         if sequence.kind == MOVE:
-            return Next("give_back", ReturningToSource(failed=failed, fate=fate, reason=reason))
-        return Next("release", Releasing(failed=failed, fate=fate, reason=reason))
+            return Next("give_back", GiveBackStep(failed=failed, fate=fate, reason=reason))
+        return Next("release", ReleaseStep(failed=failed, fate=fate, reason=reason))
 
     def record_target(
         self, connection: Connection, instance: CellInstance, sequence: AttemptSequence, selection: Selection

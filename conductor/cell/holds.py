@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
-from conductor.cell.payloads import Cleaning
+from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import CellMigration, MigrationRecords
@@ -159,11 +159,11 @@ def _of_a_move(
     ]
 
 
-def _residue(instance: CellInstance, attempt: AttemptRecord, cleaning: PendingOperation) -> list[RecordedHold]:
+def _residue(instance: CellInstance, attempt: AttemptRecord, cleanup: PendingOperation) -> list[RecordedHold]:
     """Return the hold of a residue: the amounts of the host's own tree, nothing of sharing providers."""
     if attempt.encoded_selection is None:
         return []
-    uuid = msgspec.json.decode(cleaning.payload, type=Cleaning).residue_uuid
+    uuid = msgspec.json.decode(cleanup.payload, type=CleanStep).residue_uuid
     of_host = Counter(
         {
             pair: amount

@@ -23,13 +23,13 @@ from moorage.model import (
 Fate = Literal["gone", "unstarted", "unknown"]
 
 
-class Starting(Value, frozen=True, kw_only=True):
+class StartStep(Value, frozen=True, kw_only=True):
     """Steps `stop`, `start` and `wait` of an attempt, and the steps of a shelving: the number of the attempt."""
 
     number: int
 
 
-class Swapping(Value, frozen=True, kw_only=True):
+class SwapStep(Value, frozen=True, kw_only=True):
     """Step `swap`: the numbers of the failed attempt and of the next one."""
 
     failed: int
@@ -42,7 +42,7 @@ class Swapping(Value, frozen=True, kw_only=True):
     waited: int = 0
 
 
-class Releasing(Value, frozen=True, kw_only=True):
+class ReleaseStep(Value, frozen=True, kw_only=True):
     """Step `release` of a build or an unshelving: every attempt has failed."""
 
     #: The number of the last one, and its fate; without it all allocations of the instance are released, for good.
@@ -54,7 +54,7 @@ class Releasing(Value, frozen=True, kw_only=True):
     claim_id: Uuid | None = None
 
 
-class ReturningToSource(RelyingOnGenerations, frozen=True, kw_only=True):
+class GiveBackStep(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `give_back`: the instance returns to its source after every attempt has failed, or by a revert."""
 
     #: The number of the attempt that has the claim on a destination, and its fate.
@@ -66,7 +66,7 @@ class ReturningToSource(RelyingOnGenerations, frozen=True, kw_only=True):
     stopped: bool = True
 
 
-class Restarting(Value, frozen=True, kw_only=True):
+class RestartStep(Value, frozen=True, kw_only=True):
     """Step `restart` of a move or of its revert: the instance is back on its source."""
 
     reason: str | None
@@ -74,19 +74,19 @@ class Restarting(Value, frozen=True, kw_only=True):
     extras: str | None = None
 
 
-class Ending(RelyingOnGenerations, frozen=True, kw_only=True):
+class EndMoveStep(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `end` of a confirm: the fate of the source's guest."""
 
     fate: Fate
 
 
-class Rebuilding(Value, frozen=True, kw_only=True):
+class RebuildStep(Value, frozen=True, kw_only=True):
     """The step of a rebuild."""
 
     image: Image
 
 
-class Choosing(Value, frozen=True, kw_only=True):
+class ChooseStep(Value, frozen=True, kw_only=True):
     """Step `choose` of attaching a resource group, and step `read` of detaching one."""
 
     suffix: Suffix
@@ -100,10 +100,10 @@ class Choosing(Value, frozen=True, kw_only=True):
     refused: tuple[Uuid, ...] = ()
 
 
-class Writing(Value, frozen=True, kw_only=True):
+class WriteStep(Value, frozen=True, kw_only=True):
     """Step `write` of both, and step `fence`: the consumer's allocations as they were read, and as they are written."""
 
-    choosing: Choosing
+    choosing: ChooseStep
     #: The provider of a group that is attached.
     provider_uuid: Uuid | None = None
     before: ConsumerAllocations
@@ -112,7 +112,7 @@ class Writing(Value, frozen=True, kw_only=True):
     isolated: dict[Suffix, tuple[Uuid, ...]] = msgspec.field(default_factory=dict)
 
 
-class Destroying(Value, frozen=True, kw_only=True):
+class DestroyAllStep(Value, frozen=True, kw_only=True):
     """Step `destroy` of a deletion."""
 
     #: The attempts that may have a residue which no record names, because the deletion has cut their step short. They
@@ -120,18 +120,18 @@ class Destroying(Value, frozen=True, kw_only=True):
     left: tuple[Uuid, ...] = ()
 
 
-class Deleting(RelyingOnGenerations, frozen=True, kw_only=True):
+class ReleaseAllStep(RelyingOnGenerations, frozen=True, kw_only=True):
     """Step `release` of a deletion."""
 
     #: A host that may have the guest has not answered.
     leave_residue: bool
     #: The attempts with allocations whose hosts have confirmed that the guest is gone.
     guests_gone: tuple[str, ...] = ()
-    #: As in :class:`Destroying`.
+    #: As in :class:`DestroyAllStep`.
     left: tuple[Uuid, ...] = ()
 
 
-class Cleaning(Value, frozen=True, kw_only=True):
+class CleanStep(Value, frozen=True, kw_only=True):
     """Both steps of a cleanup, whose subject is the attempt."""
 
     instance_uuid: str
@@ -139,7 +139,7 @@ class Cleaning(Value, frozen=True, kw_only=True):
     residue_uuid: str | None = None
 
 
-class Healing(Value, frozen=True, kw_only=True):
+class HealStep(Value, frozen=True, kw_only=True):
     """The step of a heal: the consumers of the instance, as the audit has seen them in the store."""
 
     seen: dict[Uuid, SeenConsumer]

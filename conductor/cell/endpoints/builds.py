@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Releasing, Starting
+from conductor.cell.payloads import ReleaseStep, StartStep
 from conductor.cell.records.instances import CellRecords, NewInstance
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.delete import CellDeletes
@@ -104,9 +104,9 @@ class CellOrders:
 def first_step(number: int, is_revoked: bool, claim_id: str | None = None) -> tuple[str, Value]:
     """Return the first step on a claimed host, with its payload: start, or release if the claim was revoked before."""
     if not is_revoked:
-        return "start", Starting(number=number)
+        return "start", StartStep(number=number)
     why = "its claim had been given up before it arrived"
-    return "release", Releasing(failed=None, fate="unknown", reason=why, claim_id=claim_id)
+    return "release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=claim_id)
 
 
 def _build(parent: str, build: InstanceBuild, is_revoked: bool) -> NewOperation:

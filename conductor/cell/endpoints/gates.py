@@ -144,8 +144,8 @@ class CellGates:
                 # Sent in an earlier life of the host: in the present one the guest may be spawning.
                 return self._fall_back(connection, instance, attempt, message.reason, "unknown")
             # A cleanup of this attempt may be waiting for just this report; else the operation falls back.
-            cleaning = self._cleanups.gone(connection, attempt)
-            return cleaning or self._fall_back(connection, instance, attempt, message.reason, "gone")
+            cleanup = self._cleanups.gone(connection, attempt)
+            return cleanup or self._fall_back(connection, instance, attempt, message.reason, "gone")
 
         self._worker.take_up(self._database.write(work))
         return Done()

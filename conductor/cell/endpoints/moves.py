@@ -7,7 +7,7 @@ import logging
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Fate, ReturningToSource, Starting
+from conductor.cell.payloads import Fate, GiveBackStep, StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -153,10 +153,10 @@ class CellMoves:
     def _operation(migration: CellMigration, number: int) -> NewOperation:
         uuid = ids.derived(migration.uuid, MOVE)
         if migration.is_aborted:
-            payload = ReturningToSource(failed=number, fate="gone", reason=_BROKEN_OFF)
+            payload = GiveBackStep(failed=number, fate="gone", reason=_BROKEN_OFF)
             return NewOperation(uuid, MOVE, migration.instance_uuid, "give_back", payload)
         step = "stop" if migration.kind in STOPPING else "start"
-        return NewOperation(uuid, MOVE, migration.instance_uuid, step, Starting(number=number))
+        return NewOperation(uuid, MOVE, migration.instance_uuid, step, StartStep(number=number))
 
     @serves(EndMoveInCell)
     def end_move(self, message: EndMoveInCell) -> Done:
@@ -196,7 +196,7 @@ class CellMoves:
         attempt = self._records.numbered(connection, instance.uuid, instance.attempt_number)
         self._fail(connection, attempt.attempt_id, _BROKEN_OFF, gone=attempt.guest_gone)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        payload = ReturningToSource(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
+        payload = GiveBackStep(failed=attempt.number, fate=fate, reason=_BROKEN_OFF)
         redirected = self._operations.redirect(connection, move, Next("give_back", payload))
         return [] if redirected is None else [redirected]
 

@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from conductor.cell.payloads import Choosing
+from conductor.cell.payloads import ChooseStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
@@ -49,7 +49,7 @@ class ResourceOrders:
             if message.suffix in attempt.selection.allocation_request.mappings:
                 raise errors.AlreadyExists(kind="resource group", name=message.suffix)
             number = attempt.number
-            choosing = Choosing(suffix=message.suffix, group=message.group, number=number)
+            choosing = ChooseStep(suffix=message.suffix, group=message.group, number=number)
             new = NewOperation(
                 uuid=ids.derived(message.request_id, ATTACH, instance.uuid),
                 kind=ATTACH,
@@ -88,7 +88,7 @@ class ResourceOrders:
                 kind=DETACH,
                 subject=instance.uuid,
                 step="read",
-                payload=Choosing(suffix=message.suffix, group=group, number=number),
+                payload=ChooseStep(suffix=message.suffix, group=group, number=number),
             )
             begun += self._operations.begin(connection, [new], origin(message))
             return OperationBegun(operation_uuid=new.uuid)

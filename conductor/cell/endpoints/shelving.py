@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.endpoints.builds import first_step
 from conductor.cell.hosts.forced_down import ForcedDownHosts
-from conductor.cell.payloads import Starting
+from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
@@ -54,7 +54,7 @@ class ShelfOrders:
             order_numbers.take(self._records, connection, instance, message)
             pending = self._operations.pending(connection, instance.uuid, SHELVE)
             if pending is not None:
-                again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(Starting)))
+                again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(StartStep)))
                 begun += [] if again is None else [again]
                 return Done()
             _require(instance, "active")
@@ -73,7 +73,7 @@ class ShelfOrders:
                 kind=SHELVE,
                 subject=instance.uuid,
                 step="destroy",
-                payload=Starting(number=attempt.number),
+                payload=StartStep(number=attempt.number),
             )
             begun += self._operations.begin(connection, [new], origin(message))
             return Done()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.payloads import Cleaning
+from conductor.cell.payloads import CleanStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellRecords
 from conductor.engine.acknowledgements import AcknowledgingClient
@@ -63,7 +63,7 @@ class CellCleanups:
                 kind=CLEAN,
                 subject=attempt.attempt_id,
                 step="destroy",
-                payload=Cleaning(instance_uuid=instance_uuid, residue_uuid=residue_uuid),
+                payload=CleanStep(instance_uuid=instance_uuid, residue_uuid=residue_uuid),
             )
             if not self._operations.known(connection, new.uuid):
                 LOG.info("Host %s may have a guest of %s, and is to destroy it", attempt.host, instance_uuid)
@@ -77,11 +77,11 @@ class CellCleanups:
         """Record that a host has reported an attempt as gone; return its cleanup if that can go on with the release."""
         if not attempt.guest_gone:
             self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-        cleaning = self._operations.pending(connection, attempt.attempt_id, CLEAN)
+        pending = self._operations.pending(connection, attempt.attempt_id, CLEAN)
         # At `release` the guest is known to be gone already.
-        if cleaning is None or cleaning.step != "destroy":
+        if pending is None or pending.step != "destroy":
             return None
-        return self._operations.redirect(connection, cleaning, Next("release", cleaning.read(Cleaning)))
+        return self._operations.redirect(connection, pending, Next("release", pending.read(CleanStep)))
 
     # --- Steps --------------------------------------------------------------------------------------------------------
 
@@ -91,21 +91,21 @@ class CellCleanups:
         A host that is silent is not waited for once nothing is held for the guest, for instance because the host was
         deleted. Should it return all the same, it destroys the guest because the record of its attempt has ended.
         """
-        cleaning, attempt_id = operation.read(Cleaning), operation.subject
+        payload, attempt_id = operation.read(CleanStep), operation.subject
         attempt = self._database.read(
-            lambda connection: self._records.attempt(connection, cleaning.instance_uuid, attempt_id)
+            lambda connection: self._records.attempt(connection, payload.instance_uuid, attempt_id)
         )
         if attempt is None:
             raise Superseded
         if not attempt.guest_gone:
-            if self._agents.why_silent(attempt.host) and not self._is_held(attempt_id, cleaning.residue_uuid):
+            if self._agents.why_silent(attempt.host) and not self._is_held(attempt_id, payload.residue_uuid):
                 return lambda _connection: Ended(f"host {attempt.host} is away, and nothing is held there for it")
-            self._agents.destroy(operation, cleaning.instance_uuid, attempt)
+            self._agents.destroy(operation, payload.instance_uuid, attempt)
 
         def record(connection: Connection) -> Outcome:
-            self._records.lock(connection, cleaning.instance_uuid)
+            self._records.lock(connection, payload.instance_uuid)
             self._records.change_attempt(connection, attempt_id, guest_gone=True)
-            return Next("release", cleaning)
+            return Next("release", payload)
 
         return record
 
@@ -121,7 +121,7 @@ class CellCleanups:
 
     def release(self, operation: Operation) -> CommitStep:
         """Release for good the residue under the attempt's id, and the one under another uuid, if there is any."""
-        residue_uuid = operation.read(Cleaning).residue_uuid
+        residue_uuid = operation.read(CleanStep).residue_uuid
         self._placement.call(
             DeleteAllocations(request_id=operation.derived("release"), consumer_uuid=operation.subject, for_good=True)
         )

@@ -6,7 +6,15 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
-from conductor.cell.payloads import Deleting, Destroying, Releasing, ReturningToSource, Starting, Swapping, Writing
+from conductor.cell.payloads import (
+    DestroyAllStep,
+    GiveBackStep,
+    ReleaseAllStep,
+    ReleaseStep,
+    StartStep,
+    SwapStep,
+    WriteStep,
+)
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import MigrationRecords
@@ -81,24 +89,24 @@ class CellDeletes:
         uuid = message.instance_uuid
         request_id = context.current().request_id or message.request_id
         instance = self._records.lock(connection, uuid)
-        destroying = Destroying()
+        payload = DestroyAllStep()
         if instance is None:
             # The order to build it is still on its way, and will find it deleted.
             self._records.add_deleting(connection, uuid, request_id)
         elif instance.state in ("deleting", "deleted"):
             return self._operations.retry_now(connection, uuid, DELETE)
         else:
-            destroying = self._end_all(connection, instance)
+            payload = self._end_all(connection, instance)
         new = NewOperation(
             uuid=ids.derived(message.request_id, "delete", uuid),
             kind=DELETE,
             subject=uuid,
             step="destroy",
-            payload=destroying,
+            payload=payload,
         )
         return self._operations.begin(connection, [new], request_id)
 
-    def _end_all(self, connection: Connection, instance: CellInstance) -> Destroying:
+    def _end_all(self, connection: Connection, instance: CellInstance) -> DestroyAllStep:
         left: list[str] = []
         self._records.change(connection, instance.uuid, state="deleting", reason=None)
         # From here on no attempt passes a gate, and a host that returns destroys its guest.
@@ -115,12 +123,12 @@ class CellDeletes:
                 if operation.kind == ATTACH and operation.step != "choose":
                     # The group may be written already. Recorded as claimed, it is released as the instance's own, and
                     # not reported as a foreign allocation.
-                    record_claim(self._records, connection, instance, operation.read(Writing))
+                    record_claim(self._records, connection, instance, operation.read(WriteStep))
                 # A step that is cut short may have left a residue in the store that no record names.
                 if (number := _leaving(operation)) is not None:
                     left.append(self._records.numbered(connection, instance.uuid, number).attempt_id)
                 self._operations.redirect(connection, operation, Ended("the instance is being deleted"))
-        return Destroying(left=tuple(left))
+        return DestroyAllStep(left=tuple(left))
 
     def destroy(self, operation: Operation) -> CommitStep:
         """Destroy the guest on each host that may have one; repeat until all have answered, at most for the patience.
@@ -147,8 +155,8 @@ class CellDeletes:
             # All have answered, or the patience is over. The release is written down with what is known now, so that a
             # repeated request has the same content even if a host reports meanwhile.
             guests_gone = self._guests_gone(connection, operation.subject)
-            left = operation.read(Destroying).left
-            return Next("release", Deleting(leave_residue=bool(faults), guests_gone=guests_gone, left=left))
+            left = operation.read(DestroyAllStep).left
+            return Next("release", ReleaseAllStep(leave_residue=bool(faults), guests_gone=guests_gone, left=left))
 
         return record
 
@@ -192,28 +200,28 @@ class CellDeletes:
         The amounts on a host that may still have a guest stay held by a residue until that host is cleaned up. Foreign
         allocations are released too or kept, by the policy, and named in the instance's record.
         """
-        uuid, deleting = operation.subject, operation.read(Deleting)
+        uuid, payload = operation.subject, operation.read(ReleaseAllStep)
         instance, claimed_with = self._database.read(lambda connection: self._going(connection, uuid))
         migration_uuid = None if instance is None else instance.migration_uuid
 
-        def message(deleting: Deleting) -> DeleteAllocations:
+        def message(payload: ReleaseAllStep) -> DeleteAllocations:
             return DeleteAllocations(
-                request_id=self._writes.request_id(operation, "release", deleting),
+                request_id=self._writes.request_id(operation, "release", payload),
                 consumer_uuid=uuid,
                 for_good=True,
-                leave_residue=deleting.leave_residue,
+                leave_residue=payload.leave_residue,
                 migration_uuids=() if migration_uuid is None else (migration_uuid,),
-                guests_gone=deleting.guests_gone,
+                guests_gone=payload.guests_gone,
                 claimed_with=claimed_with,
                 keep_extras=self._writes.keeps_foreign,
-                consumer_generation=deleting.generation,
-                migration_generation=deleting.migration_generation,
+                consumer_generation=payload.generation,
+                migration_generation=payload.migration_generation,
             )
 
-        released = self._writes.write(operation, deleting, message, migration_uuid)
+        released = self._writes.write(operation, payload, message, migration_uuid)
         if not isinstance(released, Released):
             return released  # a conflict: the policy's next step
-        residues = {released.residue_uuid, *released.residue_uuids, *deleting.left}
+        residues = {released.residue_uuid, *released.residue_uuids, *payload.left}
         reason = describe_foreign(released.extras, stay=self._writes.keeps_foreign)
 
         def record(connection: Connection) -> Outcome:
@@ -243,14 +251,14 @@ def _leaving(operation: Operation) -> int | None:
     """
     match operation.kind, operation.step:
         case _, "swap":
-            swapping = operation.read(Swapping)
+            swapping = operation.read(SwapStep)
             return swapping.failed if swapping.fate == "unknown" else None
         case _, "give_back":
-            giving = operation.read(ReturningToSource)
+            giving = operation.read(GiveBackStep)
             return giving.failed if giving.fate == "unknown" else None
         case _, "release" if operation.kind in (BUILD, UNSHELVE):
-            releasing = operation.read(Releasing)
+            releasing = operation.read(ReleaseStep)
             return releasing.failed if releasing.fate == "unknown" else None
         case _, "leave":
-            return operation.read(Starting).number
+            return operation.read(StartStep).number
     return None

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from conductor.cell.agents import CellAgents
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
-from conductor.cell.payloads import Ending, Fate, Restarting, ReturningToSource
+from conductor.cell.payloads import EndMoveStep, Fate, GiveBackStep, RestartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -226,15 +226,15 @@ class CellMoveEnds:
             self._records.change_attempt(connection, left.attempt_id, guest_gone=True)
         # From here on the fate stands in the payload, so that a repeated request to the store has the same content.
         if operation.kind == CONFIRM:
-            return Next("end", Ending(fate=fate))
-        return Next("give_back", ReturningToSource(failed=number, fate=fate, reason=None))
+            return Next("end", EndMoveStep(fate=fate))
+        return Next("give_back", GiveBackStep(failed=number, fate=fate, reason=None))
 
     def _is_gone(self, connection: Connection, operation: Operation, number: int) -> bool:
         return self._records.numbered(connection, operation.subject, number).guest_gone
 
     def end(self, operation: Operation) -> CommitStep:
         """Release the amounts that the migration holds of the source; if a guest may be left, they become a residue."""
-        ending = operation.read(Ending)
+        payload = operation.read(EndMoveStep)
 
         def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
             instance, migration = self._read(connection, operation)
@@ -243,34 +243,34 @@ class CellMoveEnds:
         migration, arrived = self._database.read(work)
         _spec, held = migration.claimed_with
 
-        def message(ending: Ending) -> EndMove:
+        def message(payload: EndMoveStep) -> EndMove:
             return EndMove(
-                request_id=self._writes.request_id(operation, "end", ending, ending.fate),
+                request_id=self._writes.request_id(operation, "end", payload, payload.fate),
                 consumer_uuid=operation.subject,
                 migration_uuid=migration.uuid,
                 claim_id=arrived.claim,
                 outcome="confirm",
                 held=held,
                 claimed=arrived.selection.allocation_request,
-                consumer_generation=ending.generation,
-                migration_generation=ending.migration_generation,
-                guest_gone=ending.fate == "gone",
-                leave_residue=ending.fate == "unknown",
+                consumer_generation=payload.generation,
+                migration_generation=payload.migration_generation,
+                guest_gone=payload.fate == "gone",
+                leave_residue=payload.fate == "unknown",
                 keep_extras=self._writes.keeps_foreign,
             )
 
         try:
-            ended = self._writes.write(operation, ending, message, migration.uuid)
+            ended = self._writes.write(operation, payload, message, migration.uuid)
         except errors.ConsumerNotFound as fault:
             if fault.name != migration.uuid:
                 raise
             # Somebody else, an operator for instance, has released the migration's allocations already.
             LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
-            return partial(self._confirmed, operation, ending.fate, None, None)
+            return partial(self._confirmed, operation, payload.fate, None, None)
         if not isinstance(ended, MoveEnded):
             return ended  # a conflict: the policy's next step
         foreign = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
-        return partial(self._confirmed, operation, ending.fate, ended.residue_uuid, foreign)
+        return partial(self._confirmed, operation, payload.fate, ended.residue_uuid, foreign)
 
     def _confirmed(
         self, operation: Operation, fate: Fate, residue: str | None, foreign: str | None, connection: Connection
@@ -305,13 +305,13 @@ class CellMoveEnds:
         return instance, self._migrations.of(connection, instance)
 
 
-def _as_it_is(operation: Operation) -> Ending | ReturningToSource | Restarting | NoPayload:
+def _as_it_is(operation: Operation) -> EndMoveStep | GiveBackStep | RestartStep | NoPayload:
     """Return the recorded payload of the present step, so that it is repeated as the same request."""
     match operation.step:
         case "end":
-            return operation.read(Ending)
+            return operation.read(EndMoveStep)
         case "give_back":
-            return operation.read(ReturningToSource)
+            return operation.read(GiveBackStep)
         case "restart":
-            return operation.read(Restarting)
+            return operation.read(RestartStep)
     return NoPayload()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
 from conductor.cell.hosts.forced_down import ForcedDownHosts
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.cell.payloads import Releasing, ReturningToSource, Starting, Swapping
+from conductor.cell.payloads import GiveBackStep, ReleaseStep, StartStep, SwapStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.reshaped_alternates import ReshapedAlternates
@@ -87,41 +87,41 @@ class FallBack:
 
     def swap(self, operation: Operation) -> CommitStep:
         """Release the failed host and claim the next one, in one transaction of the store."""
-        swapping = operation.read(Swapping)
-        instance, sequence, failed = self._read(operation, swapping.failed)
-        new = _selection(sequence, swapping)
+        payload = operation.read(SwapStep)
+        instance, sequence, failed = self._read(operation, payload.failed)
+        new = _selection(sequence, payload)
         # Skip a host that is known to be unusable. Only before the first sending: after it the claim may already be on
         # that host, and only the repeated request can tell.
         if not operation.tries and not operation.resumed:
             if (down := self._why_skipped(new.service_host)) is not None:
-                return partial(self._skip, operation, swapping, down)
+                return partial(self._skip, operation, payload, down)
             if (returning := self._hosts.why_returning(new.service_host)) is not None:
                 # Hosts that fail together return together, a moment apart: a short wait may save an alternate.
-                if swapping.waited >= self._waits:
-                    return partial(self._skip, operation, swapping, returning)
-                waiting = msgspec.structs.replace(swapping, waited=swapping.waited + 1)
+                if payload.waited >= self._waits:
+                    return partial(self._skip, operation, payload, returning)
+                waiting = msgspec.structs.replace(payload, waited=payload.waited + 1)
                 return lambda _connection: Next("swap", waiting, self._backoff.seconds(waiting.waited))
-        translated = () if swapping.translated is None else ("translated",)
+        translated = () if payload.translated is None else ("translated",)
         # Release the failed host and claim the next one, in one transaction of the store. The derived id names all that
         # the content depends on, so that a repetition is answered from the stored request.
         message = SwapClaim(
-            request_id=operation.derived("swap", swapping.failed, swapping.candidate, swapping.fate, *translated),
+            request_id=operation.derived("swap", payload.failed, payload.candidate, payload.fate, *translated),
             consumer_uuid=instance.uuid,
             # The failed attempt's, not the instance's present one: the store refuses a late copy of this request.
             claim_id=failed.claim,
             released=failed.selection.allocation_request,
             claimed=new.allocation_request,
             root_provider_uuid=new.compute_node_uuid,
-            guest_gone=swapping.fate == "gone",
-            leave_residue=swapping.fate == "unknown",
+            guest_gone=payload.fate == "gone",
+            leave_residue=payload.fate == "unknown",
             migration_uuid=sequence.migration_uuid,
             held=None if sequence.migration is None else sequence.migration.held,
         )
         try:
             claimed = self._placement.call(message)
         except errors.MoorageError as fault:
-            return self._not_swapped(operation, swapping, sequence, failed, fault)
-        return partial(self._swapped, operation, swapping, claimed)
+            return self._not_swapped(operation, payload, sequence, failed, fault)
+        return partial(self._swapped, operation, payload, claimed)
 
     def _why_skipped(self, service_host: str) -> str | None:
         down = self._hosts.why_silent(service_host)
@@ -132,43 +132,43 @@ class FallBack:
     def _not_swapped(
         self,
         operation: Operation,
-        swapping: Swapping,
+        payload: SwapStep,
         sequence: AttemptSequence,
         failed: AttemptRecord,
         fault: errors.MoorageError,
     ) -> CommitStep:
         # The host has accepted the claim of the "failed" attempt after all: it is building, and its report decides.
         if isinstance(fault, errors.InvalidState):
-            return partial(self.accepted, operation, swapping.failed, swapping.reason)
+            return partial(self.accepted, operation, payload.failed, payload.reason)
         # The claim was taken away: nothing is left to swap.
         if isinstance(fault, LOST):
-            return partial(_lost, operation, swapping, failed.claim, str(fault))
+            return partial(_lost, operation, payload, failed.claim, str(fault))
         if isinstance(fault, UNDECIDED):
             raise fault
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
         # present providers. That is another request, so it is recorded as a step of its own.
-        if swapping.translated is None and isinstance(fault, RESHAPED):
-            translated = self._reshaped.translated(sequence.spec, sequence.selection(swapping.candidate))
+        if payload.translated is None and isinstance(fault, RESHAPED):
+            translated = self._reshaped.translated(sequence.spec, sequence.selection(payload.candidate))
             if translated is not None:
-                LOG.info("Host %d of %s was reshaped since it was chosen", swapping.candidate, operation.subject)
-                following = msgspec.structs.replace(swapping, translated=translated)
+                LOG.info("Host %d of %s was reshaped since it was chosen", payload.candidate, operation.subject)
+                following = msgspec.structs.replace(payload, translated=translated)
                 return lambda _connection: Next("swap", following)
         # The store has refused this host, for want of room for instance: it is skipped, and the next one is tried.
-        return partial(self._skip, operation, swapping, str(fault))
+        return partial(self._skip, operation, payload, str(fault))
 
-    def _skip(self, operation: Operation, swapping: Swapping, why: str, connection: Connection) -> Outcome:
-        (instance, sequence), candidate = self._lock(connection, operation), swapping.candidate
+    def _skip(self, operation: Operation, payload: SwapStep, why: str, connection: Connection) -> Outcome:
+        (instance, sequence), candidate = self._lock(connection, operation), payload.candidate
         LOG.info("Host %d of %s is skipped: %s", candidate, instance.uuid, why)
         self._records.add_attempt(
             connection,
             instance.uuid,
-            _selection(sequence, swapping),
+            _selection(sequence, payload),
             attempt_id=operation.derived("attempt", candidate),
             number=candidate,
             skipped=why,
             migration_uuid=sequence.migration_uuid,
         )
-        return self._sequences.next_step(connection, instance, swapping.failed, swapping.reason, swapping.fate)
+        return self._sequences.next_step(connection, instance, payload.failed, payload.reason, payload.fate)
 
     def accepted(self, operation: Operation, number: int, reason: str, connection: Connection) -> Outcome:
         """Wait for the report of a host that has accepted the claim after all; the report may have come meanwhile."""
@@ -176,20 +176,20 @@ class FallBack:
         failed = self._records.numbered(connection, instance.uuid, number)
         if failed.guest_gone:
             return self._sequences.next_step(connection, instance, number, failed.reason or reason, "gone")
-        return Wait("wait", Starting(number=number), self._timeout)
+        return Wait("wait", StartStep(number=number), self._timeout)
 
-    def _swapped(self, operation: Operation, swapping: Swapping, claimed: Claimed, connection: Connection) -> Outcome:
+    def _swapped(self, operation: Operation, payload: SwapStep, claimed: Claimed, connection: Connection) -> Outcome:
         instance, sequence = self._lock(connection, operation)
-        failed = self._records.numbered(connection, instance.uuid, swapping.failed)
+        failed = self._records.numbered(connection, instance.uuid, payload.failed)
         # First the failed attempt. The swap has released foreign allocations on its host too: that is logged and kept.
         foreign = describe_foreign(claimed.extras, stay=False)
         if foreign is not None:
             LOG.warning("Host %s is given up for instance %s; %s", failed.host, instance.uuid, foreign)
         # No residue: the host has reported the guest as gone, or never accepted the claim, so that none was started.
-        self.end(connection, failed, swapping.reason, gone=claimed.residue_uuid is None, foreign=foreign)
+        self.end(connection, failed, payload.reason, gone=claimed.residue_uuid is None, foreign=foreign)
         self.clean(connection, operation, claimed.residue_uuid)
         # Then the new one, under the claim that the store has just made.
-        number, selection = swapping.candidate, _selection(sequence, swapping)
+        number, selection = payload.candidate, _selection(sequence, payload)
         attempt_id = operation.derived("attempt", number)
         self._records.add_attempt(
             connection,
@@ -207,7 +207,7 @@ class FallBack:
             self._records.change_attempt(connection, attempt_id, state="failed", reason=reason, guest_gone=True)
             return self._sequences.next_step(connection, instance, number, reason, "gone")
         self._sequences.record_target(connection, instance, sequence, selection)
-        return Next("start", Starting(number=number))
+        return Next("start", StartStep(number=number))
 
     def end(
         self, connection: Connection, failed: AttemptRecord, reason: str, *, gone: bool, foreign: str | None = None
@@ -235,54 +235,54 @@ class FallBack:
 
     def release(self, operation: Operation) -> CommitStep:
         """Release the instance's allocations, then record it as in error or shelved, with the reasons of attempts."""
-        releasing = operation.read(Releasing)
-        claim_id, claimed_with = releasing.claim_id, {}
-        if releasing.failed is not None:
-            failed = self._read(operation, releasing.failed)[2]
+        payload = operation.read(ReleaseStep)
+        claim_id, claimed_with = payload.claim_id, {}
+        if payload.failed is not None:
+            failed = self._read(operation, payload.failed)[2]
             claim_id, claimed_with = failed.claim, failed.claimed_with
         message = DeleteAllocations(
             # Part of the id since the answer names foreign allocations: before, it was another request.
-            request_id=operation.derived("release", releasing.failed, releasing.fate, "name extras"),
+            request_id=operation.derived("release", payload.failed, payload.fate, "name extras"),
             consumer_uuid=operation.subject,
             claim_id=claim_id,
             # A build that has lost its claim is over: the store refuses any later claim. A shelved instance is not: it
             # can be placed again.
             for_good=claim_id is None and operation.kind == BUILD,
-            unaccepted=releasing.fate == "unstarted",
-            leave_residue=releasing.fate == "unknown",
+            unaccepted=payload.fate == "unstarted",
+            leave_residue=payload.fate == "unknown",
             claimed_with=claimed_with,
         )
-        released, gone = Released(), releasing.fate == "gone"
+        released, gone = Released(), payload.fate == "gone"
         try:
             released = self._placement.call(message)
             gone = released.residue_uuid is None
         except errors.InvalidState:
             # The host has accepted the claim after all: it is building, and its report decides.
-            if releasing.failed is None or releasing.fate != "unstarted":
+            if payload.failed is None or payload.fate != "unstarted":
                 raise
-            return partial(self.accepted, operation, releasing.failed, releasing.reason)
+            return partial(self.accepted, operation, payload.failed, payload.reason)
         except LOST as fault:
             LOG.info("Nothing is left to release for %s: %s", operation.subject, fault)
-        return partial(self._failed, operation, releasing, gone, released)
+        return partial(self._failed, operation, payload, gone, released)
 
     def _failed(
-        self, operation: Operation, releasing: Releasing, gone: bool, released: Released, connection: Connection
+        self, operation: Operation, payload: ReleaseStep, gone: bool, released: Released, connection: Connection
     ) -> Outcome:
         instance, sequence = self._lock(connection, operation)
-        if releasing.failed is not None:
-            failed = self._records.numbered(connection, instance.uuid, releasing.failed)
-            self.end(connection, failed, releasing.reason, gone=gone)
+        if payload.failed is not None:
+            failed = self._records.numbered(connection, instance.uuid, payload.failed)
+            self.end(connection, failed, payload.reason, gone=gone)
         # Without a failed attempt the claim was lost or revoked: the current attempt is still open, and ends here.
         for attempt in self._records.attempts(connection, instance.uuid):
             if not attempt.ended:
-                self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=releasing.reason)
+                self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=payload.reason)
         self.clean(connection, operation, released.residue_uuid)
         attempts = [
             attempt
             for attempt in self._records.attempts(connection, instance.uuid)
             if attempt.number >= sequence.first_number
         ]
-        why = releasing.reason if releasing.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
+        why = payload.reason if payload.failed is None else str(_max_retries_exceeded(instance.uuid, attempts))
         foreign = describe_foreign(released.extras, stay=False)
         state, reason = sequence.state_when_exhausted, "; ".join(filter(None, [why, foreign]))
         self._records.change(connection, instance.uuid, state=state, reason=reason, host=None, claim_id=None)
@@ -302,24 +302,24 @@ class FallBack:
         return self._sequences.of(connection, self._records.lock(connection, operation.subject))
 
 
-def _selection(sequence: AttemptSequence, swapping: Swapping) -> Selection:
+def _selection(sequence: AttemptSequence, payload: SwapStep) -> Selection:
     """Return the selection of the next host, its allocation request translated if the host was reshaped."""
-    chosen = sequence.selection(swapping.candidate)
-    if swapping.translated is None:
+    chosen = sequence.selection(payload.candidate)
+    if payload.translated is None:
         return chosen
-    return msgspec.structs.replace(chosen, allocation_request=swapping.translated)
+    return msgspec.structs.replace(chosen, allocation_request=payload.translated)
 
 
-def _lost(operation: Operation, swapping: Swapping, claim_id: str, why: str, _connection: Connection) -> Outcome:
+def _lost(operation: Operation, payload: SwapStep, claim_id: str, why: str, _connection: Connection) -> Outcome:
     """Return the step after the claim was lost, to an order to delete or to another client of the store.
 
     A build releases whatever the instance holds. A move returns to its source, which only the store can refuse. An
     unshelving releases the lost claim and no other: by then the instance may have been placed again.
     """
     if operation.kind == MOVE:
-        return Next("give_back", ReturningToSource(failed=swapping.failed, fate=swapping.fate, reason=why))
+        return Next("give_back", GiveBackStep(failed=payload.failed, fate=payload.fate, reason=why))
     lost = claim_id if operation.kind == UNSHELVE else None
-    return Next("release", Releasing(failed=None, fate="unknown", reason=why, claim_id=lost))
+    return Next("release", ReleaseStep(failed=None, fate="unknown", reason=why, claim_id=lost))
 
 
 def _max_retries_exceeded(instance_uuid: str, attempts: list[AttemptRecord]) -> errors.MaxRetriesExceeded:

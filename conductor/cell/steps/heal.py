@@ -9,7 +9,7 @@ import logging
 from sqlalchemy import Connection
 
 from conductor.cell.holds import CellHolds
-from conductor.cell.payloads import Healing
+from conductor.cell.payloads import HealStep
 from conductor.cell.records.instances import CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.acknowledgements import AcknowledgingClient
@@ -55,7 +55,7 @@ class HealOrders:
                         kind=HEAL,
                         subject=uuid,
                         step="heal",
-                        payload=Healing(seen=message.instances[uuid]),
+                        payload=HealStep(seen=message.instances[uuid]),
                     )
             begun += self._operations.begin(connection, list(new.values()), origin(message))
             return HealsBegun(operations={uuid: each.uuid for uuid, each in new.items()}, refused=refused)
@@ -81,7 +81,7 @@ class CellHeals:
     def heal(self, operation: Operation) -> CommitStep:
         """Write the recorded allocations to the store and release all others; if the store refuses, the heal fails."""
         recorded = self._database.read_one_moment(lambda connection: self._recorded(connection, operation))
-        seen = operation.read(Healing).seen
+        seen = operation.read(HealStep).seen
         # Looked at again: an order to delete may have come since the heal was begun.
         if not recorded.settled:
             return _ended(f"instance {operation.subject} is {recorded.state}, and an operation on it may be under way")

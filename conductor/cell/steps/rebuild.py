@@ -7,7 +7,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.payloads import Rebuilding
+from conductor.cell.payloads import RebuildStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -37,7 +37,7 @@ class CellRebuilds:
 
     def rebuild(self, operation: Operation) -> CommitStep:
         """Order the host to replace the guest, until it answers; if it refuses, the instance is in error."""
-        rebuilding = operation.read(Rebuilding)
+        payload = operation.read(RebuildStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance = _rebuilding(self._records.read(connection, operation.subject))
@@ -51,19 +51,17 @@ class CellRebuilds:
             attempt_id=attempt.attempt_id,
             claim_id=attempt.claim,
             rebuild_id=operation.derived("rebuild"),
-            image=rebuilding.image,
+            image=payload.image,
             order_number=instance.guest_order,
         )
         # A silent host is not waited for: in error the instance can be evacuated from it, or rebuilt once more.
         why = self._guests.why_silent(attempt) or self._guests.order(operation, attempt, message)
-        return partial(self._rebuilt, operation, rebuilding, why)
+        return partial(self._rebuilt, operation, payload, why)
 
-    def _rebuilt(
-        self, operation: Operation, rebuilding: Rebuilding, why: str | None, connection: Connection
-    ) -> Outcome:
+    def _rebuilt(self, operation: Operation, payload: RebuildStep, why: str | None, connection: Connection) -> Outcome:
         instance = _rebuilding(self._records.lock(connection, operation.subject))
         # The new image is recorded also after a failure: nothing of the former one may be left on the host.
-        spec = msgspec.structs.replace(instance.spec, image=rebuilding.image)
+        spec = msgspec.structs.replace(instance.spec, image=payload.image)
         state: InstanceState = "active" if why is None else "error"
         reason = None if why is None else f"it could not be rebuilt: {why}"
         self._records.change(
@@ -107,7 +105,7 @@ class RebuildOrders:
                 kind=REBUILD,
                 subject=instance.uuid,
                 step="rebuild",
-                payload=Rebuilding(image=message.image),
+                payload=RebuildStep(image=message.image),
             )
             begun += self._operations.begin(connection, [new], origin(message))
             return Done()

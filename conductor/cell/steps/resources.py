@@ -13,7 +13,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell import attached_groups
-from conductor.cell.payloads import Choosing, Writing
+from conductor.cell.payloads import ChooseStep, WriteStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.engine import conflict_policy
@@ -54,7 +54,7 @@ class CellResources:
 
     def choose(self, operation: Operation) -> CommitStep:
         """Find a provider of the host's tree for the group, and compute the consumer's allocations with it."""
-        choosing = operation.read(Choosing)
+        choosing = operation.read(ChooseStep)
         instance, attempt = self._instance_and_attempt(operation, choosing)
         selection = attempt.selection
         consumer = self._consumer(operation)
@@ -77,12 +77,12 @@ class CellResources:
             return _ended(f"no provider of host {attempt.host} has room for {asked}, as it is asked for")
         before = _described(consumer)
         after = attached_groups.held_with(before.allocations, provider_uuid, choosing.group.resources)
-        writing = Writing(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
+        writing = WriteStep(choosing=choosing, provider_uuid=provider_uuid, before=before, after=after)
         if attached_groups.is_isolated(instance.spec):
             writing = msgspec.structs.replace(writing, isolated={choosing.suffix: (provider_uuid,)})
         return _next_write(writing)
 
-    def _candidates(self, choosing: Choosing, selection: Selection) -> list[str]:
+    def _candidates(self, choosing: ChooseStep, selection: Selection) -> list[str]:
         group = msgspec.structs.replace(choosing.group, in_tree=selection.compute_node_uuid)
         asked = ListAllocationCandidates(request=ResourceRequest(groups={choosing.suffix: group}))
         answer = self._placement.call(asked)
@@ -90,7 +90,7 @@ class CellResources:
 
     def read(self, operation: Operation) -> CommitStep:
         """Find the amounts that are left of the group, and compute the consumer's allocations without them."""
-        choosing = operation.read(Choosing)
+        choosing = operation.read(ChooseStep)
         # Shelved: nothing is held.
         if choosing.number is None:
             return partial(self._detached, operation, choosing)
@@ -106,7 +106,7 @@ class CellResources:
         after = attached_groups.held_without(before.allocations, selection, choosing.suffix, resources, tree)
         if after == before.allocations:
             return partial(self._detached, operation, choosing)
-        writing = Writing(choosing=choosing, before=before, after=after)
+        writing = WriteStep(choosing=choosing, before=before, after=after)
         if attached_groups.is_isolated(instance.spec):
             writing = msgspec.structs.replace(writing, isolated={choosing.suffix: ()})
         return _next_write(writing)
@@ -121,7 +121,7 @@ class CellResources:
 
     def write(self, operation: Operation) -> CommitStep:
         """Write the computed allocations, unless another client has written to the consumer since they were read."""
-        writing = operation.read(Writing)
+        writing = operation.read(WriteStep)
         try:
             self._write(operation, writing)
         except errors.ConsumerGenerationConflict as conflict:
@@ -130,11 +130,11 @@ class CellResources:
             return self._refused(operation, writing, fault)
         return self._written(operation, writing)
 
-    def _write(self, operation: Operation, writing: Writing) -> None:
+    def _write(self, operation: Operation, writing: WriteStep) -> None:
         wanted = msgspec.structs.replace(writing.before, allocations=writing.after, isolated=writing.isolated)
         self._put(operation, writing, "write", wanted)
 
-    def _put(self, operation: Operation, writing: Writing, what: str, wanted: ConsumerAllocations) -> None:
+    def _put(self, operation: Operation, writing: WriteStep, what: str, wanted: ConsumerAllocations) -> None:
         self._placement.call(
             PutAllocations(
                 request_id=operation.derived(what, writing.choosing.writes),
@@ -144,7 +144,7 @@ class CellResources:
         )
 
     def _conflict(
-        self, operation: Operation, choosing: Choosing, conflict: errors.ConsumerGenerationConflict
+        self, operation: Operation, choosing: ChooseStep, conflict: errors.ConsumerGenerationConflict
     ) -> CommitStep:
         following = msgspec.structs.replace(choosing, conflicts=choosing.conflicts + 1)
         if not conflict_policy.retries(self._policy, conflict, following.conflicts, self._most_retries):
@@ -152,7 +152,7 @@ class CellResources:
         delay = conflict_policy.BACKOFF.seconds(following.conflicts)
         return lambda _connection: Next(_first_step(operation), following, delay=delay)
 
-    def _refused(self, operation: Operation, writing: Writing, fault: errors.MoorageError) -> CommitStep:
+    def _refused(self, operation: Operation, writing: WriteStep, fault: errors.MoorageError) -> CommitStep:
         if operation.kind == DETACH or isinstance(fault, errors.ConsumerDeleted):
             return _ended(str(fault))
         LOG.info("Provider %s has no room for %s after all: %s", writing.provider_uuid, operation.subject, fault)
@@ -163,7 +163,7 @@ class CellResources:
 
     def fence(self, operation: Operation) -> CommitStep:
         """Keep a refused write from being carried out later, or find that it has been."""
-        writing = operation.read(Writing)
+        writing = operation.read(WriteStep)
         try:
             self._put(operation, writing, "fence", writing.before)
         except errors.ConsumerGenerationConflict:
@@ -180,12 +180,12 @@ class CellResources:
 
     # --- Records ------------------------------------------------------------------------------------------------------
 
-    def _written(self, operation: Operation, writing: Writing) -> CommitStep:
+    def _written(self, operation: Operation, writing: WriteStep) -> CommitStep:
         if operation.kind == DETACH:
             return partial(self._detached, operation, writing.choosing)
         return partial(self._attached, operation, writing)
 
-    def _attached(self, operation: Operation, writing: Writing, connection: Connection) -> Outcome:
+    def _attached(self, operation: Operation, writing: WriteStep, connection: Connection) -> Outcome:
         choosing = writing.choosing
         instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
         record_claim(self._records, connection, instance, writing)
@@ -200,7 +200,7 @@ class CellResources:
         LOG.info("Group %s of instance %s is held of %s", choosing.suffix, instance.uuid, writing.provider_uuid)
         return Ended()
 
-    def _detached(self, operation: Operation, choosing: Choosing, connection: Connection) -> Outcome:
+    def _detached(self, operation: Operation, choosing: ChooseStep, connection: Connection) -> Outcome:
         suffix = choosing.suffix
         instance = self._as_it_was(self._records.lock(connection, operation.subject), choosing)
         if choosing.number is not None:
@@ -219,7 +219,7 @@ class CellResources:
         LOG.info("Group %s of instance %s is held no more", suffix, instance.uuid)
         return Ended()
 
-    def _instance_and_attempt(self, operation: Operation, choosing: Choosing) -> tuple[CellInstance, AttemptRecord]:
+    def _instance_and_attempt(self, operation: Operation, choosing: ChooseStep) -> tuple[CellInstance, AttemptRecord]:
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance = self._as_it_was(self._records.read(connection, operation.subject), choosing)
             return instance, self._records.numbered(connection, instance.uuid, instance.attempt_number)
@@ -227,7 +227,7 @@ class CellResources:
         return self._database.read(work)
 
     @staticmethod
-    def _as_it_was(instance: CellInstance | None, choosing: Choosing) -> CellInstance:
+    def _as_it_was(instance: CellInstance | None, choosing: ChooseStep) -> CellInstance:
         """Return the instance if it is in the state that it had when the operation began.
 
         :raises Superseded: it is being deleted; no other operation can have begun.
@@ -238,7 +238,7 @@ class CellResources:
         return instance
 
 
-def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: Writing) -> None:
+def record_claim(records: CellRecords, connection: Connection, instance: CellInstance, writing: WriteStep) -> None:
     """Add an attached group to the allocation request of the current attempt; it is written, or may be."""
     choosing = writing.choosing
     attempt = records.numbered(connection, instance.uuid, instance.attempt_number)
@@ -253,12 +253,12 @@ def _first_step(operation: Operation) -> str:
     return "choose" if operation.kind == ATTACH else "read"
 
 
-def _next_write(writing: Writing) -> CommitStep:
+def _next_write(writing: WriteStep) -> CommitStep:
     numbered = msgspec.structs.replace(writing.choosing, writes=writing.choosing.writes + 1)
     return lambda _connection: Next("write", msgspec.structs.replace(writing, choosing=numbered))
 
 
-def _other_than(writing: Writing) -> Choosing:
+def _other_than(writing: WriteStep) -> ChooseStep:
     choosing = writing.choosing
     return msgspec.structs.replace(choosing, refused=(*choosing.refused, str(writing.provider_uuid)))
 

@@ -6,7 +6,7 @@ from functools import partial
 from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.payloads import Restarting, ReturningToSource
+from conductor.cell.payloads import GiveBackStep, RestartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -47,7 +47,7 @@ class ReturnToSource:
 
     def return_to_source(self, operation: Operation) -> CommitStep:
         """Move the source's amounts from the migration back to the instance, and release the destination."""
-        payload = operation.read(ReturningToSource)
+        payload = operation.read(GiveBackStep)
 
         def work(connection: Connection) -> tuple[CellMigration, AttemptRecord]:
             instance, migration = self._of(connection, self._records.read(connection, operation.subject))
@@ -56,7 +56,7 @@ class ReturnToSource:
         migration, failed = self._database.read(work)
         _spec, held = migration.claimed_with
 
-        def message(payload: ReturningToSource) -> EndMove:
+        def message(payload: GiveBackStep) -> EndMove:
             return EndMove(
                 request_id=self._writes.request_id(operation, "give_back", payload, payload.failed, payload.fate),
                 consumer_uuid=operation.subject,
@@ -82,7 +82,7 @@ class ReturnToSource:
         return partial(self._returned, operation, payload, ended) if isinstance(ended, MoveEnded) else ended
 
     def _returned(
-        self, operation: Operation, payload: ReturningToSource, ended: MoveEnded, connection: Connection
+        self, operation: Operation, payload: GiveBackStep, ended: MoveEnded, connection: Connection
     ) -> Outcome:
         instance, migration = self._of(connection, self._records.lock(connection, operation.subject))
         failed = self._records.numbered(connection, instance.uuid, payload.failed)
@@ -103,12 +103,12 @@ class ReturnToSource:
         if migration.kind in STOPPING and payload.stopped:
             # With the number raised the agent refuses a late order to stop it.
             order_numbers.next_guest_order(self._records, connection, instance)
-            return Next("restart", Restarting(reason=payload.reason, extras=foreign))
+            return Next("restart", RestartStep(reason=payload.reason, extras=foreign))
         return self._back(connection, operation, payload.reason, None, foreign)
 
     def restart(self, operation: Operation) -> CommitStep:
         """Start the guest on the source; repeat until it is answered. On a refusal the instance is in error."""
-        restarting = operation.read(Restarting)
+        payload = operation.read(RestartStep)
 
         def work(connection: Connection) -> tuple[CellInstance, AttemptRecord]:
             instance, _migration = self._of(connection, self._records.read(connection, operation.subject))
@@ -124,7 +124,7 @@ class ReturnToSource:
             order_number=instance.guest_order,
         )
         why = self._guests.why_silent(source) or self._guests.order(operation, source, message)
-        return lambda connection: self._back(connection, operation, restarting.reason, why, restarting.extras)
+        return lambda connection: self._back(connection, operation, payload.reason, why, payload.extras)
 
     def _back(
         self,

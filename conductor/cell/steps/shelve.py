@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from conductor.cell.agents import CellAgents
 from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
-from conductor.cell.payloads import Starting
+from conductor.cell.payloads import StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.cleanup import CellCleanups
@@ -50,8 +50,8 @@ class CellShelves:
         A host that is forced down meanwhile is not waited for. The shelving is never undone: an order to destroy may be
         on its way, or carried out already.
         """
-        starting = operation.read(Starting)
-        attempt = self._attempt(operation, starting)
+        payload = operation.read(StartStep)
+        attempt = self._attempt(operation, payload)
         if not attempt.guest_gone:
             try:
                 self._agents.destroy(operation, operation.subject, attempt)
@@ -62,7 +62,7 @@ class CellShelves:
         def record(connection: Connection) -> Outcome:
             self._shelving(connection, operation)
             self._records.change_attempt(connection, attempt.attempt_id, guest_gone=True)
-            return Next("release", starting)
+            return Next("release", payload)
 
         return record
 
@@ -76,9 +76,9 @@ class CellShelves:
     ) -> Outcome:
         self._shelving(connection, operation)
         if self._records.numbered(connection, operation.subject, attempt.number).guest_gone:
-            return Next("release", Starting(number=attempt.number))  # its host has reported so meanwhile
+            return Next("release", StartStep(number=attempt.number))  # its host has reported so meanwhile
         if is_forced_down:
-            return Next("leave", Starting(number=attempt.number))
+            return Next("leave", StartStep(number=attempt.number))
         return Retry(why_waiting(attempt.host, fault))
 
     def release(self, operation: Operation) -> CommitStep:
@@ -93,7 +93,7 @@ class CellShelves:
         return self._released(operation, leave_residue=True)
 
     def _released(self, operation: Operation, *, leave_residue: bool) -> CommitStep:
-        attempt = self._attempt(operation, operation.read(Starting))
+        attempt = self._attempt(operation, operation.read(StartStep))
         message = DeleteAllocations(
             # Part of the id since the answer names foreign allocations: before, it was another request.
             request_id=operation.derived(operation.step, "name extras"),
@@ -126,9 +126,9 @@ class CellShelves:
         LOG.info("Instance %s is shelved; %s", instance.uuid, reason or "it holds nothing")
         return Ended()
 
-    def _attempt(self, operation: Operation, starting: Starting) -> AttemptRecord:
+    def _attempt(self, operation: Operation, payload: StartStep) -> AttemptRecord:
         return self._database.read(
-            lambda connection: self._records.numbered(connection, operation.subject, starting.number)
+            lambda connection: self._records.numbered(connection, operation.subject, payload.number)
         )
 
     def _shelving(self, connection: Connection, operation: Operation) -> CellInstance:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from conductor.cell.agents import CellAgents
 from conductor.cell.attempt_sequence import AttemptSequence, AttemptSequences
 from conductor.cell.hosts.hosts import CellHosts
-from conductor.cell.payloads import Fate, Starting
+from conductor.cell.payloads import Fate, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.steps.fall_back import UNDECIDED
@@ -55,10 +55,10 @@ class CellBuilds:
 
     def start(self, operation: Operation) -> CommitStep:
         """Order the host's agent to start the attempt, then wait for the host's report until the build timeout."""
-        starting = operation.read(Starting)
-        attempt, message = self._database.read(partial(self._order, operation, starting))
+        payload = operation.read(StartStep)
+        attempt, message = self._database.read(partial(self._order, operation, payload))
         with context.bound(attempt_id=attempt.attempt_id):
-            LOG.info("Attempt %d of instance %s, on host %s", starting.number, operation.subject, attempt.host)
+            LOG.info("Attempt %d of instance %s, on host %s", payload.number, operation.subject, attempt.host)
             try:
                 # A host that is returning compares its guests with the records; one that started now would look lost.
                 returning = self._hosts.why_returning(attempt.host)
@@ -68,20 +68,20 @@ class CellBuilds:
             except errors.BusUnavailable:
                 raise  # the message bus is down, not this host: an alternate could not be reached either
             except errors.MoorageError as fault:
-                return self._not_started(operation, starting, fault)
-        return lambda _connection: Wait("wait", starting, self._timeout)
+                return self._not_started(operation, payload, fault)
+        return lambda _connection: Wait("wait", payload, self._timeout)
 
     def _order(
-        self, operation: Operation, starting: Starting, connection: Connection
+        self, operation: Operation, payload: StartStep, connection: Connection
     ) -> tuple[AttemptRecord, BuildOnHost]:
-        instance, sequence, attempt = self._current(operation, starting, connection)
-        selection = sequence.selection(starting.number)
+        instance, sequence, attempt = self._current(operation, payload, connection)
+        selection = sequence.selection(payload.number)
         moving = None
         if sequence.migration is not None:
             source = self._records.numbered(connection, instance.uuid, sequence.migration.source_number)
             moving = sequence.migration.guest(source)
         return attempt, BuildOnHost(
-            request_id=operation.derived("start", starting.number),
+            request_id=operation.derived("start", payload.number),
             host=attempt.host,
             instance_uuid=instance.uuid,
             attempt_id=attempt.attempt_id,
@@ -93,41 +93,41 @@ class CellBuilds:
             node=selection.nodename,
         )
 
-    def _not_started(self, operation: Operation, starting: Starting, fault: errors.MoorageError) -> CommitStep:
+    def _not_started(self, operation: Operation, payload: StartStep, fault: errors.MoorageError) -> CommitStep:
         if isinstance(fault, _NOT_NOW) and operation.tries < self._retries:
             raise fault
         # Even after a clear refusal an earlier copy of the order may have been carried out, and its answer lost. So the
         # fate is "unstarted": the store releases the claim only if no host has accepted it, and none can afterwards.
         reason = NO_ANSWER if isinstance(fault, (errors.NoReply, errors.AgentUnreachable)) else str(fault)
-        LOG.warning("Attempt %d of %s has not been started: %s", starting.number, operation.subject, reason)
+        LOG.warning("Attempt %d of %s has not been started: %s", payload.number, operation.subject, reason)
 
         def record(connection: Connection) -> Outcome:
             instance, _sequence = self._sequences.of(connection, self._records.lock(connection, operation.subject))
-            return self._sequences.next_step(connection, instance, starting.number, reason, "unstarted")
+            return self._sequences.next_step(connection, instance, payload.number, reason, "unstarted")
 
         return record
 
     def time_out(self, operation: Operation) -> CommitStep:
         """Fail the attempt of a host that has not reported in time. From here on it passes neither gate."""
-        starting = operation.read(Starting)
-        return lambda connection: self.give_up(connection, operation, starting, TIMED_OUT)
+        payload = operation.read(StartStep)
+        return lambda connection: self.give_up(connection, operation, payload, TIMED_OUT)
 
-    def give_up(self, connection: Connection, operation: Operation, starting: Starting, reason: str) -> Outcome:
+    def give_up(self, connection: Connection, operation: Operation, payload: StartStep, reason: str) -> Outcome:
         """Record that the current attempt has failed, although its host has not reported that no guest is left."""
-        instance, _sequence, attempt = self._current(operation, starting, connection, lock=True)
+        instance, _sequence, attempt = self._current(operation, payload, connection, lock=True)
         LOG.warning("Host %s is given up for instance %s: %s", attempt.host, instance.uuid, reason)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason)
         fate: Fate = "gone" if attempt.guest_gone else "unknown"
-        return self._sequences.next_step(connection, instance, starting.number, reason, fate)
+        return self._sequences.next_step(connection, instance, payload.number, reason, fate)
 
     def _current(
-        self, operation: Operation, starting: Starting, connection: Connection, *, lock: bool = False
+        self, operation: Operation, payload: StartStep, connection: Connection, *, lock: bool = False
     ) -> tuple[CellInstance, AttemptSequence, AttemptRecord]:
         read = self._records.lock if lock else self._records.read
         instance, sequence = self._sequences.of(connection, read(connection, operation.subject))
-        if instance.attempt_number != starting.number:
+        if instance.attempt_number != payload.number:
             raise Superseded
-        return instance, sequence, self._records.numbered(connection, instance.uuid, starting.number)
+        return instance, sequence, self._records.numbered(connection, instance.uuid, payload.number)
 
 
 def _if_divided(selection: Selection) -> AllocationRequest | None:

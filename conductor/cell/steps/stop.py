@@ -7,7 +7,7 @@ from oslo_config import cfg
 from sqlalchemy import Connection
 
 from conductor.cell.guest_orders import CellGuests
-from conductor.cell.payloads import ReturningToSource, Starting
+from conductor.cell.payloads import GiveBackStep, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import CellMigration, MigrationRecords
@@ -45,7 +45,7 @@ class CellStops:
 
     def stop(self, operation: Operation) -> CommitStep:
         """Stop the guest on the source; repeat until it is answered. After the build timeout the move fails."""
-        starting = operation.read(Starting)
+        payload = operation.read(StartStep)
 
         def work(connection: Connection) -> tuple[int | None, AttemptRecord]:
             instance = self._records.read(connection, operation.subject)
@@ -67,15 +67,15 @@ class CellStops:
         if why is not None:
             # If no order to stop was ever sent, the guest runs and need not be started again.
             stopped = operation.tries > 0 or operation.resumed
-            return partial(self._not_stopped, operation, starting.number, f"{source.host}: {why}", stopped)
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", stopped)
         try:
             why = self._guests.order(operation, source, message)
         except errors.MoorageError as fault:
-            return partial(self._try_again, operation, starting.number, f"{source.host}: {fault}")
+            return partial(self._try_again, operation, payload.number, f"{source.host}: {fault}")
         if why is not None:
-            return partial(self._not_stopped, operation, starting.number, f"{source.host}: {why}", True)
+            return partial(self._not_stopped, operation, payload.number, f"{source.host}: {why}", True)
         LOG.info("The guest of instance %s on host %s is stopped", operation.subject, source.host)
-        return lambda _connection: Next("start", starting)
+        return lambda _connection: Next("start", payload)
 
     def _try_again(self, operation: Operation, number: int, why: str, connection: Connection) -> Outcome:
         if self._operations.age(connection, operation) < self._timeout:
@@ -90,7 +90,7 @@ class CellStops:
         reason = f"the guest on its source could not be stopped, {why}"
         attempt = self._records.numbered(connection, operation.subject, number)
         self._records.change_attempt(connection, attempt.attempt_id, state="failed", reason=reason, guest_gone=True)
-        return Next("give_back", ReturningToSource(failed=number, fate="gone", reason=reason, stopped=stopped))
+        return Next("give_back", GiveBackStep(failed=number, fate="gone", reason=reason, stopped=stopped))
 
     def _under_way(self, connection: Connection, instance: CellInstance | None) -> CellMigration:
         if instance is None or instance.state != "moving":

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import msgspec
 from sqlalchemy import Connection, select
 
-from conductor.cell.payloads import Starting
+from conductor.cell.payloads import StartStep
 from conductor.cell.records.attempts import text
 from conductor.cell.steps.start import TIMED_OUT
 from conductor.schema import cell_attempts, cell_operations
@@ -24,7 +24,7 @@ def _run_out(connection: Connection, instance_uuid: str, hosts: Collection[str])
     attempts = connection.execute(
         select(cell_attempts).where(cell_attempts.c.instance_uuid == instance_uuid, cell_attempts.c.host.in_(hosts))
     ).all()
-    waiting = [msgspec.json.encode(Starting(number=row.number)) for row in attempts if row.state == "building"]
+    waiting = [msgspec.json.encode(StartStep(number=row.number)) for row in attempts if row.state == "building"]
     # Whoever looks next for what is due finds that its time is over.
     table = cell_operations.c
     connection.execute(

@@ -10,7 +10,7 @@ from support.operations.cloud import lose
 from support.operations.port_room import BANDWIDTH, PORT, WIDTH, Ports, attach_under, delete, rewrite, struck
 from support.operations.room import Room
 
-from conductor.cell.payloads import Writing
+from conductor.cell.payloads import WriteStep
 from conductor.schema import cell_operations
 from moorage import context, errors, ids
 from moorage.messages import DetachResource, ListOperations, OperationBegun, PutAllocations
@@ -113,7 +113,7 @@ def sent_late(room: Room, uuid: str) -> None:
     [operation] = room.ask(ListOperations(instance_uuid=uuid))
     query = select(cell_operations.c.payload).where(cell_operations.c.uuid == operation.uuid)
     payload = room.cloud.database.read(lambda connection: connection.execute(query).scalar_one())
-    writing = msgspec.json.decode(payload, type=Writing)
+    writing = msgspec.json.decode(payload, type=WriteStep)
     room.make_room()
     message = PutAllocations(
         request_id=ids.derived(operation.uuid, "write", writing.choosing.writes),
