@@ -49,14 +49,14 @@ _CORS_DEFAULTS = {
 def application(
     conf: cfg.ConfigOpts, database: Database, prepare: Callable[[], object] = lambda: None
 ) -> "WSGIApplication":
-    """Return the API on a database, as ``conf`` sets it up.
+    """Build the API on a database, as configured.
 
-    :param prepare: called before each operation but that of the root; what it raises is the answer.
-    :raises ConfigurationError: Keystone is to tell who asks, and its middleware is not installed.
+    :param prepare: called before each operation except that of the root; its errors are answered.
+    :raises ConfigurationError: authentication is by Keystone, and its middleware is not installed.
     """
     by_keystone = conf.placement_api.auth_strategy == "keystone"
     app = falcon.App(middleware=[_Preparation(identity.of_keystone if by_keystone else identity.of_token, prepare)])
-    # An answer without a body has no media type, and one with a body says its own.
+    # A response without a body has no media type, and one with a body sets its own.
     app.resp_options.default_media_type = None  # type: ignore[assignment]
     app.req_options.keep_blank_qs_values = True
     ErrorDocuments().install(app)
@@ -68,7 +68,7 @@ def application(
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
-    """Register the options of the middleware, with our own defaults."""
+    """Register the options of the middleware, with Moorage's defaults."""
     conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
     conf.register_opts(cors.OPTS, group="cors")
     for name, value in _CORS_DEFAULTS.items():
@@ -76,34 +76,34 @@ def register_options(conf: cfg.ConfigOpts) -> None:
 
 
 def set_library_defaults() -> None:
-    """Have the sample configuration show our defaults of the middleware's options, and not its own."""
+    """Set Moorage's defaults of the middleware's options, for the sample configuration."""
     cors.set_defaults(**_CORS_DEFAULTS)
 
 
 def _behind_front_ends(served: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Let browsers of other origins in where that is configured, and believe a proxy where that is."""
+    """Wrap the application in CORS and in proxy headers parsing, where they are configured."""
     register_options(conf)
-    # What is not configured is not in the way of every request.
+    # Middleware that is not configured would only cost time on every request.
     if conf.oslo_middleware.enable_proxy_headers_parsing:
         served = http_proxy_to_wsgi.HTTPProxyToWSGI(served, conf)
     return cors.CORS(served, conf) if conf.cors.allowed_origin else served
 
 
 class _Preparation:
-    """What happens to each request before its operation is looked for, and to each answer."""
+    """Middleware before each operation, and on each response."""
 
-    def __init__(self, who: Any, prepare: Callable[[], object]) -> None:
-        self._who = who
+    def __init__(self, caller: Any, prepare: Callable[[], object]) -> None:
+        self._identify = caller
         self._prepare = prepare
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
-        """Give the request an id, find out its version and who asks."""
+        """Give the request an id, and determine its version and its caller."""
         request.context.request_id = f"req-{uuid.uuid4()}"
         request.context.version = versions.negotiate(request.headers)
         if request.path != "/":
-            request.context.who = self._who(request)
+            request.context.caller = self._identify(request)
         else:
-            request.context.who = None
+            request.context.caller = None
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
             raise RequestRefused(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:
@@ -112,7 +112,7 @@ class _Preparation:
     def process_resource(
         self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
     ) -> None:
-        """Refuse methods that a path has in no version, and find out which provider it names, however that is spelled.
+        """Refuse methods that a path has in no version, and normalize the uuid of a provider in it.
 
         falcon itself would answer OPTIONS.
         """
@@ -128,9 +128,9 @@ class _Preparation:
             path["uuid"] = uuid
 
     def process_response(
-        self, request: falcon.Request, response: falcon.Response, _noun: Resource | None, _succeeded: bool
+        self, request: falcon.Request, response: falcon.Response, _resource: Resource | None, _succeeded: bool
     ) -> None:
-        """Tell which version was used, and by which id the log names the request."""
+        """Add the headers with the version that was used and with the request id of the log."""
         response.append_header("Vary", versions.HEADER.lower())
         if (version := request.context.get("version")) is not None:
             response.set_header(versions.HEADER, f"{versions.SERVICE} {version}")

@@ -1,7 +1,7 @@
-"""A worker process of gunicorn in which waitress reads requests and writes answers: slow clients hold no thread.
+"""A worker process of gunicorn in which waitress reads requests and writes responses: slow clients hold no thread.
 
-gunicorn keeps the processes: it starts, replaces and stops them. In each of them one thread reads whatever clients
-send, as it comes; a thread of the pool gets a request when all of it is there, and is free when its answer is made.
+gunicorn manages the processes: it starts, replaces and stops them. In each of them one event loop reads requests as
+they arrive; a thread of the pool gets a request when all of it has arrived, and is free when its response is made.
 """
 
 import logging
@@ -25,17 +25,17 @@ from placement_store.http.refusals import UNDEFINED
 
 #: The longest headers, the request line included. Query strings of some hundred uuids must fit.
 MAX_HEADER_BYTES = 64 * 1024
-#: Seconds for which a connection without a request is kept: front ends keep theirs.
+#: Seconds for which an idle connection is kept: front ends reuse theirs.
 _KEEP_ALIVE = 75
 #: Connections of one process. One that waits for its client costs some memory and no thread.
 _CONNECTIONS = 2000
-# A body that is a little too long is read to its end, so that the client reads the refusal and not a reset connection.
+# A body that is a little too long is read to its end, so that the client gets the refusal and not a reset connection.
 _SPARE_BODY_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLimits:
-    """The limits of one worker, as group ``placement_api`` has them."""
+    """The limits of one worker, from group ``placement_api``."""
 
     threads: int
     max_body_bytes: int
@@ -44,23 +44,23 @@ class WorkerLimits:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> "WorkerLimits":
-        """Return the limits that a configuration sets."""
+        """Read the limits from a configuration."""
         api = conf.placement_api
         return cls(api.threads, api.max_body_bytes, api.receive_timeout, api.request_timeout)
 
     def adjustments(self) -> Adjustments:
-        """Return them in the words of waitress."""
+        """Translate the limits to the settings of waitress."""
         return Adjustments(
             threads=self.threads,
             max_request_header_size=MAX_HEADER_BYTES,
             max_request_body_size=self.max_body_bytes + _SPARE_BODY_BYTES,
-            # An answer is whole before it is written, so waiting for the client would save nothing.
+            # A response is complete before it is written, so waiting for the client would save no memory.
             outbuf_high_watermark=2**62,
             channel_timeout=_KEEP_ALIVE,
             cleanup_interval=1,
             connection_limit=_CONNECTIONS,
             asyncore_use_poll=True,
-            # oslo.middleware decides which headers of a front end are believed.
+            # oslo.middleware decides which headers of a front end are trusted.
             clear_untrusted_proxy_headers=False,
             ident=None,
         )
@@ -70,7 +70,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
     """One process: an event loop, and threads for requests that have arrived."""
 
     def run(self) -> None:
-        """Serve until gunicorn says stop; then answer what has begun to arrive."""
+        """Serve until gunicorn stops the worker; then answer the requests that have begun to arrive."""
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)
         limits: WorkerLimits = self.app.limits
         adjustments, channels = limits.adjustments(), dict[int, Any]()
@@ -92,7 +92,7 @@ class BufferedWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         wasyncore.close_all(channels)
 
     def _turn(self, channels: dict[int, Any], seconds: float) -> None:
-        # gunicorn replaces a process that has not said for half a minute that it is there.
+        # gunicorn replaces a process that has not notified it for half a minute.
         self.notify()
         wasyncore.loop(timeout=seconds, use_poll=True, map=channels, count=1)
 
@@ -103,7 +103,7 @@ class _TooSlow(Error):  # type: ignore[misc]  # waitress has no types
 
 
 class _ErrorTask(ErrorTask):  # type: ignore[misc]
-    """Answers with an error document of the API where the request is not even HTTP, too long or too slow."""
+    """Answer with an error document where the request is not HTTP, too long or too slow."""
 
     def execute(self) -> None:
         fault = self.request.error
@@ -117,7 +117,7 @@ class _ErrorTask(ErrorTask):  # type: ignore[misc]
 
 
 class _ApplicationTask(WSGITask):  # type: ignore[misc]
-    """Runs the application for one request."""
+    """Run the application for one request."""
 
     def get_environment(self) -> dict[str, Any]:
         environ: dict[str, Any] = super().get_environment()
@@ -136,7 +136,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
 
     task_class = _ApplicationTask
     error_task_class = _ErrorTask
-    #: The request of which some part has arrived.
+    #: The request that has arrived in part.
     request: Any = None
     began = 0.0
 
@@ -148,7 +148,7 @@ class _Channel(HTTPChannel):  # type: ignore[misc]
         return done
 
     def end_if_slow(self, seconds: float) -> None:
-        """Refuse a request of which some part has not come within this time."""
+        """Refuse a request that has not arrived completely within this time."""
         with self.requests_lock:
             slow, self.request = self.request, None
             if slow is None or self.requests or time.monotonic() - self.began < seconds:
@@ -164,19 +164,19 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
 
     channel_class = _Channel
 
-    def __init__(self, application: Any, limits: WorkerLimits, listening: Any, **words: Any) -> None:
+    def __init__(self, application: Any, limits: WorkerLimits, listening: Any, **options: Any) -> None:
         self._limits = limits
         name = listening.getsockname()
         address = (listening.family, listening.type, listening.proto, name)
-        super().__init__(application, _sock=listening, bind_socket=False, sockinfo=address, **words)
+        super().__init__(application, _sock=listening, bind_socket=False, sockinfo=address, **options)
 
     def add_task(self, task: Any) -> None:
-        """Hand a connection, whose next request has arrived, to a thread."""
+        """Queue a connection, whose next request has arrived, for a thread."""
         task.requests[0].deadline = time.monotonic() + self._limits.request_timeout
         super().add_task(task)
 
     def maintenance(self, now: float) -> None:
-        """Close connections that are idle, and refuse requests that do not come to their end."""
+        """Close idle connections, and refuse requests that arrive too slowly."""
         super().maintenance(now)
         for channel in list(self.active_channels.values()):
             channel.end_if_slow(self._limits.receive_timeout)
@@ -188,5 +188,5 @@ class _ListeningServer(TcpWSGIServer):  # type: ignore[misc]
         self.socket.close()
 
     def is_busy(self) -> bool:
-        """Whether a request has begun to arrive, is under way, or its answer is being written."""
+        """Tell whether a request is arriving, in progress, or its response being written."""
         return any(one.request or one.requests or one.total_outbufs_len for one in self.active_channels.values())

@@ -1,4 +1,4 @@
-"""The query for allocation candidates, taken apart into the groups of a request."""
+"""Parse the query for allocation candidates into the groups of a request."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Literal
 from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.http import query, refusals
-from placement_store.http.query import AskedTraits, Query
+from placement_store.http.query import Query, RequestedTraits
 from placement_store.http.refusals import RequestRefused
 from placement_store.http.versions import Version, v
 
@@ -16,28 +16,28 @@ _RESOURCELESS_GROUPS_SINCE = v("1.36")
 _POLICIES: Mapping[str | None, Literal["none", "isolate"]] = {"none": "none", "isolate": "isolate"}
 
 
-def request_of(asked: Query, version: Version) -> ResourceRequest:
-    """Return what a query that fulfils its schema asks for.
+def request_of(parameters: Query, version: Version) -> ResourceRequest:
+    """Parse a query that is valid under its schema into a request.
 
-    :raises Refused: 400, a parameter does not say anything, or says it twice.
+    :raises RequestRefused: 400, a parameter is malformed or repeated.
     """
-    groups = {suffix: _group(asked, suffix, version) for suffix in _suffixes(asked)}
+    groups = {suffix: _group(parameters, suffix, version) for suffix in _suffixes(parameters)}
     if version < _RESOURCELESS_GROUPS_SINCE:
         for suffix, group in groups.items():
             if not group.resources:
                 raise RequestRefused(400, f"The request group {suffix!r} asks for no resources.")
-    root = _root_traits(asked, version)
+    root = _root_traits(parameters, version)
     return ResourceRequest(
         groups=groups,
-        group_policy=_POLICIES.get(asked.last("group_policy")),
-        same_subtree=tuple(_subtree(text) for text in asked.all("same_subtree")),
+        group_policy=_POLICIES.get(parameters.last("group_policy")),
+        same_subtree=tuple(_subtree(text) for text in parameters.all("same_subtree")),
         root_required=root.required,
         root_forbidden=root.forbidden,
     )
 
 
-def refused(fault: errors.InvalidRequest, version: Version) -> RequestRefused:
-    """Return how the store's refusal of such a request is told: the place of the fault in it decides on the code."""
+def query_refusal(fault: errors.InvalidRequest, version: Version) -> RequestRefused:
+    """Translate the store's refusal of such a request: the path of the fault decides on the code."""
     place = fault.path.removeprefix("$.request.")
     code = refusals.UNDEFINED
     if place == "groups":
@@ -49,16 +49,16 @@ def refused(fault: errors.InvalidRequest, version: Version) -> RequestRefused:
     return RequestRefused(400, f"Invalid query string: {fault.reason}, at {place}", code)
 
 
-def _suffixes(asked: Query) -> list[str]:
-    """Return the suffixes of all groups, in the order in which they are first named."""
-    found = [match[2] for name in asked.names if (match := _GROUP_KEY.fullmatch(name))]
+def _suffixes(parameters: Query) -> list[str]:
+    """Return the suffixes of all groups, in the order of their first parameters."""
+    found = [match[2] for name in parameters.names if (match := _GROUP_KEY.fullmatch(name))]
     return list(dict.fromkeys(found))
 
 
-def _group(asked: Query, suffix: str, version: Version) -> ResourceGroup:
-    amounts, tree = asked.last(f"resources{suffix}"), asked.last(f"in_tree{suffix}")
-    traits = query.traits(f"required{suffix}", asked.all(f"required{suffix}"), version)
-    aggregates = query.aggregates(f"member_of{suffix}", asked.all(f"member_of{suffix}"), version)
+def _group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
+    amounts, tree = parameters.last(f"resources{suffix}"), parameters.last(f"in_tree{suffix}")
+    traits = query.traits(f"required{suffix}", parameters.all(f"required{suffix}"), version)
+    aggregates = query.aggregates(f"member_of{suffix}", parameters.all(f"member_of{suffix}"), version)
     return ResourceGroup(
         resources={} if amounts is None else query.resources(f"resources{suffix}", amounts),
         required=traits.required,
@@ -70,8 +70,8 @@ def _group(asked: Query, suffix: str, version: Version) -> ResourceGroup:
     )
 
 
-def _root_traits(asked: Query, version: Version) -> AskedTraits:
-    texts = asked.all("root_required")
+def _root_traits(parameters: Query, version: Version) -> RequestedTraits:
+    texts = parameters.all("root_required")
     if len(texts) > 1:
         raise RequestRefused(
             400, "Invalid query string parameter root_required: it may be sent once", refusals.QUERY_DUPLICATE_KEY

@@ -1,4 +1,4 @@
-"""Every error as HTTP tells it: which status and code each of the store's own errors has, and the error document."""
+"""Translate errors to HTTP: the status and code of each error of the store, and the error document."""
 
 import http
 import logging
@@ -15,10 +15,10 @@ from placement_store.http.versions import MIN, Version, v
 
 LOG = logging.getLogger(__name__)
 
-#: Errors of the store, each with the status and the code that it is told with.
+#: The status and code of errors of the store, by class.
 ErrorStatuses = Mapping[type[errors.MoorageError], tuple[int, str]]
 
-#: How each of the store's errors is told where an operation says nothing else. The nearest class of an error counts.
+#: The default for operations that declare nothing else. The nearest class of an error counts.
 DEFAULT: ErrorStatuses = {
     errors.MoorageError: (500, UNDEFINED),
     errors.CallerError: (400, UNDEFINED),
@@ -40,7 +40,7 @@ _CODES_SINCE = v("1.23")
 
 
 def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> RequestRefused:
-    """Return how an error of the store is told by an operation that tells some of them in a way of its ``own``."""
+    """Translate an error of the store to a refusal, by the operation's ``own`` table first, then by the default."""
     for table in (own, DEFAULT):
         for kind in type(fault).__mro__:
             if kind in table:
@@ -50,10 +50,10 @@ def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> RequestRefused
 
 
 class ErrorDocuments:
-    """Answers each exception that leaves an operation, or the router, with an error document."""
+    """Error handlers that answer each exception of an operation, or of the router, with an error document."""
 
     def install(self, app: "falcon.App[Any, Any]") -> None:
-        """Make ``app`` answer with them."""
+        """Register the handlers with ``app``."""
         app.add_error_handler(Exception, self._unexpected)
         app.add_error_handler(falcon.HTTPError, self._of_router)
         app.add_error_handler(errors.MoorageError, self._of_store)

@@ -1,4 +1,4 @@
-"""Who asks: by a token that is taken at its word (``noauth2``), or by Keystone's."""
+"""Authenticate callers: by a token that is not verified (``noauth2``), or by Keystone's middleware."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 class CallerContext(RequestContext):
-    """Who asks, for the policy.
+    """The caller of a request, for the policy.
 
-    The library keeps the first context that a thread makes as the thread's own, and oslo.log then writes its request id
-    onto every later line of that thread. Whom a thread works for is said by :mod:`moorage.context` alone.
+    oslo.context stores the first context of a thread as the thread's own, and oslo.log would then write its request id
+    onto every later line of that thread. Here :mod:`moorage.context` alone holds the request that a thread serves.
     """
 
     def update_store(self) -> None:
-        """Keep nothing."""
+        """Store nothing in the thread."""
 
 
 def of_token(request: falcon.Request) -> RequestContext:
-    """Return the caller that ``X-Auth-Token: USER[:PROJECT]`` names, believing it: for tests and small set-ups.
+    """Return the caller in ``X-Auth-Token: USER[:PROJECT]``, without verification: for tests and small installations.
 
-    The user called ``admin`` has the role of that name. The headers ``X-Roles`` and ``X-Project-Id`` say otherwise;
-    with ``OpenStack-System-Scope`` the token is not of the project but of the whole system.
+    The user ``admin`` has the role of that name. The headers ``X-Roles`` and ``X-Project-Id`` override roles and
+    project; with ``OpenStack-System-Scope`` the token has the scope of the whole system.
 
-    :raises Refused: 401, there is no such header.
+    :raises RequestRefused: 401, the header is missing.
     """
     token = request.get_header("X-Auth-Token")
     if not token:
@@ -47,18 +47,18 @@ def of_token(request: falcon.Request) -> RequestContext:
 
 
 def of_keystone(request: falcon.Request) -> RequestContext:
-    """Return the caller that Keystone's middleware, which stands in front, has found the token to be of.
+    """Return the caller that Keystone's middleware in front has found.
 
-    :raises Refused: 401, it has found nobody.
+    :raises RequestRefused: 401, it has found none.
     """
-    who = CallerContext.from_environ(request.env)
-    if who.user_id is None:
+    caller = CallerContext.from_environ(request.env)
+    if caller.user_id is None:
         raise RequestRefused(401, "This path needs a token.")
-    return who
+    return caller
 
 
 class _OpenRoot:
-    """Leaves the path ``/`` to the application, and every other one to Keystone's middleware in front of it."""
+    """A WSGI application that serves the path ``/`` without authentication, and every other path with it."""
 
     def __init__(self, application: "WSGIApplication", guarded: "WSGIApplication") -> None:
         self._application = application
@@ -70,9 +70,9 @@ class _OpenRoot:
 
 
 def behind_keystone(application: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """Return the application behind Keystone's middleware, which is set up in group ``keystone_authtoken``.
+    """Wrap the application in Keystone's middleware, which is configured in group ``keystone_authtoken``.
 
-    :raises ConfigurationError: it is not installed.
+    :raises ConfigurationError: the middleware is not installed.
     """
     try:
         from keystonemiddleware import auth_token  # here, because only those who have Keystone install it

@@ -1,4 +1,4 @@
-"""The API described in the words of OpenAPI, out of its routes and the schemas that validate its requests.
+"""Generate the OpenAPI document of the API, from its resources and the schemas that validate its requests.
 
 ``python -m placement_store.http.openapi > docs/placement-api.openapi.json`` writes the description of the newest
 microversion.
@@ -42,7 +42,7 @@ _ERRORS: Schema = {
 
 
 def describe(version: Version = MAX) -> dict[str, Any]:
-    """Return the OpenAPI document of one microversion: what it has, and what it takes."""
+    """Build the OpenAPI document of one microversion."""
     found = {resource.path: _path(resource, version) for resource in RESOURCES}
     return {
         "openapi": _OPENAPI,
@@ -73,22 +73,24 @@ def _version_header(version: Version) -> dict[str, Any]:
 
 def _path(resource: type[Resource], version: Version) -> dict[str, Any]:
     return {
-        method.lower(): _operation(resource, method, asked, version)
-        for method, asked in resource.operations.items()
-        if asked.since <= version
+        method.lower(): _operation(resource, method, declared, version)
+        for method, declared in resource.operations.items()
+        if declared.since <= version
     }
 
 
-def _operation(resource: type[Resource], method: str, asked: OperationDeclaration, version: Version) -> dict[str, Any]:
+def _operation(
+    resource: type[Resource], method: str, declared: OperationDeclaration, version: Version
+) -> dict[str, Any]:
     work: Callable[..., None] = getattr(resource, f"on_{method.lower()}")
     described: dict[str, Any] = {
         "operationId": f"{method.lower()}_{resource.__name__.removesuffix('Resource')}",
         "summary": (work.__doc__ or "").partition("\n")[0],
-        "description": f"From microversion {asked.since}. Policy: {asked.rule or 'open to everybody'}.",
+        "description": f"From microversion {declared.since}. Policy: {declared.rule or 'open to everybody'}.",
         "parameters": [
             {"$ref": "#/components/parameters/Version"},
             *_in_path(resource.path),
-            *_in_query(asked.query.schema_at(version)),
+            *_in_query(declared.query.schema_at(version)),
         ],
         "responses": {
             "2XX": {"description": "Done."},
@@ -98,9 +100,9 @@ def _operation(resource: type[Resource], method: str, asked: OperationDeclaratio
             },
         },
     }
-    if asked.rule is None:
+    if declared.rule is None:
         described["security"] = []
-    body = asked.body.schema_at(version) if asked.body is not None else None
+    body = declared.body.schema_at(version) if declared.body is not None else None
     if body is not None:
         described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _portable(body)}}}
     return described
@@ -119,13 +121,13 @@ def _in_query(schema: Schema | None) -> Iterator[dict[str, Any]]:
     for name, one in schema.get("properties", {}).items():
         yield {"name": name, "in": "query", "required": name in required, "schema": _portable(one)}
     if patterns := schema.get("patternProperties"):
-        # Its properties are parameters of their own.
+        # Each property is a query parameter.
         groups = {"type": "object", "patternProperties": patterns, "additionalProperties": False}
         yield {"name": "groups", "in": "query", "style": "form", "explode": True, "schema": _portable(groups)}
 
 
 def _portable(schema: Any) -> Any:
-    r"""Return a schema whose patterns are those of JSON Schema, where ``$`` is what ``\Z`` is in Python."""
+    r"""Translate the patterns of a schema from Python's to those of JSON Schema: ``\Z`` becomes ``$``."""
     if isinstance(schema, Mapping):
         return {_portable(name): _portable(one) for name, one in schema.items()}
     if isinstance(schema, list | tuple):

@@ -1,4 +1,4 @@
-"""One operation of the API: what is checked before it runs, what it is given, and how its answer is written."""
+"""Declare the API's operations: the checks before one runs, its arguments, and how its result is written."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -24,15 +24,15 @@ from placement_store.http.versions import Version, v
 P = ParamSpec("P")
 N = TypeVar("N", bound="Resource")
 
-#: By this name the environment of a request has the moment (of ``time.monotonic``) after which nobody waits for it.
+#: The key in a request's WSGI environment of its deadline (on ``time.monotonic``): no client waits for it after that.
 DEADLINE = "moorage.deadline"
-#: Answers say when what they show was last changed, and that no cache may keep it.
+#: Responses have the headers Last-Modified and Cache-Control.
 _CACHE_HEADERS_SINCE = v("1.15")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options that operations go by; see group ``placement_api`` of the sample configuration."""
+    """The options that operations use; see group ``placement_api`` of the sample configuration."""
 
     max_body_bytes: int
     incomplete_project_id: str
@@ -42,7 +42,7 @@ class Settings:
 
     @classmethod
     def of(cls, conf: cfg.ConfigOpts) -> "Settings":
-        """Return what a configuration says."""
+        """Read the options from a configuration."""
         group = conf.placement_api
         return cls(
             max_body_bytes=group.max_body_bytes,
@@ -55,7 +55,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class OperationDeclaration:
-    """What is declared of an operation; see :func:`operation`."""
+    """The declaration of an operation; see :func:`operation`."""
 
     rule: str | None
     since: Version
@@ -68,13 +68,13 @@ class OperationDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, with all that its operation needs of it; query and body fulfil their schemas.
+    """One request as its operation needs it; query and body are valid under their schemas.
 
-    :param root: the path that the whole API stands below, without a slash at its end; links begin with it.
+    :param root: the path under which the API is mounted, without a trailing slash; links begin with it.
     """
 
     version: Version
-    who: RequestContext
+    caller: RequestContext
     root: str
     query: Query
     body: Any
@@ -82,11 +82,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What a request is answered with.
+    """The result of an operation, to be written as the response.
 
-    :param body: what is sent as JSON; nothing is sent where it is null.
-    :param location: the path of what was created, below the root of the API.
-    :param modified: when what is shown was last changed, in seconds since 1970; null for an answer that shows nothing.
+    :param body: the body, sent as JSON; null for none.
+    :param location: the path of the created resource, below the root of the API.
+    :param modified: the last change of the content, in seconds since 1970; null for a response without content.
     """
 
     status: int = 200
@@ -97,11 +97,11 @@ class OperationResult:
 
 
 class Resource:
-    """What one path stands for: a falcon resource, whose methods are declared with :func:`operation`."""
+    """A falcon resource: one path, whose methods are declared with :func:`operation`."""
 
-    #: In falcon's words, such as ``/resource_providers/{uuid}``.
+    #: A falcon URI template, such as ``/resource_providers/{uuid}``.
     path: ClassVar[str]
-    #: What is declared of each method, by its name in HTTP.
+    #: The declaration of each operation, by HTTP method.
     operations: ClassVar[Mapping[str, OperationDeclaration]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -116,51 +116,54 @@ class Resource:
         self.settings = settings
         self._policy = policy
 
-    def look_up(self, **_path: str) -> None:
-        """Make sure that what the path names is there; by default, whatever it names.
+    def require_path(self, **_path: str) -> None:
+        """Check that the resource at a path exists; by default, do nothing.
 
-        :raises NotFound: it is not.
+        :raises NotFound: it does not exist.
         """
 
-    def checked(self, asked: OperationDeclaration, request: falcon.Request, path: Mapping[str, Any]) -> Call:
-        """Return what :meth:`call` returns; but a path to nothing is what is told first, whatever was sent to it.
+    def checked_call(self, declared: OperationDeclaration, request: falcon.Request, path: Mapping[str, Any]) -> Call:
+        """Return what :meth:`call` returns; a missing resource takes precedence over a bad request (404 over 400).
 
-        :raises Refused: the request is not one that this operation takes.
-        :raises NotFound: there is nothing at its path.
+        :raises RequestRefused: this operation does not take such a request.
+        :raises NotFound: the resource does not exist.
         """
         try:
-            return self.call(asked, request)
+            return self.call(declared, request)
         except RequestRefused as refusal:
             if refusal.status == HTTPStatus.BAD_REQUEST:
-                self.look_up(**path)
+                self.require_path(**path)
             raise
 
-    def call(self, asked: OperationDeclaration, request: falcon.Request) -> Call:
-        """Check all that can be checked before an operation runs, and return what it works on.
+    def call(self, declared: OperationDeclaration, request: falcon.Request) -> Call:
+        """Check a request before its operation runs, and return the call to run it with.
 
-        :raises Refused: the request is not one that this operation takes.
+        The order of the checks decides on the status of a request with several faults: version, Accept, Content-Type,
+        policy, query, body.
+
+        :raises RequestRefused: this operation does not take such a request.
         """
         version: Version = request.context.version
-        if version < asked.since:
-            headers = {"Allow": ", ".join(self.methods(version))} if asked.below == 405 else {}
+        if version < declared.since:
+            headers = {"Allow": ", ".join(self.methods(version))} if declared.below == 405 else {}
             raise RequestRefused(
-                asked.below, f"Not in microversion {version}; it came with {asked.since}.", headers=headers
+                declared.below, f"Not in microversion {version}; it came with {declared.since}.", headers=headers
             )
         if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
             raise RequestRefused(406, f"Only {falcon.MEDIA_JSON} is provided.")
-        takes_body = asked.body is not None and asked.body.sent_at(version)
+        takes_body = declared.body is not None and declared.body.sent_at(version)
         if takes_body:
             _check_content_type(request)
         query = _query(request)
-        if asked.rule is not None:
-            target = {name: query.last(name) for name in asked.target}
-            self._policy.authorize(asked.rule, request.context.who, target)
-        asked.query.check(version, query.last_values, "Invalid query string parameters")
+        if declared.rule is not None:
+            target = {name: query.last(name) for name in declared.target}
+            self._policy.authorize(declared.rule, request.context.caller, target)
+        declared.query.check(version, query.last_values, "Invalid query string parameters")
         body = None
-        if takes_body and asked.body is not None:
+        if takes_body and declared.body is not None:
             body = _decoded(_read(request, self.settings.max_body_bytes))
-            asked.body.check(version, body, "JSON does not validate")
-        return Call(version, request.context.who, request.root_path, query, body)
+            declared.body.check(version, body, "JSON does not validate")
+        return Call(version, request.context.caller, request.root_path, query, body)
 
     @classmethod
     def methods(cls, version: Version | None = None) -> list[str]:
@@ -178,14 +181,14 @@ def operation(
     target: Sequence[str] = (),
     error_status: ErrorStatuses | None = None,
 ) -> Callable[[Callable[Concatenate[N, Call, P], OperationResult]], Callable[..., None]]:
-    """Declare a method of a noun to be an operation of the API.
+    """Declare a method of a resource to be an operation of the API.
 
     :param rule: the policy rule that must allow it; null for an operation that is open to everybody.
-    :param since: the version that brought it; ``below`` that, the status that a request is refused with.
+    :param since: the first version that has it; an older one is refused with the status ``below``.
     :param query: the schemas of its parameters, of which it takes none by default.
-    :param body: the schemas of its body; a version whose schema is null sends none.
-    :param target: the query parameters that the policy rule is about.
-    :param told: how this operation tells errors of the store that it tells in a way of its own.
+    :param body: the schemas of its body; a version whose schema is null has none.
+    :param target: the query parameters that the policy rule compares.
+    :param error_status: the status and code of errors of the store that differ from the default for this operation.
     """
     declared = OperationDeclaration(rule, v(since), below, query or NO_QUERY, body, tuple(target), error_status or {})
 
@@ -196,7 +199,7 @@ def operation(
         ) -> None:
             request.context.error_status = declared.error_status
             with context.bound(request_id=request.context.request_id, deadline=request.env.get(DEADLINE)):
-                call = self.checked(declared, request, path)
+                call = self.checked_call(declared, request, path)
                 answer = work(self, call, *args, **path)
             _write(answer, call, request, response)
 
@@ -224,8 +227,8 @@ def _check_content_type(request: falcon.Request) -> None:
 
 
 def _read(request: falcon.Request, at_most: int) -> bytes:
-    # A server that has taken a chunked body apart says that its stream ends; any other stream may be read only as far
-    # as the header says.
+    # A server that decodes chunked bodies marks its stream as terminated; any other stream may be read only as far as
+    # the Content-Length.
     stream = request.stream if request.env.get("wsgi.input_terminated") else request.bounded_stream
     body: bytes = b"" if (request.content_length or 0) > at_most else stream.read(at_most + 1)
     if len(body) > at_most or (request.content_length or 0) > at_most:
@@ -236,12 +239,12 @@ def _read(request: falcon.Request, at_most: int) -> bytes:
 def _decoded(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
-    # A byte that is no text of UTF-8 is a ValueError.
+    # A byte that is not UTF-8 raises ValueError.
     except (msgspec.DecodeError, RecursionError, ValueError) as fault:
         raise RequestRefused(400, f"Malformed JSON: {fault}") from fault
 
 
-# --- Writing an answer ----------------------------------------------------------------------------------------------
+# --- Writing a response ---------------------------------------------------------------------------------------------
 
 
 def _write(answer: OperationResult, call: Call, request: falcon.Request, response: falcon.Response) -> None:

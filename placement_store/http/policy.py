@@ -1,4 +1,4 @@
-"""Who may do what: Placement's rules, with its names and defaults, as an operator's policy file may change them."""
+"""Authorize callers by Placement's policy rules, their names and defaults; an operator's policy file overrides them."""
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
@@ -29,7 +29,7 @@ _BASIS = [
     ),
 ]
 
-#: Seconds for which a decision is kept: short enough for who changes the rules, long enough for who writes in a loop.
+#: Seconds for which a decision is cached: changed rules take effect soon, and a client that writes in a loop is cheap.
 _DECISIONS_HOLD = 1.0
 
 _PROVIDER = "/resource_providers/{uuid}"
@@ -80,7 +80,7 @@ _OWN_DEFAULTS = {"placement:reshaper:reshape": _SERVICE, "placement:usages": _PR
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Return all rules with their defaults, as the tools of oslo.policy ask for them."""
+    """Return all rules with their defaults, for the tools of oslo.policy."""
     return [*_BASIS, *(_documented(name, what) for name, what in _RULES.items())]
 
 
@@ -89,10 +89,10 @@ def _documented(name: str, what: Sequence[str]) -> policy.RuleDefault:
         name=name,
         check_str=f"rule:{_OWN_DEFAULTS.get(name, _ADMIN_OR_SERVICE)}",
         description=", ".join(what),
-        # Nobody is let in for the whole system: what is asked for belongs to a project, or to none.
+        # No operation needs system scope: its objects belong to a project, or to none.
         scope_types=["project"],
         operations=[{"method": one.partition(" ")[0], "path": one.partition(" ")[2]} for one in what],
-        # Holds beside the other where [oslo_policy] enforce_new_defaults is false.
+        # Allowed as well where [oslo_policy] enforce_new_defaults is false.
         deprecated_rule=policy.DeprecatedRule(
             name,
             f"rule:{_ADMIN}",
@@ -103,15 +103,15 @@ def _documented(name: str, what: Sequence[str]) -> policy.RuleDefault:
 
 
 class PolicyEnforcer:
-    """Decides by the rules' defaults and the operator's policy file, which is read again when it changes.
+    """The rules' defaults and the operator's policy file, which is read again when it changes.
 
-    The same question of the same caller is not asked again for a moment: to look for changed files and walk through the
-    rules is a sixth of what a write costs this process.
+    A decision is cached for a moment: looking for changed files and evaluating the rules is a sixth of the cost of a
+    write in this process.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._enforcer = policy.Enforcer(conf)
-        # Which defaults are old is said in the documentation, not in the log of every process.
+        # Old defaults are documented; every process would log them again.
         self._enforcer.suppress_deprecation_warnings = True
         self._enforcer.suppress_default_change_warnings = True
         self._enforcer.register_defaults(list_rules())
@@ -119,19 +119,19 @@ class PolicyEnforcer:
         self._decided: dict[Hashable, bool] = {}
         self._decided_until = 0.0
 
-    def authorize(self, rule: str, who: RequestContext, target: Mapping[str, str | None]) -> None:
-        """Let the caller pass whom the rule allows.
+    def authorize(self, rule: str, caller: RequestContext, target: Mapping[str, str | None]) -> None:
+        """Check that the rule allows the caller.
 
-        :param target: what the operation is about, for rules that compare it with the caller.
-        :raises Refused: 403.
+        :param target: the attributes of the operation's object, for rules that compare them with the caller.
+        :raises RequestRefused: 403, the rule does not allow it.
         """
-        about = {"project_id": who.project_id, "user_id": who.user_id, **target}
+        about = {"project_id": caller.project_id, "user_id": caller.user_id, **target}
         if time.monotonic() > self._decided_until:
-            # A thread that is deciding right now, perhaps by rules that have changed since, keeps the old ones.
+            # A new dictionary: a thread that is deciding by the old rules right now writes into the old one.
             self._decided, self._decided_until = {}, time.monotonic() + _DECISIONS_HOLD
-        decided, question = self._decided, (rule, _hashable(about), _hashable(who.to_policy_values()))
+        decided, question = self._decided, (rule, _hashable(about), _hashable(caller.to_policy_values()))
         if question not in decided:
-            decided[question] = bool(self._enforcer.authorize(rule, about, who))
+            decided[question] = bool(self._enforcer.authorize(rule, about, caller))
         if not decided[question]:
             raise RequestRefused(403, f"The policy does not allow {rule} to be performed.")
 

@@ -1,4 +1,4 @@
-"""What the parameters of a query say: names of providers, amounts, traits and aggregates, in the words of the model."""
+"""Parse the parameters of a query: uuids, amounts, traits and aggregates."""
 
 import re
 import uuid as uuids
@@ -23,7 +23,7 @@ class Query:
 
     @property
     def last_values(self) -> dict[str, str]:
-        """The last value of each parameter: what a schema of a query is about."""
+        """The last value of each parameter: the schemas of queries describe these."""
         return {name: values[-1] for name, values in self._values.items()}
 
     def __contains__(self, name: str) -> bool:
@@ -35,7 +35,7 @@ class Query:
         return self._values.keys()
 
     def last(self, name: str) -> str | None:
-        """Return the last value of a parameter, or nothing where it was not sent."""
+        """Return the last value of a parameter; null where it was not sent."""
         values = self._values.get(name)
         return values[-1] if values else None
 
@@ -45,8 +45,8 @@ class Query:
 
 
 def canonical_uuid(text: str) -> str | None:
-    """Return a uuid, however it is spelled, in its canonical form; nothing where it is none."""
-    # Python would read past blanks and underscores.
+    """Return a uuid in its canonical form; null where the text is not a uuid."""
+    # Python's parser would ignore blanks and underscores.
     if not _UUID.fullmatch(text):
         return None
     try:
@@ -56,9 +56,9 @@ def canonical_uuid(text: str) -> str | None:
 
 
 def uuid_of(name: str, text: str) -> str:
-    """Return the uuid that parameter ``name`` has.
+    """Parse the value of parameter ``name`` as a uuid.
 
-    :raises Refused: 400, it is none.
+    :raises RequestRefused: 400, it is not a uuid.
     """
     uuid = canonical_uuid(text)
     if uuid is None:
@@ -67,9 +67,9 @@ def uuid_of(name: str, text: str) -> str:
 
 
 def resources(name: str, text: str) -> dict[str, int]:
-    """Return the amounts that ``CLASS:AMOUNT[,CLASS:AMOUNT...]`` asks for; the schema has checked what it looks like.
+    """Parse the amounts in ``CLASS:AMOUNT[,CLASS:AMOUNT...]``.
 
-    :raises Refused: 400, it looks otherwise, or names a class twice.
+    :raises RequestRefused: 400, it is malformed, or names a class twice.
     """
     amounts: dict[str, int] = {}
     for part in text.split(","):
@@ -85,21 +85,21 @@ def resources(name: str, text: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedTraits:
-    """Traits as a request asks for them: all of ``required``, one of each of ``any_of``, none of ``forbidden``."""
+class RequestedTraits:
+    """The traits of a request: all of ``required``, one of each of ``any_of``, none of ``forbidden``."""
 
     required: tuple[str, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     forbidden: tuple[str, ...] = ()
 
 
-def traits(name: str, texts: Sequence[str], version: Version) -> AskedTraits:
-    """Return the traits that the values of parameter ``name`` ask for together.
+def traits(name: str, texts: Sequence[str], version: Version) -> RequestedTraits:
+    """Parse the values of parameter ``name`` as traits.
 
-    From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` asks for any of them, and all values count, of which
-    only the last did before.
+    From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` requires any of them, and all values count, not only
+    the last.
 
-    :raises Refused: 400, a value looks otherwise.
+    :raises RequestRefused: 400, a value is malformed.
     """
     required: list[str] = []
     either: list[tuple[str, ...]] = []
@@ -113,7 +113,7 @@ def traits(name: str, texts: Sequence[str], version: Version) -> AskedTraits:
                 forbidden.append(_trait(name, one[1:]))
             else:
                 required.append(_trait(name, one))
-    return AskedTraits(_distinct(required), tuple(either), _distinct(forbidden))
+    return RequestedTraits(_distinct(required), tuple(either), _distinct(forbidden))
 
 
 def _trait(name: str, text: str) -> str:
@@ -127,19 +127,19 @@ def _distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAggregates:
-    """Aggregates as a request asks for them: a member of one of each of ``member_of``, and of none of the others."""
+class RequestedAggregates:
+    """The aggregates of a request: membership in one of each of ``member_of``, and in none of ``not_member_of``."""
 
     member_of: tuple[tuple[str, ...], ...] = ()
     not_member_of: tuple[str, ...] = ()
 
 
-def aggregates(name: str, texts: Sequence[str], version: Version) -> AskedAggregates:
-    """Return the aggregates that the values of parameter ``name`` ask for together.
+def aggregates(name: str, texts: Sequence[str], version: Version) -> RequestedAggregates:
+    """Parse the values of parameter ``name`` as aggregates.
 
     From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
 
-    :raises Refused: 400, a value looks otherwise, or there are too many.
+    :raises RequestRefused: 400, a value is malformed, or the parameter is repeated before 1.24.
     """
     if len(texts) > 1 and version < _REPEATED_AGGREGATES_SINCE:
         raise _bad(name, "it may be sent once")
@@ -153,7 +153,7 @@ def aggregates(name: str, texts: Sequence[str], version: Version) -> AskedAggreg
             member_of.append(found)
         else:
             not_member_of += found
-    return AskedAggregates(tuple(member_of), _distinct(not_member_of))
+    return RequestedAggregates(tuple(member_of), _distinct(not_member_of))
 
 
 def _bad(name: str, reason: str) -> RequestRefused:

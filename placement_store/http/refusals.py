@@ -1,4 +1,4 @@
-"""What a request is refused with: a status, a code that clients go by, and a sentence for people."""
+"""Refusals of requests: a status, a code for clients, and a sentence for people."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,8 @@ class RequestRefused(Exception):
     """A request that is answered with an error document.
 
     :param status: the HTTP status.
-    :param detail: what is wrong, in a sentence for whoever reads the answer.
-    :param code: what clients tell it by, from 1.23.
+    :param detail: the fault, in a sentence for people.
+    :param code: the code for clients, from 1.23.
     :param headers: further headers of the answer.
     :param extra: further fields of the document.
     """

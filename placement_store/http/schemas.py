@@ -1,4 +1,4 @@
-"""JSON schemas of bodies and queries, one noun a file, each said for the microversions it holds from."""
+"""Validate bodies and queries by JSON schemas, each of which holds from a microversion on."""
 
 import bisect
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _Validator = jsonschema.validators.validator_for({})
 
 
 def _is_uuid(value: object) -> bool:
-    """Take any spelling of a uuid: with hyphens or without, in capitals or not."""
+    """Accept any spelling of a uuid: with hyphens or without, in capitals or not."""
     return not isinstance(value, str) or canonical_uuid(value) is not None
 
 
@@ -27,9 +27,9 @@ _FORMATS.checks("uuid")(_is_uuid)
 
 
 class Schemas:
-    """The schemas of one body or one query, by the version that brought each; null where there is none to be sent.
+    """The schemas of one body or one query, by the first version of each; null for versions that send none.
 
-    ``Schemas({"1.0": LIST, "1.4": {**LIST, ...}})`` validates what version 1.3 sends by the first of the two.
+    ``Schemas({"1.0": LIST, "1.4": {**LIST, ...}})`` validates a request of version 1.3 by the first of the two.
     """
 
     def __init__(self, by_version: Mapping[str, Schema | None]) -> None:
@@ -38,18 +38,18 @@ class Schemas:
         self._validators = [_validator(self.by_version[since]) for since in self._since]
 
     def schema_at(self, version: Version) -> Schema | None:
-        """Return the schema that holds in a version."""
+        """Return the schema of a version."""
         place = bisect.bisect_right(self._since, version) - 1
         return self.by_version[self._since[place]] if place >= 0 else None
 
     def sent_at(self, version: Version) -> bool:
-        """Tell whether a version sends any."""
+        """Tell whether a version sends a body or query."""
         return self.schema_at(version) is not None
 
     def check(self, version: Version, value: object, what: str) -> None:
-        """Validate ``value``; a refusal begins with ``what``.
+        """Validate ``value``; the detail of a refusal begins with ``what``.
 
-        :raises Refused: 400, naming the path and the reason of the fault.
+        :raises RequestRefused: 400, with the path and the reason of the fault.
         """
         place = bisect.bisect_right(self._since, version) - 1
         validator = self._validators[place] if place >= 0 else None
@@ -69,7 +69,7 @@ def _validator(schema: Schema | None) -> Any:
 
 
 def document(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the schema of an object that has these properties and no others."""
+    """Build the schema of an object with these properties and no others."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -79,7 +79,7 @@ def document(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -
 
 
 def with_more(schema: Schema, properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the schema of an object that has further properties."""
+    """Extend the schema of an object by further properties."""
     return {
         **schema,
         "properties": {**schema["properties"], **properties},

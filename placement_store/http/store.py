@@ -1,4 +1,4 @@
-"""The store as the API's operations reach it: what is read, and whole transactions that write."""
+"""The store for the API's operations: read and write transactions."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -15,11 +15,11 @@ R = TypeVar("R")
 
 
 class Store:
-    """One database, with the names that its numbers stand for; one object serves all threads of a process.
+    """One database, with its caches of names; one object serves all threads of a process.
 
-    The functions that operations call in these transactions are those of the RPC endpoints. Over HTTP a request has no
-    id by which its client could repeat it, so no answer is stored; but each write has an id here, so that one whose
-    COMMIT was answered by nobody is not taken for somebody else's.
+    Operations call the same functions in these transactions as the RPC endpoints. Over HTTP a request has no id by
+    which its client could repeat it, so no answer is stored; but each write has an id here, so that a write whose
+    COMMIT was not answered can be told from somebody else's.
     """
 
     def __init__(self, database: Database) -> None:
@@ -29,16 +29,16 @@ class Store:
         self.traits = TraitNames(database)
 
     def read(self, work: Callable[[Connection], R]) -> R:
-        """Return what ``work`` reads.
+        """Run ``work`` in a read transaction and return its result.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
         return self._database.read(work)
 
     def write(self, work: Callable[[Connection], R]) -> R:
-        """Run ``work`` in one transaction, and again in a new one while others are faster, a bounded number of times.
+        """Run ``work`` in one transaction, and retry in a new one after a conflict, a bounded number of times.
 
-        :raises ClaimContention: others were faster every time.
+        :raises ClaimContention: every attempt met a conflict.
         :raises StoreUnavailable: the database cannot be reached.
         """
         return retry_on_stale_read(lambda: self._requests.once_unnamed("http", work))

@@ -1,4 +1,4 @@
-"""Microversions: which of them a request asks for, and what is new in which."""
+"""Negotiate microversions."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,9 +7,9 @@ import microversion_parse
 
 from placement_store.http.refusals import RequestRefused
 
-#: What the header calls this service.
+#: The service type in the header.
 SERVICE = "placement"
-#: The header that asks for a version, and tells which one was used.
+#: The header with the version, of a request and of its response.
 HEADER = "OpenStack-API-Version"
 
 
@@ -23,24 +23,24 @@ class Version(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-#: Every version that is served: 1.0 to 1.39.
+#: The range that is served.
 MIN, MAX = Version(1, 0), Version(1, 39)
 _KNOWN = [str(Version(1, minor)) for minor in range(MAX.minor + 1)]
 
 
 def v(text: str) -> Version:
-    """Return the version that is written like this, such as ``1.14``."""
+    """Parse a version, such as ``1.14``."""
     major, _, minor = text.partition(".")
     return Version(int(major), int(minor))
 
 
 def negotiate(headers: Mapping[str, str]) -> Version:
-    """Return the version that a request's headers ask for: the lowest where they name none.
+    """Return the version that a request's headers name; the lowest where they name none.
 
-    :raises Refused: 406, with the lowest and the highest, for one that is not served; 400 for what is no version.
+    :raises RequestRefused: 406, with the range served, for a version that is not served; 400 for a malformed one.
     """
     try:
-        asked = microversion_parse.extract_version(dict(headers), SERVICE, _KNOWN)
+        negotiated = microversion_parse.extract_version(dict(headers), SERVICE, _KNOWN)
     except ValueError as fault:
         raise RequestRefused(
             406,
@@ -49,4 +49,4 @@ def negotiate(headers: Mapping[str, str]) -> Version:
         ) from fault
     except TypeError as fault:
         raise RequestRefused(400, f"Not a microversion: {fault}") from fault
-    return Version(asked.major, asked.minor)
+    return Version(negotiated.major, negotiated.minor)

@@ -1,7 +1,7 @@
 """The API for any WSGI server, as ``placement_store.http.wsgi:application``.
 
-It is set up at its first request, which is after a server has made its processes, by the file that ``MOORAGE_CONFIG``
-names, else by ``/etc/moorage/moorage.conf``.
+It is set up at its first request, when the server has forked its processes, from the file that ``MOORAGE_CONFIG``
+names, else from ``/etc/moorage/moorage.conf``.
 """
 
 import logging
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class Tables:
-    """The tables as a process needs them: of a revision that this version works on, with all standard names in them."""
+class SchemaCheck:
+    """The check of the tables before the first operation: their revision, and the standard names in them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -33,9 +33,9 @@ class Tables:
         self._are_ready = False
 
     def prepare(self) -> None:
-        """Check and complete the tables, until that has succeeded once.
+        """Check the tables and insert missing standard names, until that has succeeded once.
 
-        :raises SchemaMismatch: they are older than this version, or too new for it.
+        :raises SchemaMismatch: the tables are older than this version, or too new for it.
         :raises StoreUnavailable: the database cannot be reached.
         """
         if self._are_ready:
@@ -53,14 +53,14 @@ class Tables:
 
 
 def prepare_once(conf: cfg.ConfigOpts) -> None:
-    """Check and complete the tables before there are any processes; a database that is away is only named in the log.
+    """Check the tables before any worker is forked; a database that cannot be reached is only logged.
 
-    :raises SchemaMismatch: they are older than this version, or too new for it.
-    :raises StoreRefused: the database does not let this user in.
+    :raises SchemaMismatch: the tables are older than this version, or too new for it.
+    :raises StoreRefused: the database refuses this user.
     """
     database = Database.configured(conf, pool_size=1)
     try:
-        Tables(database).prepare()
+        SchemaCheck(database).prepare()
     except errors.StoreRefused:
         raise
     except errors.Unavailable as fault:
@@ -70,13 +70,13 @@ def prepare_once(conf: cfg.ConfigOpts) -> None:
 
 
 def make(conf: cfg.ConfigOpts, threads: int) -> "WSGIApplication":
-    """Return the API for one process of so many threads. It connects to the database at its first request."""
+    """Build the API for one process with so many threads; it connects to the database at its first request."""
     database = Database.configured(conf, pool_size=threads)
-    return application_of(conf, database, Tables(database).prepare)
+    return application_of(conf, database, SchemaCheck(database).prepare)
 
 
-class _SetUpWhenAsked:
-    """An application that is made at its first request; one that cannot be made is tried again at the next."""
+class _LazyApplication:
+    """An application that is built at its first request, and again at the next if that failed."""
 
     def __init__(self) -> None:
         self._making = threading.Lock()
@@ -94,4 +94,4 @@ class _SetUpWhenAsked:
         return make(conf, conf.database.pool_size)
 
 
-application = _SetUpWhenAsked()
+application = _LazyApplication()

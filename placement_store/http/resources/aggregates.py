@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/aggregates``: which aggregates a provider is in."""
+"""``/resource_providers/{uuid}/aggregates``: the aggregates of a provider."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,12 +40,12 @@ class AggregatesResource(ProviderScopedResource):
 
     @operation("placement:resource_providers:aggregates:list", since="1.1")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
-        """Return them, from 1.19 with the provider's generation."""
+        """List the aggregates of a provider, from 1.19 with its generation."""
         return _shown(call, *self.store.read(lambda connection: _held(connection, uuid)))
 
     @operation("placement:resource_providers:aggregates:update", since="1.1", body=_REPLACE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
-        """Replace them; before 1.19 whatever the generation, which then does not move."""
+        """Replace the aggregates of a provider; before 1.19 its generation is neither compared nor bumped."""
         by_generation = call.version >= _GENERATIONS_SINCE
         sent = call.body["aggregates"] if by_generation else call.body
         wanted = tuple(dict.fromkeys(str(canonical_uuid(one)) for one in sent))
@@ -60,14 +60,14 @@ class AggregatesResource(ProviderScopedResource):
             return _held(connection, uuid)
 
         provider, held = self.store.write(work)
-        # In the order in which they were sent; what a host's node belongs to with its host has stayed.
+        # In the order in which they were sent; then the aggregates that a node has through its host, which stay.
         return _shown(call, provider, [*wanted, *(one for one in held if one not in wanted)])
 
 
 def _replace_silently(connection: Connection, uuid: str, wanted: Sequence[str]) -> None:
-    """Replace the aggregates of a provider for a client that does not know that a generation stands for them.
+    """Replace the aggregates of a provider without bumping its generation, for a client from before 1.19.
 
-    It knows the generation from before and goes on naming it.
+    Such a client does not compare generations here, and goes on using the one that it has.
     """
     id_ = providers.lock_at(connection, uuid, None)
     aggregates.replace(connection, {id_: wanted})

@@ -1,4 +1,4 @@
-"""``/allocation_candidates``: in which ways a request can be served."""
+"""``/allocation_candidates``: sets of providers that can serve a request."""
 
 import time
 from collections.abc import Collection, Mapping
@@ -50,8 +50,7 @@ _LIST_SCHEMAS = Schemas(
 
 _BY_PROVIDER_SINCE, _TRAITS_SINCE, _ALL_CLASSES_SINCE = v("1.12"), v("1.17"), v("1.27")
 _TREES_SINCE, _MAPPINGS_SINCE = v("1.29"), v("1.34")
-# A class or trait that is named and not there is a fault of the request; so is a request too hard to answer, which
-# must ask for something simpler.
+# An unknown class or trait is a fault of the request; so is a request that is too hard to search for.
 _BAD_QUERY: ErrorStatuses = {errors.NotFound: (400, UNDEFINED), errors.SearchBoundReached: (400, UNDEFINED)}
 
 
@@ -62,12 +61,12 @@ class CandidatesResource(Resource):
 
     @operation("placement:allocation_candidates:list", since="1.10", query=_LIST_SCHEMAS, error_status=_BAD_QUERY)
     def on_get(self, call: Call) -> OperationResult:
-        """Return as many as are asked for, and the providers that they come from."""
+        """List allocation candidates, at most ``limit``, with summaries of their providers."""
         request = candidate_query.request_of(call.query, call.version)
         try:
             found = self._found(request, self._limit(call.query.last("limit")), call.version)
         except errors.InvalidRequest as fault:
-            raise candidate_query.refused(fault, call.version) from fault
+            raise candidate_query.query_refusal(fault, call.version) from fault
         if call.version < _TREES_SINCE:
             found = _without_trees(found)
         body = {
@@ -78,7 +77,7 @@ class CandidatesResource(Resource):
 
     def _limit(self, sent: str | None) -> int:
         at_most = self.settings.max_allocation_candidates
-        # Longer than that many digits, it is more than anybody has; Python would refuse thousands of them.
+        # A number with more digits than the maximum is above it; Python refuses to parse thousands of digits.
         return at_most if sent is None or len(sent) > len(str(at_most)) else min(int(sent), at_most)
 
     def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
@@ -94,7 +93,7 @@ class CandidatesResource(Resource):
 
 
 def _without_trees(found: AllocationCandidates) -> AllocationCandidates:
-    """Return them as before trees were known: summaries of those providers alone that something would be taken of."""
+    """Return the candidates as before nested providers: only with summaries of providers that they allocate from."""
     used = {uuid for one in found.allocation_requests for uuid in one.allocations}
     kept = {uuid: summary for uuid, summary in found.provider_summaries.items() if uuid in used}
     return AllocationCandidates(allocation_requests=found.allocation_requests, provider_summaries=kept)

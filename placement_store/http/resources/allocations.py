@@ -1,4 +1,4 @@
-"""``/allocations``: what consumers hold."""
+"""``/allocations``: the allocations of consumers."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ _LIST: Schema = {
         required=("resource_provider", "resources"),
     ),
 }
-# Since then, by provider. Clients send back what they were shown, so there may be a generation that means nothing.
+# Since then, by provider. Clients send back what they have read, so a generation is accepted and ignored.
 _BY_PROVIDER: Schema = {
     "type": "object",
     "patternProperties": {
@@ -61,7 +61,7 @@ _BY_PROVIDER: Schema = {
 _SOME_BY_PROVIDER: Schema = {**_BY_PROVIDER, "minProperties": 1}
 
 _OWNER = {"project_id": _NAME, "user_id": _NAME}
-# Which provider serves which group of a request: taken, and of no account.
+# The providers of each group of the request: accepted and ignored.
 _MAPPINGS: Schema = {
     "type": "object",
     "patternProperties": {r"^[A-Za-z0-9_-]{0,64}\Z": {"type": "array", "minItems": 1, "items": UUID}},
@@ -100,17 +100,17 @@ BY_CONSUMER = {
 _POST_SCHEMAS = Schemas({since: {**schema, "minProperties": 1} for since, schema in BY_CONSUMER.items()})
 
 _OWNER_SINCE, _BY_PROVIDER_SINCE, _GENERATION_SINCE, _TYPE_SINCE = v("1.8"), v("1.12"), v("1.28"), v("1.38")
-#: A provider or class that is named and not there is a fault of the request, not of its path.
+#: An unknown provider or class in the body is a fault of the request: 400, not 404.
 _BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
-# --- What is sent ---------------------------------------------------------------------------------------------------
+# --- Parsing bodies -------------------------------------------------------------------------------------------------
 
 
 def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: Settings) -> dict[str, Put]:
-    """Return what is sent for several consumers, by their canonical uuids.
+    """Parse the allocations sent for several consumers, by their canonical uuids.
 
-    :raises Refused: 400, one is named twice.
+    :raises RequestRefused: 400, a consumer is repeated, or a uuid is malformed.
     """
     found: dict[str, Put] = {}
     for spelled, one in sent.items():
@@ -120,13 +120,13 @@ def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: S
 
 
 def put_of(sent: Mapping[str, Any], version: Version, settings: Settings) -> Put:
-    """Return what is sent for one consumer.
+    """Parse the allocations sent for one consumer.
 
-    :raises Refused: 400, a provider is named twice.
+    :raises RequestRefused: 400, a provider is repeated, or a uuid is malformed.
     """
     amounts: dict[str, dict[str, int]] = {}
     for spelled, resources in _parts(sent["allocations"], version):
-        # JSON Schema takes 1.0 for a whole number.
+        # JSON Schema accepts 1.0 as an integer.
         amounts[_new_key(spelled, amounts, "resource provider")] = {n: int(amount) for n, amount in resources.items()}
     described: dict[str, Any] = {}
     first: dict[str, Any] = {"consumer_type": None, "known_over_rpc": False}
@@ -168,26 +168,26 @@ def _required_uuid(spelled: str, kind: str) -> str:
 
 
 class AllocationsResource(Resource):
-    """What several consumers hold."""
+    """The allocations of several consumers."""
 
     path = "/allocations"
 
     @operation("placement:allocations:manage", since="1.13", body=_POST_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
-        """Replace all that these consumers hold, or nothing of it."""
+        """Replace the allocations of these consumers, all in one transaction."""
         wanted = puts_of(call.body, call.version, self.settings)
         self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
         return OperationResult(204)
 
 
 class AllocationsOfConsumerResource(Resource):
-    """What one consumer holds."""
+    """The allocations of one consumer."""
 
     path = "/allocations/{consumer_uuid}"
 
     @operation("placement:allocations:list")
     def on_get(self, call: Call, consumer_uuid: str) -> OperationResult:
-        """Return it; a consumer that does not exist is one that holds nothing."""
+        """Show the allocations of a consumer; they are empty for one that does not exist."""
         uuid = canonical_uuid(consumer_uuid)
         found = None if uuid is None else self.store.read(lambda connection: self._found(connection, uuid))
         if found is None:
@@ -196,7 +196,7 @@ class AllocationsOfConsumerResource(Resource):
 
     @operation("placement:allocations:update", body=_PUT_SCHEMAS, error_status=_BAD_NAME)
     def on_put(self, call: Call, consumer_uuid: str) -> OperationResult:
-        """Replace it."""
+        """Replace the allocations of a consumer."""
         uuid = _required_uuid(consumer_uuid, "consumer")
         wanted = {uuid: put_of(call.body, call.version, self.settings)}
         self.store.write(lambda connection: puts.write(connection, wanted, self.store.classes))
@@ -204,7 +204,7 @@ class AllocationsOfConsumerResource(Resource):
 
     @operation("placement:allocations:delete")
     def on_delete(self, _call: Call, consumer_uuid: str) -> OperationResult:
-        """Release it; there must be something."""
+        """Delete the allocations of a consumer; 404 if it has none."""
         uuid = canonical_uuid(consumer_uuid)
         if uuid is None:
             raise consumers.not_found(consumer_uuid)
@@ -219,7 +219,7 @@ class AllocationsOfConsumerResource(Resource):
         return OperationResult(204)
 
     def _found(self, connection: Connection, uuid: str) -> Stored | None:
-        """Return a consumer that holds something."""
+        """Read a consumer with allocations; null where there is none."""
         try:
             found = consumer_list.get_stored(connection, uuid, self.store.classes)
         except errors.ConsumerNotFound:

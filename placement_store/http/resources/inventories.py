@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/inventories``: what a provider has, of all classes or of one."""
+"""``/resource_providers/{uuid}/inventories``: the inventories of a provider."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ from placement_store.providers.outlines import Outline
 
 _AMOUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_AMOUNT}
 
-#: One inventory. Clients send back what they were shown, so it may have a generation that means nothing.
+#: One inventory. Clients send back what they have read, so a generation is accepted where it is not required.
 INVENTORY = document(
     {
         "resource_provider_generation": GENERATION,
@@ -67,14 +67,14 @@ Held = Mapping[str, Inventory]
 
 
 def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inventory:
-    """Return an inventory that was sent.
+    """Parse an inventory.
 
-    :raises Refused: 400, it leaves nothing to be allocated, which came with 1.26.
+    :raises RequestRefused: 400, all of it is reserved, which is allowed from 1.26.
     """
     fields = {name: value for name, value in sent.items() if name in Inventory.__struct_fields__}
-    # Not strictly: JSON Schema takes 1.0 for a whole number.
+    # Not strictly: JSON Schema accepts 1.0 as an integer.
     inventory = msgspec.convert(fields, Inventory, strict=False)
-    # A capacity beyond all numbers is refused by the store.
+    # A capacity out of range is refused by the store.
     if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
         raise RequestRefused(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
     return inventory
@@ -85,7 +85,7 @@ def _represented(inventory: Inventory) -> dict[str, Any]:
 
 
 class _WithInventories(ProviderScopedResource):
-    """What all paths of inventories have in common."""
+    """The base of both resources: reading inventories within a transaction."""
 
     def _held(self, connection: Connection, uuid: str) -> tuple[Outline, Held]:
         provider = outlines.get(connection, uuid)
@@ -102,13 +102,13 @@ class _WithInventories(ProviderScopedResource):
 
 
 class InventoriesResource(_WithInventories):
-    """All inventories of a provider."""
+    """The inventories of a provider."""
 
     path = "/resource_providers/{uuid}/inventories"
 
     @operation("placement:resource_providers:inventories:list")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
-        """Return them."""
+        """List the inventories of a provider."""
         return self._shown(*self.store.read(lambda connection: self._held(connection, uuid)))
 
     @operation(
@@ -117,7 +117,7 @@ class InventoriesResource(_WithInventories):
         error_status={**_BAD_CLASS, errors.AlreadyExists: (409, CONCURRENT_UPDATE)},
     )
     def on_post(self, call: Call, uuid: str) -> OperationResult:
-        """Create that of one class; a generation that is sent with it means nothing."""
+        """Create the inventory of one class; a generation in the body is ignored."""
         name = call.body["resource_class"]
         inventory = described(name, call.body, call)
         message = SetInventory(
@@ -130,7 +130,7 @@ class InventoriesResource(_WithInventories):
 
     @operation("placement:resource_providers:inventories:update", body=_REPLACE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
-        """Replace them all."""
+        """Replace all inventories of a provider."""
         wanted = {name: described(name, sent, call) for name, sent in call.body["inventories"].items()}
         generation = int(call.body["resource_provider_generation"])
         message = SetInventories(request_id=ids.fresh(), uuid=uuid, generation=generation, inventories=wanted)
@@ -142,7 +142,7 @@ class InventoriesResource(_WithInventories):
 
     @operation("placement:resource_providers:inventories:delete", since="1.5", below=405)
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
-        """Take them all away."""
+        """Delete all inventories of a provider."""
         message = DeleteInventories(request_id=ids.fresh(), uuid=uuid)
         self.store.write(lambda connection: inventories.delete_inventories(connection, message, self.store.classes))
         return OperationResult(204)
@@ -163,7 +163,7 @@ class InventoryOfClassResource(_WithInventories):
 
     @operation("placement:resource_providers:inventories:show")
     def on_get(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
-        """Return it."""
+        """Show the inventory of one class."""
         provider, held = self.store.read(lambda connection: self._held(connection, uuid))
         if resource_class not in held:
             raise errors.InventoryNotFound(name=resource_class, provider_uuid=uuid)
@@ -171,7 +171,7 @@ class InventoryOfClassResource(_WithInventories):
 
     @operation("placement:resource_providers:inventories:update", body=_UPDATE_SCHEMAS, error_status=_BAD_CLASS)
     def on_put(self, call: Call, uuid: str, resource_class: str) -> OperationResult:
-        """Replace it; there must be one."""
+        """Replace the inventory of one class, which must exist."""
         message = SetInventory(
             request_id=ids.fresh(),
             uuid=uuid,
@@ -190,7 +190,7 @@ class InventoryOfClassResource(_WithInventories):
         error_status={errors.InventoryInUse: (409, CONCURRENT_UPDATE)},
     )
     def on_delete(self, _call: Call, uuid: str, resource_class: str) -> OperationResult:
-        """Take it away."""
+        """Delete the inventory of one class."""
         message = DeleteInventory(request_id=ids.fresh(), uuid=uuid, resource_class=resource_class)
         self.store.write(lambda connection: inventories.delete_inventory(connection, message, self.store.classes))
         return OperationResult(204)

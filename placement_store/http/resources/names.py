@@ -1,4 +1,4 @@
-"""What traits and resource classes have in common: names that are standard, or an operator's own."""
+"""Shared operations of traits and resource classes: names, either standard or custom."""
 
 import re
 from collections.abc import Callable
@@ -14,9 +14,9 @@ _LONGEST = 255
 
 
 def require_custom(name: str) -> None:
-    """Refuse a path whose name could not be an operator's.
+    """Check that a name has the form of a custom one.
 
-    :raises Refused: 400.
+    :raises RequestRefused: 400, it has not.
     """
     if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
         raise RequestRefused(
@@ -25,17 +25,17 @@ def require_custom(name: str) -> None:
 
 
 class NamedResource(Resource):
-    """A noun whose path has a name in it."""
+    """A resource whose path has a name in it."""
 
     def _created(self, names: Names, name: str) -> bool:
-        """Create a name unless it is there; return whether it was not."""
+        """Create a name unless it exists; return whether it was created."""
         return bool(self.store.write(lambda connection: names.create(connection, {name})))
 
     def _delete(self, names: Names, name: str) -> None:
-        """Delete a name that is there, an operator's own, and in no use."""
+        """Delete an existing custom name that is not in use."""
 
         def work(connection: Connection) -> None:
-            # That there is none is said first, also of a name that could never be deleted.
+            # A missing name is reported first, even where the name is not custom.
             names.require(connection, {name})
             names.require_custom(name)
             names.delete(connection, name)

@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/allocations``: who holds what of a provider."""
+"""``/resource_providers/{uuid}/allocations``: the allocations of a provider."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ _GENERATION_SINCE = v("1.28")
 
 
 class AllocationsOfProviderResource(Resource):
-    """All that consumers hold of one provider."""
+    """The allocations of one provider, by consumer."""
 
     path = "/resource_providers/{uuid}/allocations"
 
     @operation("placement:resource_providers:allocations:list")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
-        """Return it by consumer."""
+        """List the allocations of a provider, by consumer."""
 
         def work(connection: Connection) -> tuple[float, ProviderAllocations]:
             modified = outlines.get(connection, uuid).updated_at

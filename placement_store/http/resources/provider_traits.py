@@ -36,7 +36,7 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     @operation("placement:resource_providers:traits:list", since="1.6")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
-        """Return them."""
+        """List the traits of a provider."""
         return _shown(*self.store.read(lambda connection: _held(connection, uuid)))
 
     @operation(
@@ -46,7 +46,7 @@ class ProviderTraitsResource(ProviderScopedResource):
         error_status={errors.TraitNotFound: (400, UNDEFINED)},
     )
     def on_put(self, call: Call, uuid: str) -> OperationResult:
-        """Replace them."""
+        """Replace the traits of a provider."""
         message = SetTraits(
             request_id=ids.fresh(),
             uuid=uuid,
@@ -57,7 +57,7 @@ class ProviderTraitsResource(ProviderScopedResource):
 
     @operation("placement:resource_providers:traits:delete", since="1.6")
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
-        """Take them all away."""
+        """Remove all traits from a provider."""
         self._held_after(SetTraits(request_id=ids.fresh(), uuid=uuid, traits=()))
         return OperationResult(204)
 

@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/usages``: how much of a provider is used."""
+"""``/resource_providers/{uuid}/usages``: the usages of a provider."""
 
 from sqlalchemy import Connection
 
@@ -10,13 +10,13 @@ from placement_store.providers.outlines import Outline
 
 
 class ProviderUsagesResource(ProviderScopedResource):
-    """What is used of each of a provider's inventories."""
+    """The used amount of each inventory of a provider."""
 
     path = "/resource_providers/{uuid}/usages"
 
     @operation("placement:resource_providers:usages")
     def on_get(self, _call: Call, uuid: str) -> OperationResult:
-        """Return it, nothing used included."""
+        """Show the used amount of each inventory, zeros included."""
 
         def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
             provider = outlines.get(connection, uuid)

@@ -1,4 +1,4 @@
-"""``/reshaper``: inventories and allocations of many, all at once or not at all."""
+"""``/reshaper``: inventories and allocations of many providers and consumers, in one transaction."""
 
 from moorage import errors
 from moorage.model import ReshapedInventories
@@ -41,7 +41,7 @@ class ReshaperResource(Resource):
 
     @operation("placement:reshaper:reshape", since="1.30", body=_RESHAPE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
-        """Give providers and consumers all that is named."""
+        """Replace inventories of providers and allocations of consumers in one transaction."""
         wanted = _inventories(call)
         puts = puts_of(call.body["allocations"], call.version, self.settings)
         try:

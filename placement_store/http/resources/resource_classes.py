@@ -1,4 +1,4 @@
-"""``/resource_classes``: the names of what inventories are of."""
+"""``/resource_classes``: the names of resource classes."""
 
 import time
 from typing import Any
@@ -16,11 +16,11 @@ _NAMED = document({"name": CUSTOM_NAME}, required=("name",))
 
 #: What ``POST /resource_classes`` takes.
 _CREATE_SCHEMAS = Schemas({"1.2": _NAMED})
-#: What ``PUT /resource_classes/{name}`` takes: the new name, until a class was created by it.
+#: What ``PUT /resource_classes/{name}`` takes: the new name, before 1.7.
 _UPDATE_SCHEMAS = Schemas({"1.2": _NAMED, "1.7": None})
 
 _CREATED_BY_PUT_SINCE = v("1.7")
-#: A name that is taken has a code of its own only where a provider's is meant.
+#: Only a duplicate name of a provider has an error code of its own.
 _TAKEN: ErrorStatuses = {errors.AlreadyExists: (409, UNDEFINED)}
 
 
@@ -39,7 +39,7 @@ class ResourceClassesResource(NamedResource):
 
     @operation("placement:resource_classes:list", since="1.2")
     def on_get(self, call: Call) -> OperationResult:
-        """Return them."""
+        """List the resource classes."""
         found = self.store.read(self.store.classes.listed)
         return OperationResult(
             body={"resource_classes": [_represented(name, call) for name in found]}, modified=time.time()
@@ -47,7 +47,7 @@ class ResourceClassesResource(NamedResource):
 
     @operation("placement:resource_classes:create", since="1.2", body=_CREATE_SCHEMAS, error_status=_TAKEN)
     def on_post(self, call: Call) -> OperationResult:
-        """Create one; there must be none of that name."""
+        """Create a custom resource class; 409 if it exists."""
         name = call.body["name"]
         if not self._created(self.store.classes, name):
             raise errors.AlreadyExists(kind="resource class", name=name)
@@ -61,13 +61,13 @@ class ResourceClassResource(NamedResource):
 
     @operation("placement:resource_classes:show", since="1.2")
     def on_get(self, call: Call, name: str) -> OperationResult:
-        """Return it."""
+        """Show a resource class."""
         self._require(self.store.classes, name)
         return OperationResult(body=_represented(name, call), modified=time.time())
 
     @operation("placement:resource_classes:update", since="1.2", body=_UPDATE_SCHEMAS, error_status=_TAKEN)
     def on_put(self, call: Call, name: str) -> OperationResult:
-        """Create one, unless it is there; before 1.7, give it another name."""
+        """Create a custom resource class unless it exists; before 1.7, rename it."""
         return self._renamed(call, name) if call.version < _CREATED_BY_PUT_SINCE else self._ensured(name)
 
     def _renamed(self, call: Call, name: str) -> OperationResult:
@@ -83,6 +83,6 @@ class ResourceClassResource(NamedResource):
 
     @operation("placement:resource_classes:delete", since="1.2")
     def on_delete(self, _call: Call, name: str) -> OperationResult:
-        """Delete one that no provider has an inventory of."""
+        """Delete a custom resource class of which there is no inventory."""
         self._delete(self.store.classes, name)
         return OperationResult(204)

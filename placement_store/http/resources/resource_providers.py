@@ -1,4 +1,4 @@
-"""``/resource_providers``: providers as such, and the trees that they stand in."""
+"""``/resource_providers``: providers, and their places in trees."""
 
 import time
 from typing import Any
@@ -23,7 +23,7 @@ from placement_store.providers import tree as trees
 from placement_store.providers.create import NewProvider
 from placement_store.providers.outlines import Outline
 
-# A name that ends with a blank is taken by MySQL for the one without.
+# MySQL treats a name that ends with a blank as equal to the one without.
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"\S\Z"}
 _PARENT: Schema = {"anyOf": [UUID, {"type": "null"}]}
 _WITH_PARENT = {"parent_provider_uuid": _PARENT}
@@ -41,14 +41,14 @@ _LIST_1_3 = with_more(_LIST_1_0, {"member_of": TEXT})
 _LIST_1_4 = with_more(_LIST_1_3, {"resources": TEXT})
 _LIST_1_14 = with_more(_LIST_1_4, {"in_tree": UUID})
 _LIST_1_18 = with_more(_LIST_1_14, {"required": TEXT})
-#: The parameters of ``GET /resource_providers``; what they say is taken apart in :mod:`placement_store.http.query`.
+#: The parameters of ``GET /resource_providers``; they are parsed in :mod:`placement_store.http.query`.
 _LIST_SCHEMAS = Schemas({"1.0": _LIST_1_0, "1.3": _LIST_1_3, "1.4": _LIST_1_4, "1.14": _LIST_1_14, "1.18": _LIST_1_18})
 
 _TREES_SINCE, _BODY_OF_CREATED_SINCE, _FREE_TREES_SINCE = v("1.14"), v("1.20"), v("1.37")
-#: What a provider's document links to, by the version that brought it.
+#: The links of a provider, with the first version of each.
 _LINKS = {"inventories": v("1.0"), "usages": v("1.0"), "aggregates": v("1.1"), "traits": v("1.6")}
 _LINKS["allocations"] = v("1.11")
-#: A parent, class or trait that is named and not there is a fault of the request, not of its path.
+#: An unknown parent, class or trait is a fault of the request: 400, not 404.
 _BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 
 
@@ -58,7 +58,7 @@ def path_of(uuid: str) -> str:
 
 
 def represented(provider: Outline, call: Call) -> dict[str, Any]:
-    """Return a provider as the version of ``call`` shows it."""
+    """Represent a provider in the version of ``call``."""
     href = call.root + path_of(provider.uuid)
     rels = [rel for rel, since in _LINKS.items() if call.version >= since]
     shown: dict[str, Any] = {
@@ -75,7 +75,7 @@ def represented(provider: Outline, call: Call) -> dict[str, Any]:
 class ProviderScopedResource(Resource):
     """A resource whose path names a provider by its ``uuid``."""
 
-    def look_up(self, **path: str) -> None:
+    def require_path(self, **path: str) -> None:
         """Check that the provider exists.
 
         :raises ProviderNotFound: it does not.
@@ -90,9 +90,9 @@ class ResourceProvidersResource(Resource):
 
     @operation("placement:resource_providers:list", query=_LIST_SCHEMAS, error_status=_BAD_NAME)
     def on_get(self, call: Call) -> OperationResult:
-        """Return the providers of which everything is true that the query says."""
+        """List the providers that match all parameters of the query."""
         name, uuid = call.query.last("name"), call.query.last("uuid")
-        group = asked_of_each(call.query, call.version)
+        group = requested_group(call.query, call.version)
         found = self.store.read(
             lambda connection: outlines.listed(
                 connection, name=name, uuid=None if uuid is None else query.uuid_of("uuid", uuid), group=group
@@ -105,7 +105,7 @@ class ResourceProvidersResource(Resource):
 
     @operation("placement:resource_providers:create", body=_CREATE_SCHEMAS, error_status=_BAD_NAME)
     def on_post(self, call: Call) -> OperationResult:
-        """Create a provider; return it from 1.20."""
+        """Create a provider; from 1.20, return it."""
         uuid = query.canonical_uuid(call.body["uuid"]) if "uuid" in call.body else ids.fresh()
         parent = call.body.get("parent_provider_uuid")
         new = NewProvider(str(uuid), call.body["name"], parent and query.canonical_uuid(parent))
@@ -127,13 +127,13 @@ class ResourceProviderResource(ProviderScopedResource):
 
     @operation("placement:resource_providers:show")
     def on_get(self, call: Call, uuid: str) -> OperationResult:
-        """Return it."""
+        """Show a provider."""
         provider = self.store.read(lambda connection: outlines.get(connection, uuid))
         return OperationResult(body=represented(provider, call), modified=provider.updated_at)
 
     @operation("placement:resource_providers:update", body=_UPDATE_SCHEMAS)
     def on_put(self, call: Call, uuid: str) -> OperationResult:
-        """Rename it and, from 1.14, give it a parent; from 1.37 also another one or none."""
+        """Rename a provider and, from 1.14, set its first parent; from 1.37, change or remove its parent."""
         parent: str | UnsetType | None = call.body.get("parent_provider_uuid", UNSET)
         if isinstance(parent, str):
             parent = query.canonical_uuid(parent)
@@ -142,7 +142,7 @@ class ResourceProviderResource(ProviderScopedResource):
         )
 
         def work(connection: Connection) -> Outline:
-            # Not there at all is another answer than a parent that is not there.
+            # A missing provider is a 404, a missing parent is not.
             outlines.get(connection, uuid)
             try:
                 trees.update(connection, message, may_leave_parent=call.version >= _FREE_TREES_SINCE)
@@ -155,21 +155,21 @@ class ResourceProviderResource(ProviderScopedResource):
 
     @operation("placement:resource_providers:delete")
     def on_delete(self, _call: Call, uuid: str) -> OperationResult:
-        """Delete it, with all that it has."""
+        """Delete a provider with its inventories, traits and aggregates."""
         self.store.write(lambda connection: trees.delete(connection, uuid))
         return OperationResult(204)
 
 
-def asked_of_each(asked: Query, version: Version) -> ResourceGroup | None:
-    """Return what a query asks of each provider for itself; nothing where it asks nothing.
+def requested_group(parameters: Query, version: Version) -> ResourceGroup | None:
+    """Parse the requirements that each provider must meet by itself; null where the query has none.
 
-    :raises Refused: 400, a parameter is not of its form.
+    :raises RequestRefused: 400, a parameter is malformed.
     """
-    if not set(asked.names).difference({"name", "uuid"}):
+    if not set(parameters.names).difference({"name", "uuid"}):
         return None
-    amounts, tree = asked.last("resources"), asked.last("in_tree")
-    traits = query.traits("required", asked.all("required"), version)
-    aggregates = query.aggregates("member_of", asked.all("member_of"), version)
+    amounts, tree = parameters.last("resources"), parameters.last("in_tree")
+    traits = query.traits("required", parameters.all("required"), version)
+    aggregates = query.aggregates("member_of", parameters.all("member_of"), version)
     return ResourceGroup(
         resources={} if amounts is None else query.resources("resources", amounts),
         required=traits.required,

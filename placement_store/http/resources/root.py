@@ -1,4 +1,4 @@
-"""``/``: which versions there are; open to everybody."""
+"""``/``: the version document, without authentication."""
 
 import time
 
@@ -13,7 +13,7 @@ class RootResource(Resource):
 
     @operation(None)
     def on_get(self, _call: Call) -> OperationResult:
-        """Return the range of microversions."""
+        """Show the range of microversions."""
         version = {
             "id": f"v{MIN}",
             "max_version": str(MAX),

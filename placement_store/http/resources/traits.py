@@ -1,4 +1,4 @@
-"""``/traits``: the names of what providers can do."""
+"""``/traits``: the names of traits."""
 
 import time
 from typing import Any
@@ -20,7 +20,7 @@ class TraitsResource(Resource):
 
     @operation("placement:traits:list", since="1.6", query=_LIST_SCHEMAS)
     def on_get(self, call: Call) -> OperationResult:
-        """Return their names: all, or those of which everything is true that the query says."""
+        """List the traits, or those that match all parameters of the query."""
         wanted = _wanted(call.query)
         found = self.store.read(lambda connection: self.store.traits.listed(connection, **wanted))
         return OperationResult(body={"traits": found}, modified=time.time())
@@ -33,27 +33,27 @@ class TraitResource(NamedResource):
 
     @operation("placement:traits:show", since="1.6")
     def on_get(self, _call: Call, name: str) -> OperationResult:
-        """Tell whether there is one of that name."""
+        """Check that a trait exists."""
         self._require(self.store.traits, name)
         return OperationResult(204, modified=time.time())
 
     @operation("placement:traits:update", since="1.6")
     def on_put(self, _call: Call, name: str) -> OperationResult:
-        """Create one, unless it is there."""
+        """Create a custom trait unless it exists."""
         require_custom(name)
         created = self._created(self.store.traits, name)
         return OperationResult(201 if created else 204, location=f"/traits/{name}", modified=time.time())
 
     @operation("placement:traits:delete", since="1.6")
     def on_delete(self, _call: Call, name: str) -> OperationResult:
-        """Delete one that no provider has."""
+        """Delete a custom trait that no provider has."""
         self._delete(self.store.traits, name)
         return OperationResult(204)
 
 
-def _wanted(asked: Query) -> dict[str, Any]:
+def _wanted(parameters: Query) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
-    if (name := asked.last("name")) is not None:
+    if (name := parameters.last("name")) is not None:
         how, _, value = name.partition(":")
         if how == "in":
             wanted["names"] = value.split(",")
@@ -63,7 +63,7 @@ def _wanted(asked: Query) -> dict[str, Any]:
             raise RequestRefused(
                 400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX"
             )
-    if (associated := asked.last("associated")) is not None:
+    if (associated := parameters.last("associated")) is not None:
         if associated.lower() not in ("true", "false"):
             raise RequestRefused(400, "Invalid query string parameters: associated: expected true or false")
         wanted["associated"] = associated.lower() == "true"

@@ -1,4 +1,4 @@
-"""``/usages``: what the consumers of a project hold together."""
+"""``/usages``: the allocations of a project's consumers, summed."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from placement_store.providers import usages
 from placement_store.providers.usages import Sums
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
-#: What stands for all types together, and for consumers from before types were known.
+#: The values for all types together, and for consumers that have no type.
 ALL, UNKNOWN = "all", "unknown"
 _TYPE: Schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": rf"^([A-Z0-9_]+|{ALL}|{UNKNOWN})\Z"}
 
@@ -24,32 +24,32 @@ _BY_TYPE_SINCE = v("1.38")
 
 
 class UsagesResource(Resource):
-    """What a project, or one user of it, uses."""
+    """The usages of a project, or of one user of it."""
 
     path = "/usages"
 
     @operation("placement:usages", since="1.9", query=_LIST_SCHEMAS, target=("project_id", "user_id"))
     def on_get(self, call: Call) -> OperationResult:
-        """Return sums by resource class and, from 1.38, by consumer type."""
-        asked = call.query.last_values
-        project_id, user_id = asked["project_id"], asked.get("user_id")
+        """Show sums by resource class and, from 1.38, by consumer type."""
+        sent = call.query.last_values
+        project_id, user_id = sent["project_id"], sent.get("user_id")
         found = self.store.read(
             lambda connection: usages.of_stored_types(connection, project_id, user_id, self.store.classes)
         )
         if call.version < _BY_TYPE_SINCE:
             shown: Mapping[str, Any] = _together(found.values()).resources
         else:
-            shown = _by_type({name or UNKNOWN: sums for name, sums in found.items()}, asked.get("consumer_type"))
+            shown = _by_type({name or UNKNOWN: sums for name, sums in found.items()}, sent.get("consumer_type"))
         return OperationResult(body={"usages": shown}, modified=time.time())
 
 
-def _by_type(found: Mapping[str, Sums], asked: str | None) -> dict[str, Any]:
-    if asked == ALL:
+def _by_type(found: Mapping[str, Sums], sent: str | None) -> dict[str, Any]:
+    if sent == ALL:
         found = {ALL: _together(found.values())} if found else {}
     return {
         name: {"consumer_count": sums.consumer_count, **sums.resources}
         for name, sums in sorted(found.items())
-        if asked in (None, name)
+        if sent in (None, name)
     }
 
 
