@@ -1,4 +1,4 @@
-"""The cells of the cloud: what each is called and where its bus and its records are."""
+"""Read and write the cells of the cloud: their names, and the URLs of their message buses and databases."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from moorage.model import Cell
 from placement_store.db import bulk
 from placement_store.schema import allocations, cells, hosts, resource_providers
 
-#: No message arrives so many seconds late: a moment that is later by more was read before a clock was set back.
+#: No message arrives so many seconds late: a stored time that is later by more was taken before a clock was set back.
 CLOCK_SET_BACK = 60.0
 
 _ROOTS = resource_providers.alias("roots")
@@ -25,7 +25,7 @@ def create(
     transport_url: str | None = None,
     database_connection: str | None = None,
 ) -> Cell:
-    """Write down a new cell; a URL of null means: the same as the reader's own main one.
+    """Create a cell; a URL of null stands for the main one of the reader's own configuration.
 
     :raises AlreadyExists: the name or the uuid is taken.
     :raises StoreUnavailable: the database cannot be reached.
@@ -38,7 +38,7 @@ def create(
     }
 
     def write(connection: Connection) -> None:
-        # The answer of a commit that was lost on its way is this same row.
+        # If the response to an earlier COMMIT was lost, this same row exists already.
         present = connection.execute(select(cells).where(cells.c.uuid == uuid)).one_or_none()
         if present is not None and all(getattr(present, column) == value for column, value in row.items()):
             return
@@ -52,7 +52,7 @@ def create(
 
 
 def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
-    """Change a cell's ``name``, ``transport_url`` or ``database_connection``; those that are not named stay.
+    """Change a cell's ``name``, ``transport_url`` or ``database_connection``; columns that are not named stay.
 
     :raises CellNotFound: there is no such cell.
     :raises AlreadyExists: the new name is taken.
@@ -72,11 +72,11 @@ def change(database: Database, uuid: str, /, **columns: str | None) -> Cell:
 
 
 def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
-    """Strike a cell off the list; its bus and its records are left as they are.
+    """Delete a cell's row; its message bus and its database are left as they are.
 
-    :param dry_run: whether only to find out if it could be done.
+    :param dry_run: whether only to verify that it could be deleted.
     :raises CellNotFound: there is no such cell.
-    :raises InvalidState: hosts are known in it.
+    :raises InvalidState: it has hosts.
     :raises StoreUnavailable: the database cannot be reached.
     """
     cell = database.read(lambda connection: by_name(connection, name))
@@ -86,7 +86,7 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
         if known:
             raise errors.InvalidState(reason=f"cell {name} has {known} hosts, and {holding} consumers are on them")
         if not dry_run:
-            # It may be gone already: by a commit whose answer was lost.
+            # It may be deleted already, by an earlier COMMIT whose response was lost.
             connection.execute(cells.delete().where(cells.c.uuid == cell.uuid))
 
     database.write(write)
@@ -94,7 +94,7 @@ def delete(database: Database, name: str, *, dry_run: bool = False) -> Cell:
 
 
 def _hosts_and_consumers(connection: Connection, uuid: str) -> tuple[int, int]:
-    """Return how many hosts a cell has, and how many consumers hold something in their trees."""
+    """Return the number of a cell's hosts, and the number of consumers with allocations in their trees."""
     on_hosts = (
         select(func.count(allocations.c.consumer_id.distinct()))
         .select_from(allocations)
@@ -148,9 +148,9 @@ def by_uuid(connection: Connection, uuid: str) -> Cell:
 
 
 def takes_heartbeats(connection: Connection, uuid: str, at: float) -> bool:
-    """Tell whether heartbeats are no older than the newest that a cell has sent, and record that they have come.
+    """Record the time of a cell's heartbeats; return false if newer ones have been recorded already.
 
-    :param at: when the cell saw its hosts, by its database's clock; 0 of a cell conductor of a former release.
+    :param at: when the cell saw its hosts, by its database's clock; 0 from a cell conductor of a former release.
     """
     if not at:
         return True

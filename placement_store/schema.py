@@ -1,4 +1,4 @@
-"""The main schema: providers, inventories, consumers, allocations, groups, cells, hosts, requests and tombstones."""
+"""Define the tables of the main schema."""
 
 from sqlalchemy import (
     Boolean,
@@ -29,7 +29,7 @@ def _id() -> Column[int]:
 
 
 def _names(table: str) -> Table:
-    # A row stays when its name is deleted: every process keeps numbers in memory, so none may ever mean another name.
+    # A row stays when its name is deleted: every process caches ids, so none may ever stand for another name.
     return Table(
         table,
         METADATA,
@@ -51,9 +51,9 @@ resource_providers = Table(
     _id(),
     Column("uuid", uuid_type(), nullable=False, unique=True),
     Column("name", name_type(), nullable=False, unique=True),
-    # Moves as Placement's does; callers name it.
+    # Bumped as Placement's is; writers name the one they have read.
     Column("generation", id_type(), nullable=False, default=0),
-    # Moves with every change of the row; the host view compares it.
+    # Bumped by every change of the provider, its inventories, traits, aggregates and allocations; the view compares it.
     Column("seq", id_type(), nullable=False, default=0),
     # A root is its own root. Set right after the insert, hence nullable.
     Column("root_provider_id", id_type(), ForeignKey("resource_providers.id")),
@@ -66,8 +66,8 @@ resource_providers = Table(
     sqlite_autoincrement=True,
 )
 
-# No foreign keys from here to resource_providers on the path of a claim: inserting a child takes a share lock on the
-# parent's row, and two writers that then both raise its generation would deadlock.
+# No foreign keys to resource_providers in the tables that a claim writes: inserting a row takes a share lock on the
+# provider's row, and two transactions that then both bump its generation would deadlock.
 inventories = Table(
     "inventories",
     METADATA,
@@ -100,7 +100,7 @@ provider_aggregates = Table(
     Index("ix_provider_aggregates_aggregate", "aggregate_id"),
 )
 
-# --- Consumers and what they hold -----------------------------------------------------------------------------------
+# --- Consumers and allocations --------------------------------------------------------------------------------------
 
 consumers = Table(
     "consumers",
@@ -112,22 +112,22 @@ consumers = Table(
     Column("project_id", name_type(), nullable=False),
     Column("user_id", name_type(), nullable=False),
     Column("generation", id_type(), nullable=False),
-    # The claim that places it, and the host that the claim places it on; null for a consumer that no claim placed.
+    # The claim that places it, and the root provider of its host; null for a consumer that no claim places.
     Column("claim_id", uuid_type()),
     Column("root_provider_id", id_type()),
     # The attempt whose host has passed the first gate with this claim, and that host.
     Column("accepted_by", uuid_type()),
     Column("accepted_host", name_type()),
     Column("accepted_at", Double),
-    # Who can say whether an unaccepted claim is still wanted; null means: never the reconciler's business.
+    # The topic that the reconciler asks whether an unaccepted claim is still wanted; null: it never asks.
     Column("owner", name_type()),
     Column("claimed_at", Double),
     Column("consumer_group_id", id_type()),
-    # A row that was written over RPC outlives its last allocation; one known only over HTTP goes with it.
+    # A row that was written over RPC outlives its last allocation; one written only over HTTP is deleted with it.
     Column("known_over_rpc", Boolean, nullable=False, default=True),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
-    # The instance that a migration moves: on one root provider the two are one member of their group.
+    # The instance that a migration moves: on one root provider the two count as one member of their group.
     Column("migration_of", uuid_type()),
     # The providers of its isolated request groups, by suffix; null where groups may share one.
     Column("isolated_groups", document_type()),
@@ -154,7 +154,7 @@ allocations = Table(
     Index("ix_allocations_provider", "resource_provider_id", "resource_class_id", "used"),
 )
 
-# A consumer deleted for good: nothing can be claimed for it any more.
+# Consumers deleted for good: nothing can be claimed for them any more.
 tombstones = Table(
     "tombstones",
     METADATA,
@@ -165,7 +165,7 @@ tombstones = Table(
 
 # --- Consumer groups ------------------------------------------------------------------------------------------------
 
-# How many members are where is counted from `consumers` by whoever adds one, with the group's row locked (ADR 7).
+# A write that adds a member counts the members from `consumers`, with the group's row locked (ADR 7).
 consumer_groups = Table(
     "consumer_groups",
     METADATA,
@@ -175,10 +175,10 @@ consumer_groups = Table(
     Column("policy", name_type(), nullable=False),
     # How many members of an anti-affinity group one root provider may have.
     Column("max_per_root", Integer, nullable=False, default=1),
-    # Moves whenever a member of a group with a hard rule comes to a root: that update is the lock.
+    # Bumped whenever a root gains a member of a group with a hard rule: that update is the lock.
     Column("seq", id_type(), nullable=False, default=0, server_default="0"),
     Column("created_at", Double, nullable=False),
-    # Null for a group that a claim has brought.
+    # Null for a group that was created by a claim.
     Column("name", name_type()),
     Column("project_id", name_type()),
     # SQLite would give the number of a deleted last row out again.
@@ -193,10 +193,10 @@ cells = Table(
     _id(),
     Column("uuid", uuid_type(), nullable=False, unique=True),
     Column("name", name_type(), nullable=False, unique=True),
-    # Null means: the same as the reader's own main one.
+    # Null stands for the main one of the reader's own configuration.
     Column("transport_url", document_type()),
     Column("database_connection", document_type()),
-    # When the cell saw the hosts of the newest heartbeats that have arrived, by the clock of its database.
+    # The time of the newest heartbeats that have arrived from the cell, by the clock of its database.
     Column("alive_at", Double, nullable=False, default=0.0, server_default="0"),
     Column("created_at", Double, nullable=False),
 )
@@ -212,21 +212,21 @@ hosts = Table(
     Column("agent", name_type(), nullable=False),
     Column("availability_zone", name_type(), nullable=False),
     Column("attributes", document_type(), nullable=False),
-    # The cell's number of this description; 0 where a conductor of a former release has brought it.
+    # The cell's number of this description; 0 if a conductor of a former release has sent it.
     Column("description_number", Integer, nullable=False, default=0, server_default="0"),
-    # What the last sweep found by comparing the heartbeat with the database's clock.
+    # The result of the last sweep, which compares the heartbeat with the database's clock.
     Column("up", Boolean, nullable=False),
     Column("disabled", Boolean, nullable=False, default=False),
     Column("disabled_reason", document_type()),
     Column("forced_down", Boolean, nullable=False, default=False),
-    # What its cell says of what goes on there, and when the cell saw it so, by its own database's clock: of two reports
-    # that overtake each other the later one counts.
+    # The host's load as its cell has reported it, and the time of that report by the clock of the cell's database: of
+    # reports that overtake each other the latest one counts.
     Column("io_ops", Integer, nullable=False, default=0, server_default="0"),
     Column("failed_builds", Double, nullable=False, default=0.0, server_default="0"),
-    # By `name=value`, how many servers; null where there are none.
+    # The number of servers by `name=value`; null if there are none.
     Column("image_properties", document_type()),
     Column("load_at", Double, nullable=False, default=0.0, server_default="0"),
-    # A heartbeat alone is no change; going up or down is.
+    # Not bumped by a heartbeat alone; bumped when the host goes up or down.
     Column("seq", id_type(), nullable=False, default=0),
     Column("heartbeat_at", Double, nullable=False),
     Column("created_at", Double, nullable=False),
@@ -237,7 +237,7 @@ hosts = Table(
     sqlite_autoincrement=True,
 )
 
-# An aggregate of providers that has a name, metadata (a document, str to str) and hosts; keyed by that aggregate.
+# Aggregates of providers with a name, metadata (a document, str to str) and hosts; keyed by the aggregate.
 host_aggregates = Table(
     "host_aggregates",
     METADATA,
@@ -249,7 +249,7 @@ host_aggregates = Table(
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
 )
-# By name, so that every node that a host has or will have belongs to it.
+# By the name of the host, so that every node that it has or will have belongs to the aggregate.
 host_aggregate_hosts = Table(
     "host_aggregate_hosts",
     METADATA,
@@ -261,8 +261,8 @@ host_aggregate_hosts = Table(
 
 # --- The feed of changes --------------------------------------------------------------------------------------------
 
-# Written in the transaction of the change. Numbers are given out before their transaction commits, so a reader that
-# goes by them alone may miss one: comparing (id, seq) of all rows is what makes the view true.
+# Written in the transaction of the change. Numbers are assigned before their transaction commits, so a reader that
+# relies on them alone may miss one: only the comparison of (id, seq) of all rows makes a view correct.
 changes = Table(
     "changes",
     METADATA,
@@ -278,7 +278,7 @@ changes = Table(
 
 requests = request_table("requests", METADATA)
 
-# --- What an operator looks at --------------------------------------------------------------------------------------
+# --- Inspection -----------------------------------------------------------------------------------------------------
 
 # The services that report themselves.
 services = Table(
@@ -292,13 +292,13 @@ services = Table(
     Column("version", name_type(), nullable=False),
     Column("first_heard_at", Double, nullable=False),
     Column("heard_at", Double, nullable=False),
-    # When it has reported that it is being stopped. A later report leaves it as it is, and is later: so does one of a
-    # release that does not know the column.
+    # When it reported that it is being stopped. A later report, also one of a release without this column, leaves it as
+    # it is and sets a later `heard_at`.
     Column("stopped_at", Double),
     Index("ix_services_heard_at", "heard_at"),
 )
 
-# What the reconciler found of each claim, the last time it looked; no decision rests on it.
+# The reconciler's last finding about each claim; no decision depends on it.
 reconciled = Table(
     "reconciled",
     METADATA,

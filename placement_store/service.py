@@ -1,4 +1,4 @@
-"""The placement role: topic `placement` and what keeps the store in order, on its own or in a scheduler's process."""
+"""Run the placement role: topic `placement`, reconciler and pruning, in a process of its own or in a scheduler's."""
 
 from contextlib import ExitStack
 
@@ -26,7 +26,7 @@ _PRUNE_INTERVAL = 60.0
 
 
 def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
-    """Return all that answers topic `placement`: what a service puts on the bus, and what is called without one."""
+    """Return the endpoints of topic `placement`, for a service on the bus or for calls within a process."""
     return [
         PlacementEndpoint(database, names),
         ProviderEndpoint(database, names),
@@ -38,10 +38,10 @@ def endpoints(database: Database, names: ResourceClassNames) -> list[object]:
 
 
 class PlacementRole:
-    """Serves placement and tends the store, in whatever process; there may be any number of them.
+    """Serve topic `placement`, reconcile claims and prune the store; any number of processes may do so.
 
-    :param name: its own name among the servers of the topic.
-    :param bus: the main bus; it and ``database`` remain the caller's to close.
+    :param name: the unique name of this server of the topic.
+    :param bus: the main bus; the caller closes it and ``database``.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PlacementRole:
         ]
 
     def start(self) -> None:
-        """Begin to serve.
+        """Write the standard names, and start the server and the periodic tasks.
 
         :raises StoreUnavailable: the database cannot be reached.
         :raises BusUnavailable: the broker cannot be reached.
@@ -68,7 +68,7 @@ class PlacementRole:
             periodic.start()
 
     def stop(self) -> None:
-        """Answer what has been taken, and end the rounds under way."""
+        """Finish the requests that were received and the rounds that are running, and stop."""
         self._reconciler.end()
         self._server.stop()
         for periodic in self._periodics:
@@ -76,7 +76,7 @@ class PlacementRole:
 
 
 class PlacementService:
-    """The placement role as a service of its own."""
+    """Run the placement role as a service of its own."""
 
     def __init__(self, conf: cfg.ConfigOpts, name: str) -> None:
         self._conf = conf
@@ -84,7 +84,7 @@ class PlacementService:
         self._closing = ExitStack()
 
     def start(self) -> None:
-        """Begin to serve.
+        """Check the schema, open the connections and start the role.
 
         :raises SchemaMismatch: the tables are older or newer than this version.
         :raises StoreUnavailable: the database cannot be reached.
@@ -105,5 +105,5 @@ class PlacementService:
             self._closing = opened.pop_all()
 
     def stop(self) -> None:
-        """Answer what has been taken, and close all connections."""
+        """Finish the requests that were received, and close all connections."""
         self._closing.close()

@@ -1,4 +1,4 @@
-"""The methods of topic `placement` about the names of what providers have: resource classes and traits."""
+"""Serve the methods of topic `placement` about resource classes and traits."""
 
 from sqlalchemy import Connection
 
@@ -19,7 +19,7 @@ from placement_store.endpoints import StoreEndpoint
 
 
 class NameEndpoint(StoreEndpoint):
-    """The methods about resource classes and traits."""
+    """Serve resource classes and traits."""
 
     def __init__(self, database: Database, names: ResourceClassNames) -> None:
         super().__init__(database, names)
@@ -32,7 +32,7 @@ class NameEndpoint(StoreEndpoint):
 
     @serves(EnsureResourceClass)
     def ensure_resource_class(self, message: EnsureResourceClass) -> Ensured:
-        """Create a custom resource class, unless it is there.
+        """Create a custom resource class, unless it exists.
 
         :raises InvalidRequest: it is a standard one, or is not called ``CUSTOM_...``.
         """
@@ -50,7 +50,7 @@ class NameEndpoint(StoreEndpoint):
 
     @serves(ListTraits)
     def list_traits(self, message: ListTraits) -> list[str]:
-        """Return the traits by name: all, or those for which everything that is said is true."""
+        """Return the traits by name: all, or those that match all given conditions."""
         return self._database.read(
             lambda connection: self._traits.listed(
                 connection,
@@ -62,7 +62,7 @@ class NameEndpoint(StoreEndpoint):
 
     @serves(EnsureTrait)
     def ensure_trait(self, message: EnsureTrait) -> Ensured:
-        """Create a custom trait, unless it is there.
+        """Create a custom trait, unless it exists.
 
         :raises InvalidRequest: it is a standard one, or is not called ``CUSTOM_...``.
         """

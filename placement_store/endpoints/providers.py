@@ -1,4 +1,4 @@
-"""The methods of topic `placement` about resource providers: their trees, what they have, and who uses it."""
+"""Serve the methods of topic `placement` about providers: trees, inventories, traits, aggregates and usages."""
 
 from collections.abc import Callable
 
@@ -39,7 +39,7 @@ from placement_store.providers.create import NewProvider
 
 
 class ProviderEndpoint(StoreEndpoint):
-    """The methods about resource providers."""
+    """Serve resource providers."""
 
     def __init__(self, database: Database, names: ResourceClassNames) -> None:
         super().__init__(database, names)
@@ -48,7 +48,7 @@ class ProviderEndpoint(StoreEndpoint):
     def _provider_after(
         self, message: Mutation[ResourceProvider], uuid: str, work: Callable[[Connection], object]
     ) -> ResourceProvider:
-        """Do what is asked of a provider once, and return it as it is then."""
+        """Carry out a request about a provider once, and return the provider as it is afterwards."""
 
         def transaction(connection: Connection) -> ResourceProvider:
             work(connection)
@@ -78,7 +78,7 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(UpdateResourceProvider)
     def update_resource_provider(self, message: UpdateResourceProvider) -> ResourceProvider:
-        """Give a provider another name or another parent; see :func:`placement_store.providers.tree.update`."""
+        """Change the name or the parent of a provider; see :func:`placement_store.providers.tree.update`."""
         return self._provider_after(message, message.uuid, lambda connection: trees.update(connection, message))
 
     @serves(DeleteResourceProvider)
@@ -111,9 +111,9 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(ReportProviders)
     def report_providers(self, message: ReportProviders) -> ProvidersReported:
-        """Make providers what their hosts say they are; see :func:`placement_store.providers.report.report`.
+        """Apply a report of an agent's provider trees; see :func:`placement_store.providers.report.report`.
 
-        Custom resource classes and traits come to be by being reported: the hosts' drivers know what there is.
+        Custom resource classes and traits are created by being reported: the hosts' drivers define them.
         """
 
         def work(connection: Connection) -> ProvidersReported:
@@ -123,7 +123,7 @@ class ProviderEndpoint(StoreEndpoint):
         self._traits.ensure({name for one in message.providers for name in one.traits or ()})
         return self._once(message, work)
 
-    # --- What they have -----------------------------------------------------------------------------------------------
+    # --- Inventories, traits and aggregates ---------------------------------------------------------------------------
 
     @serves(SetInventories)
     def set_inventories(self, message: SetInventories) -> ResourceProvider:
@@ -141,14 +141,14 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(DeleteInventory)
     def delete_inventory(self, message: DeleteInventory) -> ResourceProvider:
-        """Take away the inventory of one class; see :func:`placement_store.providers.inventories.delete_inventory`."""
+        """Delete the inventory of one class; see :func:`placement_store.providers.inventories.delete_inventory`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.delete_inventory(connection, message, self._names)
         )
 
     @serves(DeleteInventories)
     def delete_inventories(self, message: DeleteInventories) -> ResourceProvider:
-        """Take away all inventories; see :func:`placement_store.providers.inventories.delete_inventories`."""
+        """Delete all inventories; see :func:`placement_store.providers.inventories.delete_inventories`."""
         return self._provider_after(
             message, message.uuid, lambda connection: inventories.delete_inventories(connection, message, self._names)
         )
@@ -165,11 +165,11 @@ class ProviderEndpoint(StoreEndpoint):
             message, message.uuid, lambda connection: aggregates.set_aggregates(connection, message)
         )
 
-    # --- Who uses how much --------------------------------------------------------------------------------------------
+    # --- Usages -------------------------------------------------------------------------------------------------------
 
     @serves(ListProviderAllocations)
     def list_provider_allocations(self, message: ListProviderAllocations) -> ProviderAllocations:
-        """Return the consumers that hold anything of one provider, or a part of them.
+        """Return the consumers with allocations of one provider, or one page of them.
 
         :raises ProviderNotFound: there is none of that uuid.
         """
@@ -177,5 +177,5 @@ class ProviderEndpoint(StoreEndpoint):
 
     @serves(ListUsages)
     def list_usages(self, message: ListUsages) -> list[Usage]:
-        """Return what the consumers of a project hold; see :func:`placement_store.providers.usages.of_project`."""
+        """Return the usages of a project; see :func:`placement_store.providers.usages.of_project`."""
         return self._database.read(lambda connection: usages.of_project(connection, message, self._names))

@@ -1,4 +1,4 @@
-"""The methods of topic `placement` that reshape trees of providers."""
+"""Serve the methods of topic `placement` that reshape trees of providers."""
 
 import logging
 
@@ -14,11 +14,11 @@ LOG = logging.getLogger(__name__)
 
 
 class ReshapeEndpoint(StoreEndpoint):
-    """Reshapes, each in one transaction: all of it, or nothing."""
+    """Serve reshapes, each in one transaction: all of it, or nothing."""
 
     @serves(Reshape)
     def reshape(self, message: Reshape) -> Done:
-        """Give providers and consumers all that is named; see :func:`placement_store.reshapes.reshape.reshape`."""
+        """Replace inventories and allocations at once; see :func:`placement_store.reshapes.reshape.reshape`."""
 
         def work(connection: Connection) -> Done:
             reshape.reshape(connection, message, self._names)
@@ -30,7 +30,7 @@ class ReshapeEndpoint(StoreEndpoint):
 
     @serves(ReshapeByInstructions)
     def reshape_by_instructions(self, message: ReshapeByInstructions) -> ReshapePlan:
-        """Move inventories with all that is allocated of them.
+        """Move inventories with their allocations to other providers of the tree.
 
         See :func:`placement_store.reshapes.instructed_reshape.carry_out`.
         """
@@ -50,5 +50,5 @@ class ReshapeEndpoint(StoreEndpoint):
 
     @serves(PlanReshape)
     def plan_reshape(self, message: PlanReshape) -> ReshapePlan:
-        """Return what such a request would do; see :func:`placement_store.reshapes.instructed_reshape.plan`."""
+        """Return the plan of such a request; see :func:`placement_store.reshapes.instructed_reshape.plan`."""
         return self._database.read(lambda connection: instructed_reshape.plan(connection, message, self._names))

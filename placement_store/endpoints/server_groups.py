@@ -1,4 +1,4 @@
-"""The methods of topic `placement` about server groups."""
+"""Serve the methods of topic `placement` about server groups."""
 
 import logging
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class GroupEndpoint(StoreEndpoint):
-    """The methods about server groups."""
+    """Serve server groups."""
 
     @serves(CreateServerGroup)
     def create_server_group(self, message: CreateServerGroup) -> ServerGroupState:

@@ -1,1 +1,1 @@
-"""The migrations of the main schema."""
+"""Migrate the main schema."""

@@ -1,4 +1,4 @@
-"""Create the tables of services and of what the reconciler found; find acknowledged requests by time."""
+"""Create the tables of services and of the reconciler's findings; index acknowledged requests by time."""
 
 import sqlalchemy as sa
 
@@ -10,7 +10,7 @@ down_revision = "main_0001"
 
 
 def upgrade() -> None:
-    """Create the tables of services and of what the reconciler found; find acknowledged requests by time."""
+    """Create the tables of services and of the reconciler's findings; index acknowledged requests by time."""
     schema_changes.create_table(
         "services",
         sa.Column("kind", name_type(), nullable=False),

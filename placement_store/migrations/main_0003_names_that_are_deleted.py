@@ -1,4 +1,4 @@
-"""Let resource classes and traits be deleted without giving their numbers away."""
+"""Mark deleted resource classes and traits, whose ids stay reserved."""
 
 import sqlalchemy as sa
 
@@ -9,7 +9,7 @@ down_revision = "main_0002"
 
 
 def upgrade() -> None:
-    """Let resource classes and traits be deleted without giving their numbers away."""
+    """Mark deleted resource classes and traits, whose ids stay reserved."""
     for table in ("resource_classes", "traits"):
         schema_changes.add_column(
             table, sa.Column("deleted", sa.Boolean(), server_default=sa.text("0"), nullable=False)

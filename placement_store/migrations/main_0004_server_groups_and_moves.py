@@ -1,4 +1,4 @@
-"""Count the members of server groups where they are, and let a migration say whose it is."""
+"""Drop the counters of group members, name groups, and record the instance that a migration moves."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,17 +10,17 @@ revision = "main_0004"
 down_revision = "main_0003"
 
 _GROUPS = sa.table("consumer_groups", sa.column("policy", sa.String()))
-#: What the rules of groups were called before, and are now.
+#: The policies by the former names of the rules.
 _POLICIES = {"spread": "anti-affinity", "together": "affinity"}
 
 
 def upgrade() -> None:
-    """Count the members of server groups where they are, and let a migration say whose it is."""
+    """Drop the counters of server group members, name groups, and record the instance that a migration moves."""
     schema_changes.drop_table("consumer_group_counts")
     found = schema_changes.columns("consumer_groups")
-    # SQLite would give the number of a deleted last row out again; its tables are made anew here.
+    # SQLite would assign the id of a deleted last row again; its table is rebuilt here with AUTOINCREMENT.
     with op.batch_alter_table("consumer_groups", table_kwargs={"sqlite_autoincrement": True}) as groups:
-        # Each of these is a statement of its own on MySQL and MariaDB, and may be the one that was still carried out.
+        # Each of these is a statement of its own on MySQL and MariaDB: an upgrade that failed may have done some.
         if "rule" in found:
             groups.alter_column("rule", new_column_name="policy", existing_type=name_type(), existing_nullable=False)
         for former_column in sorted(found & {"home_root_provider_id", "home_count", "home_moving"}):

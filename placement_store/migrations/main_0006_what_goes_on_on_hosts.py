@@ -1,4 +1,4 @@
-"""Find instances by their host, and keep what cells say of what goes on on their hosts."""
+"""Index consumers by their root provider, and record the loads of hosts."""
 
 import sqlalchemy as sa
 
@@ -10,7 +10,7 @@ down_revision = "main_0005"
 
 
 def upgrade() -> None:
-    """Find instances by their host, and keep what cells say of what goes on on their hosts."""
+    """Index consumers by their root provider, and record the loads of hosts."""
     schema_changes.create_index("ix_consumers_root", "consumers", ["root_provider_id"])
     schema_changes.add_column("hosts", sa.Column("io_ops", sa.Integer(), server_default="0", nullable=False))
     schema_changes.add_column("hosts", sa.Column("failed_builds", sa.Double(), server_default="0", nullable=False))

@@ -1,4 +1,4 @@
-"""Record which code works on the schema."""
+"""Add columns of hosts, cells, consumers and services, and record the oldest code that works on the schema."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ down_revision = "main_0006"
 
 
 def upgrade() -> None:
-    """Record which code works on the schema."""
+    """Add columns of hosts, cells, consumers and services, and record the oldest code that works on the schema."""
     schema_changes.add_column(
         "hosts", sa.Column("description_number", sa.Integer(), server_default="0", nullable=False)
     )
@@ -24,7 +24,7 @@ def upgrade() -> None:
 
 
 def _mark_disabled_hosts() -> None:
-    """Give the roots of hosts that are disabled already the trait that the next ones get when they are disabled."""
+    """Add the trait of disabled hosts to the roots of those that are disabled already."""
     connection = op.get_bind()
     number_of = sa.text("SELECT id FROM traits WHERE name = 'COMPUTE_STATUS_DISABLED'")
     unmarked = (

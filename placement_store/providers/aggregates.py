@@ -1,4 +1,4 @@
-"""The aggregates of providers; one comes to be by being named, and is never deleted."""
+"""Read and replace the aggregates of providers; naming an aggregate creates it, and none is ever deleted."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,16 +15,16 @@ _LINK, _UUID = provider_aggregates.c.aggregate_id, aggregates.c.uuid
 
 
 def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
-    """Return the aggregates of these providers, or of all that are in any, by provider id; sorted uuids."""
+    """Return the sorted uuids of the aggregates of these providers, or of all, by provider id."""
     return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _UUID, ids).items()}
 
 
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
-    """Make these uuids the aggregates of providers, by provider id; the providers' rows must be locked.
+    """Replace the aggregates of providers by these uuids, by provider id; the providers' rows must be locked.
 
-    Nodes of hosts stay in the aggregates of these beside. Generations and the feed are the caller's.
+    Compute nodes stay in the aggregates of their hosts as well. The caller bumps generations and writes the feed.
 
-    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
     known = numbers(connection, {uuid for uuids in wanted.values() for uuid in uuids})
     staying = host_aggregate_links.required(connection, wanted)
@@ -41,7 +41,7 @@ def set_aggregates(connection: Connection, message: SetAggregates) -> None:
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
     id_ = providers.lock_at(connection, message.uuid, message.generation)
     replace(connection, {id_: message.aggregates})
@@ -50,9 +50,9 @@ def set_aggregates(connection: Connection, message: SetAggregates) -> None:
 
 
 def numbers(connection: Connection, uuids: Collection[str]) -> dict[str, int]:
-    """Return the numbers of aggregates by uuid; those that nobody has named before are created.
+    """Return the ids of aggregates by uuid; those that do not exist are created.
 
-    :raises StaleRead: somebody else is the first to name one of them; a new transaction may find it.
+    :raises StaleRead: a concurrent transaction is the first to name one of them; a new transaction may find it.
     """
     found = _known(connection, uuids)
     missing = sorted(set(uuids) - found.keys())

@@ -1,4 +1,4 @@
-"""Resource providers that are created: roots, and children of those that are there or come with them."""
+"""Create resource providers: roots, and children of existing providers or of others created with them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from placement_store.schema import resource_providers
 
 @dataclass(frozen=True, slots=True)
 class NewProvider:
-    """A provider to be created; without a parent it is a root."""
+    """Describe a provider to be created; without a parent it is a root."""
 
     uuid: str
     name: str
@@ -26,15 +26,15 @@ class NewProvider:
 def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]:
     """Create providers without inventory at generation 0; return their ids by uuid.
 
-    Nodes of hosts that are there already come into the aggregates of these, and get the trait of disabled ones.
-
-    A parent may be among them, or be there; then it is locked together with its root, so that neither goes nor moves to
-    another tree meanwhile. The feed is the caller's.
+    A provider that is the compute node of an existing host joins the host's aggregates, and gets the trait of disabled
+    hosts if the host is disabled. A parent that exists is locked together with its root, so that neither is deleted or
+    changes its tree meanwhile. The caller writes the feed.
 
     :raises AlreadyExists: one of the uuids or names is taken.
-    :raises ProviderNotFound: a parent is neither there nor among them.
+    :raises ProviderNotFound: a parent neither exists nor is among them.
     :raises InvalidRequest: some of them are their own ancestors.
-    :raises StaleRead: somebody else creates one of them, or moves a parent; a new transaction may succeed.
+    :raises StaleRead: a concurrent transaction creates one of them, or changes the tree of a parent; a new transaction
+        may succeed.
     """
     _refuse_taken(connection, new)
     places = _lock_parents(connection, {one.parent_uuid for one in new if one.parent_uuid} - {one.uuid for one in new})
@@ -47,8 +47,8 @@ def create(connection: Connection, new: Sequence[NewProvider]) -> dict[str, int]
         places |= _insert(connection, level, places)
         pending = [one for one in pending if one.uuid not in places]
     created = {one.uuid: places[one.uuid].id for one in new}
-    if host_aggregate_links.welcome(connection, created):
-        disabled_hosts.welcome(connection, created)
+    if host_aggregate_links.add_created(connection, created):
+        disabled_hosts.add_created(connection, created)
     return created
 
 
@@ -72,7 +72,7 @@ def _lock_parents(connection: Connection, uuids: Collection[str]) -> dict[str, P
 def _insert(
     connection: Connection, new: Sequence[NewProvider], parents: Mapping[str, ProviderKey]
 ) -> dict[str, ProviderKey]:
-    """Insert providers whose parents are there."""
+    """Insert providers whose parents exist; return their keys by uuid."""
     above = {one.uuid: parents[one.parent_uuid] for one in new if one.parent_uuid is not None}
     rows_ = [
         {
@@ -88,7 +88,7 @@ def _insert(
     try:
         bulk.insert(connection, resource_providers, rows_, stamps=["created_at", "updated_at"])
     except exc.IntegrityError as fault:
-        # Somebody has just created one of them: begin again and say which.
+        # A concurrent transaction has created one of them: a new transaction finds which.
         raise StaleRead from fault
     query = select(resource_providers.c.uuid, resource_providers.c.id)
     ids = {

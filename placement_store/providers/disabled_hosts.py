@@ -1,8 +1,8 @@
-"""The trait COMPUTE_STATUS_DISABLED of disabled hosts: on the root of each, from disabling it to enabling it.
+"""Keep the trait COMPUTE_STATUS_DISABLED on the root provider of each disabled host.
 
-Whoever chooses hosts by traits alone can then tell: the request filter ``disabled_hosts``, and clients of the HTTP API.
-A report of the host's agent leaves the trait in place; only a client that replaces the traits of the provider takes it
-away, and disabling the host once more brings it back.
+It serves those who choose hosts by traits alone: the request filter ``disabled_hosts``, and clients of the HTTP API. A
+report of the host's agent leaves the trait in place; only a client that replaces the traits of the provider removes it,
+and disabling the host once more restores it.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,23 +33,23 @@ _DISABLED = bulk.Lookup(
 def among(connection: Connection, ids: Collection[int]) -> set[int]:
     """Return those of these providers that are roots of disabled hosts.
 
-    To be relied on once the providers' rows are locked: whoever disables or enables a host locks those of its nodes.
+    The result stays true while the providers' rows are locked: disabling or enabling a host locks those of its nodes.
     """
     return {row.id for row in _DISABLED.rows(connection, sorted(ids))}
 
 
-def welcome(connection: Connection, created: Mapping[str, int]) -> None:
-    """Give the trait to those of the providers which this transaction has created that are roots of disabled hosts.
+def add_created(connection: Connection, created: Mapping[str, int]) -> None:
+    """Add the trait to those providers created by this transaction that are roots of disabled hosts.
 
-    The rows of their hosts must be locked. Generations and the feed are the caller's.
+    The rows of their hosts must be locked. The caller bumps generations and writes the feed.
     """
     _add(connection, among(connection, created.values()))
 
 
 def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]:
-    """Lock the roots of hosts, as far as they are there, before their hosts are disabled or enabled; return their ids.
+    """Lock the existing root providers of hosts that are to be disabled or enabled; return their ids.
 
-    :raises StaleRead: one of them has just been deleted; a new transaction may succeed.
+    :raises StaleRead: one of them has been deleted concurrently; a new transaction may succeed.
     """
     ids = _roots(connection, node_uuids)
     providers.lock(connection, ids)
@@ -57,10 +57,10 @@ def lock(connection: Connection, node_uuids: Collection[str]) -> Collection[int]
 
 
 def mark(connection: Connection, node_uuids: Collection[str], locked: Collection[int]) -> None:
-    """Make the trait of these hosts' roots what the hosts say by now.
+    """Add the trait to the roots of these hosts, or remove it, by the present state of the hosts.
 
-    :param locked: the roots that were locked before the hosts were changed.
-    :raises StaleRead: a root has come or gone meanwhile; a new transaction may succeed.
+    :param locked: the ids of the roots that were locked before the hosts were changed.
+    :raises StaleRead: a root has been created or deleted meanwhile; a new transaction may succeed.
     """
     if sorted(_roots(connection, node_uuids)) != sorted(locked):
         raise StaleRead
@@ -85,7 +85,7 @@ def mark(connection: Connection, node_uuids: Collection[str], locked: Collection
 
 
 def _roots(connection: Connection, node_uuids: Collection[str]) -> list[int]:
-    # A node that is no root serves no host.
+    # A node that is no root belongs to no host.
     return [key.id for key in providers.keys_found(connection, node_uuids).values() if key.id == key.root_id]
 
 
@@ -97,9 +97,9 @@ def _add(connection: Connection, ids: Collection[int], number: int | None = None
 
 
 def _number(connection: Connection) -> int:
-    """Return the trait's number; where no placement role has written the standard names yet, it is created.
+    """Return the trait's id, and create the trait if no placement role has written the standard names yet.
 
-    :raises StaleRead: somebody else is creating it; a new transaction finds it.
+    :raises StaleRead: a concurrent transaction is creating it; a new transaction finds it.
     """
     TraitNames.create(connection, [TRAIT])
     return TraitNames.require(connection, [TRAIT])[TRAIT]

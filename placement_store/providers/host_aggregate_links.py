@@ -1,7 +1,8 @@
-"""Host aggregates among the aggregates of providers: whoever else writes those, nodes of hosts stay in theirs.
+"""Keep the compute nodes of hosts in the provider aggregates that mirror their host aggregates.
 
-The node of a host is the provider of its compute node's uuid. It belongs to every aggregate that the host is in, from
-the transaction that brings either of them to the one that takes either away.
+The compute node of a host is the provider with its node's uuid. It belongs to every aggregate that the host is in, from
+the transaction that creates the later one of the two to the one that deletes either, whatever other writes of provider
+aggregates name.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,9 +41,9 @@ _IN = bulk.Lookup(
 
 
 def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str, int]]:
-    """Return the aggregates that providers belong to as nodes of hosts, by provider id: the number by the uuid.
+    """Return the aggregates that providers belong to as nodes of hosts, by provider id: aggregate ids by uuid.
 
-    To be relied on once the providers' rows are locked: whoever puts a host into an aggregate locks those of its nodes.
+    The result stays true while the providers' rows are locked: adding a host to an aggregate locks those of its nodes.
     """
     found: dict[int, dict[str, int]] = {}
     for id_, number, uuid in _IN.rows(connection, sorted(ids)):
@@ -50,13 +51,13 @@ def required(connection: Connection, ids: Collection[int]) -> dict[int, dict[str
     return found
 
 
-def welcome(connection: Connection, created: Mapping[str, int]) -> bool:
-    """Put providers, which this transaction has created, into the aggregates of the hosts whose nodes they are.
+def add_created(connection: Connection, created: Mapping[str, int]) -> bool:
+    """Add providers created by this transaction to the aggregates of the hosts whose nodes they are.
 
-    Return whether there are such hosts; their rows are locked then.
+    Return whether there are such hosts; then their rows are locked.
     """
-    # Whoever puts such a host into an aggregate at this moment has not seen its provider, and holds the host's row or
-    # waits for it. After that either this one sees the aggregate, or the other one the provider.
+    # A concurrent transaction that adds such a host to an aggregate has not read its provider, and holds the host's row
+    # or waits for it. After this lock either this transaction sees the aggregate, or that one the provider.
     #
     # SELECT id FROM hosts WHERE compute_node_uuid IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()

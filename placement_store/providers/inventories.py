@@ -1,4 +1,4 @@
-"""Inventories: what providers have, of all classes or of one, created, replaced and taken away."""
+"""Create, replace and delete inventories of providers, of all resource classes or of one."""
 
 import logging
 import math
@@ -18,20 +18,20 @@ from placement_store.schema import inventories
 
 LOG = logging.getLogger(__name__)
 
-#: What is wanted of one provider, by the number of the resource class.
+#: The inventories that one provider is to have, by resource class id.
 Wanted = Mapping[int, Inventory]
 
-# --- One provider's, by hand ----------------------------------------------------------------------------------------
+# --- Inventories of one provider --------------------------------------------------------------------------------------
 
 
 def set_inventories(connection: Connection, message: SetInventories, names: ResourceClassNames) -> None:
     """Replace all inventories of a provider; its generation is bumped, even if nothing changes.
 
     :raises ProviderNotFound: there is no such provider.
-    :raises ProviderGenerationConflict: it is at another generation.
+    :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises ResourceClassNotFound: a resource class does not exist.
-    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
-    :raises InventoryInUse: a class is to go of which something is allocated.
+    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
+    :raises InventoryInUse: an inventory with allocations would be deleted.
     """
     wanted = numbered(connection, message.uuid, message.inventories, names)
     _write(connection, message.uuid, message.generation, lambda _: wanted, names)
@@ -43,9 +43,9 @@ def set_inventory(connection: Connection, message: SetInventory, names: Resource
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises ResourceClassNotFound: the resource class does not exist.
-    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
-    :raises InventoryNotFound: it is expected to be there, and is not.
-    :raises AlreadyExists: it is expected not to be there, and is.
+    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
+    :raises InventoryNotFound: the inventory is expected to exist, and does not.
+    :raises AlreadyExists: the inventory is expected not to exist, and does.
     """
     new = numbered(connection, message.uuid, {message.resource_class: message.inventory}, names)
 
@@ -61,13 +61,13 @@ def set_inventory(connection: Connection, message: SetInventory, names: Resource
 
 
 def delete_inventory(connection: Connection, message: DeleteInventory, names: ResourceClassNames) -> None:
-    """Take away the inventory of one class.
+    """Delete the inventory of one class; the provider's generation is bumped.
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
     :raises ResourceClassNotFound: the resource class does not exist.
     :raises InventoryNotFound: the provider has none of that class.
-    :raises InventoryInUse: something is allocated of it.
+    :raises InventoryInUse: it has allocations.
     """
     gone = names.id_of(message.resource_class, connection)
 
@@ -84,7 +84,7 @@ def delete_inventories(connection: Connection, message: DeleteInventories, names
 
     :raises ProviderNotFound: there is no such provider.
     :raises ProviderGenerationConflict: it is at another generation than the one named.
-    :raises InventoryInUse: something is allocated of one of them.
+    :raises InventoryInUse: one of them has allocations.
     """
     _write(connection, message.uuid, message.generation, lambda _: {}, names)
 
@@ -96,7 +96,7 @@ def _write(
     make: Callable[[Wanted], Wanted],
     names: ResourceClassNames,
 ) -> None:
-    """Give a provider the inventories that ``make`` makes of those it has."""
+    """Replace the inventories of a provider by those that ``make`` returns for its present ones."""
     id_ = providers.lock_at(connection, uuid, generation)
     present = providers.inventories_of(connection, [id_]).get(id_, {})
     replace(connection, {id_: make({number: row.described for number, row in present.items()})}, names)
@@ -114,9 +114,9 @@ def _not_found(uuid: str, resource_class: str) -> errors.InventoryNotFound:
 def numbered(
     connection: Connection, uuid: str, described: Mapping[str, Inventory], names: ResourceClassNames
 ) -> dict[int, Inventory]:
-    """Return a provider's inventories by the number of their class, given by its name.
+    """Validate a provider's inventories, given by class name, and return them by resource class id.
 
-    :raises InvalidInventory: more is reserved than there is, or the capacity is beyond all numbers.
+    :raises InvalidInventory: ``reserved`` exceeds ``total``, or the capacity is no finite number.
     :raises ResourceClassNotFound: a resource class does not exist.
     """
     for name, inventory in described.items():
@@ -132,17 +132,17 @@ def numbered(
 
 
 def differ(present: Mapping[int, InventoryRow], wanted: Wanted) -> bool:
-    """Tell whether a provider has other inventories than are wanted of it, whatever is used of them."""
+    """Return whether a provider's inventories differ from the wanted ones, apart from their usage."""
     return {number: row.described for number, row in present.items()} != wanted
 
 
 def replace(connection: Connection, wanted: Mapping[int, Wanted], names: ResourceClassNames) -> None:
-    """Make these the inventories of providers, by provider id; the providers' rows must be locked.
+    """Replace the inventories of providers by these, by provider id; the providers' rows must be locked.
 
-    What is used of an inventory that stays is untouched, and may be more than there is then: as long as it is, what
-    holds of it may stay or shrink, and nothing may grow. Generations and the feed are the caller's.
+    The usage of an inventory that stays is untouched and may exceed the new capacity: while it does, allocations of it
+    may stay or shrink, but not grow. The caller bumps generations and writes the feed.
 
-    :raises InventoryInUse: a class is to go of which something is allocated.
+    :raises InventoryInUse: an inventory with allocations would be deleted.
     :raises ResourceClassNotFound: a resource class has been deleted.
     """
     found = providers.inventories_of(connection, wanted)
@@ -162,7 +162,7 @@ def replace(connection: Connection, wanted: Mapping[int, Wanted], names: Resourc
 
 
 def _require_custom_classes(connection: Connection, numbers: set[int], names: ResourceClassNames) -> None:
-    """See to it that nobody deletes a class while a provider is given an inventory of it."""
+    """Lock custom resource classes against deletion while a provider gets an inventory of them."""
     custom = {names.name_of(number, connection) for number in numbers if number >= FIRST_CUSTOM_ID}
     if custom:
         names.require(connection, custom, lock=True)

@@ -1,4 +1,4 @@
-"""What ties providers to their traits and aggregates: rows of two numbers, read by name and made what is wanted."""
+"""Read and rewrite the association tables of providers with traits and aggregates."""
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
@@ -12,10 +12,10 @@ from placement_store.db import bulk
 def held(
     connection: Connection, link: Column[int], label: Column[str], ids: Collection[int] | None
 ) -> dict[int, dict[str, int]]:
-    """Return what is tied to these providers, or to all, by provider id: its number by its name.
+    """Return the traits or aggregates of these providers, or of all, by provider id: their ids by name.
 
-    :param link: the column that ties a number to a provider.
-    :param label: the column of that number's own table that names it.
+    :param link: the column of the association table with the id of the trait or aggregate.
+    :param label: the column of the trait's or aggregate's own table with its name.
     """
     query, lookup = _queries(link, label)
     rows: Iterable[Any] = connection.execute(query) if ids is None else lookup.rows(connection, sorted(ids))
@@ -41,7 +41,7 @@ def rewrite(
     before: Mapping[int, Collection[int]],
     wanted: Mapping[int, Collection[int]],
 ) -> None:
-    """Untie what is not wanted any more and tie what is new, by provider id; the providers' rows must be locked."""
+    """Delete surplus associations and insert missing ones, by provider id; the providers' rows must be locked."""
     provider_id = link.table.c.resource_provider_id
     new: list[dict[str, Any]] = []
     for id_, numbers in sorted(wanted.items()):

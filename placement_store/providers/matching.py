@@ -1,4 +1,4 @@
-"""What a resource group asks of one provider by itself, as conditions of SQL."""
+"""Translate a resource group into SQL conditions on a single provider."""
 
 from collections.abc import Collection, Iterator
 
@@ -11,13 +11,13 @@ from placement_store.schema import aggregates, inventories, provider_aggregates,
 
 
 def conditions(connection: Connection, group: ResourceGroup) -> list[ColumnElement[bool]]:
-    """Return what must be true of a row of providers: room for each amount, traits, aggregates, and its tree.
+    """Return the conditions on a row of `resource_providers`: free capacity, traits, aggregates and the tree.
 
-    An aggregate or a tree that is not there is one that no provider is in.
+    No provider is a member of an aggregate or a tree that does not exist.
 
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.
-    :raises InvalidRequest: a trait is both asked for and forbidden.
+    :raises InvalidRequest: a trait is both required and forbidden.
     """
     _refuse_contradictions(group)
     return [
@@ -30,7 +30,7 @@ def conditions(connection: Connection, group: ResourceGroup) -> list[ColumnEleme
 
 
 def _refuse_contradictions(group: ResourceGroup) -> None:
-    """Refuse what no provider could fulfil, as Placement does."""
+    """Refuse a group that no provider can satisfy, as Placement does."""
     forbidden = set(group.forbidden)
     for name in sorted(forbidden.intersection(group.required)):
         raise errors.InvalidRequest(path="$.matching.forbidden", reason=f"{name} is required as well")

@@ -1,4 +1,4 @@
-"""Resource providers in outline: who they are and where they stand, without what they have."""
+"""Read providers in outline: uuid, name, generation and place in the tree, without inventories, traits, aggregates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from placement_store.schema import resource_providers
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A provider's own row; ``updated_at`` is when it, or anything it has, was last changed (seconds since 1970)."""
+    """Hold a provider's own row; ``updated_at`` is the time of its last change, inventories included (Unix time)."""
 
     id: int
     uuid: str
@@ -56,13 +56,12 @@ def get(connection: Connection, uuid: str) -> Outline:
 def listed(
     connection: Connection, *, name: str | None = None, uuid: str | None = None, group: ResourceGroup | None = None
 ) -> Sequence[Outline]:
-    """Return the providers in the order of their creation: all, or those for which everything that is said is true.
+    """Return the providers in the order of their creation: all, or those that match all given conditions.
 
-    ``group`` asks of each provider for itself; see :func:`placement_store.providers.matching.conditions`.
-
+    :param group: conditions on each single provider; see :func:`placement_store.providers.matching.conditions`.
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.
-    :raises InvalidRequest: a trait is both asked for and forbidden.
+    :raises InvalidRequest: a trait is both required and forbidden.
     """
     query = _OUTLINES.order_by(resource_providers.c.id)
     if name is not None:

@@ -1,4 +1,4 @@
-"""Resource providers as they are shown: one, all that something is asked of, or whole trees."""
+"""Read resource providers as the API returns them: one, all that match conditions, or whole trees."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from placement_store.schema import resource_providers
 
 
 def get(connection: Connection, uuid: str, names: ResourceClassNames) -> ResourceProvider:
-    """Return one provider with all that it has and what is used of it.
+    """Return one provider with its inventories and their usage, traits and aggregates.
 
     :raises ProviderNotFound: there is none of that uuid.
     """
@@ -28,11 +28,11 @@ def get(connection: Connection, uuid: str, names: ResourceClassNames) -> Resourc
 def list_providers(
     connection: Connection, message: ListResourceProviders, names: ResourceClassNames
 ) -> list[ResourceProvider]:
-    """Return the providers by name: all, or those that match all conditions, or a part of them by uuid.
+    """Return the providers that match all conditions, ordered by name, or one page of them, ordered by uuid.
 
     :raises ResourceClassNotFound: a resource class that is named does not exist.
     :raises TraitNotFound: a trait that is named does not exist.
-    :raises InvalidRequest: a trait is both asked for and forbidden.
+    :raises InvalidRequest: a trait is both required and forbidden.
     """
     table = resource_providers.c
     query = select(resource_providers).order_by(table.name if message.limit is None else table.uuid)
@@ -48,7 +48,7 @@ def list_providers(
 
 
 def list_trees(connection: Connection, uuids: Collection[str], names: ResourceClassNames) -> list[ResourceProvider]:
-    """Return all providers of the trees that these belong to, by name, each behind its parent."""
+    """Return all providers of the trees that these belong to, each after its parent, siblings by name."""
     table = resource_providers.c
     named = bulk.select_in(connection, select(table.root_provider_id), table.uuid, sorted(uuids))
     roots = {row.root_provider_id for row in named}
@@ -60,7 +60,7 @@ def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvid
     children: dict[str | None, list[ResourceProvider]] = {}
     for provider in found:
         children.setdefault(provider.parent_provider_uuid, []).append(provider)
-    # Not by recursion: nobody says how deep a tree may be.
+    # Not by recursion: the depth of a tree has no limit.
     pending = children.get(None, [])[::-1]
     while pending:
         provider = pending.pop()
@@ -69,14 +69,14 @@ def _parents_first(found: Sequence[ResourceProvider]) -> Iterator[ResourceProvid
 
 
 def _values(connection: Connection, query: Select[Any], names: ResourceClassNames) -> list[ResourceProvider]:
-    # First the providers, then what they have: whoever names a generation that is older than what was read with it is
-    # told so, and reads again. The other way round it would pass.
+    # First the providers, then their inventories: if these are newer than the generation, a write that names the
+    # generation is refused, and the caller reads again. In the reverse order a stale read would pass.
     found = connection.execute(query).all()
     ids = [row.id for row in found]
     inventories = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
-    kin = {row.root_provider_id for row in found} | {row.parent_provider_id for row in found if row.parent_provider_id}
-    uuids = providers.uuids_of(connection, kin)
+    relatives = {id_ for row in found for id_ in (row.root_provider_id, row.parent_provider_id) if id_}
+    uuids = providers.uuids_of(connection, relatives)
     shown = []
     for row in found:
         held = {names.name_of(number, connection): held for number, held in inventories.get(row.id, {}).items()}

@@ -1,4 +1,4 @@
-"""Reports: provider trees made what their hosts say they are."""
+"""Apply reports of provider trees by the agents of their hosts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ from placement_store.providers.inventories import Wanted
 from placement_store.providers.rows import LockedRow
 from placement_store.schema import resource_providers
 
-#: What an agent's report leaves in place on the root of a disabled host.
+#: The traits that an agent's report leaves in place on the root of a disabled host.
 _TRAITS_OF_DISABLED = (disabled_hosts.TRAIT,)
 
 
 def report(connection: Connection, message: ReportProviders, names: ResourceClassNames) -> dict[str, int]:
-    """Create what is missing, change what differs, delete what is gone; return the generations by uuid.
+    """Create missing providers, update those that differ, delete those that are gone; return the generations by uuid.
 
-    A provider that already is what is said of it is not touched. Of one that is changed the generation moves once,
-    unless nothing but its name has.
+    A provider that is as reported already is not written. The generation of an updated one is bumped once, unless only
+    its name has changed.
 
     :raises InvalidRequest: a provider is reported twice, before its parent, or under another parent than it has.
-    :raises ProviderNotFound: a parent is not there, nor is a provider of which a generation is named.
+    :raises ProviderNotFound: a parent does not exist, or a provider whose generation is named does not.
     :raises ProviderGenerationConflict: a provider is at another generation than the one named.
     :raises AlreadyExists: a name belongs to another provider.
-    :raises InvalidInventory: naming the provider; so does each of the following.
-    :raises InventoryInUse: a class is no longer reported of which something is allocated.
-    :raises ProviderInUse: one that is gone has children or is held by somebody.
+    :raises InvalidInventory: naming the provider, as each of the following does.
+    :raises InventoryInUse: an inventory with allocations is no longer reported.
+    :raises ProviderInUse: a provider that is gone has children or allocations.
     :raises ResourceClassNotFound: a resource class does not exist.
     :raises TraitNotFound: a trait does not exist.
     :raises StaleRead: another report of the same providers was faster; a new transaction may succeed.
@@ -65,14 +65,14 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     providers.bump_generations(connection, renamed_ids - filled_ids, by=0)
     providers.bump_generations(connection, filled_ids, by=1)
     change_feed.record(connection, provider_ids={*gone, *created.values(), *renamed_ids, *filled_ids})
-    # What was left alone answers with the generation at which it was found to be as reported: somebody may have changed
-    # it since, and the reporter, told the newer one, would take that for its own word.
+    # For a provider that was not written, the generation at which it was compared is returned: a concurrent transaction
+    # may have changed it since, and the agent would take a newer generation for that of its own report.
     filled = {one.uuid for one in changed}
     found = {one.uuid: known[one.uuid].generation for one in old if one.uuid not in filled}
     return {**_generations(connection, wanted), **found}
 
 
-# --- What is said, and what is there --------------------------------------------------------------------------------
+# --- Comparison of the report with the store ------------------------------------------------------------------------
 
 
 def _check(message: ReportProviders) -> None:
@@ -91,7 +91,7 @@ def _check(message: ReportProviders) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _StoredProvider:
     id: int
     name: str
     generation: int
@@ -100,31 +100,31 @@ class _Known:
     parent_uuid: str | None
 
     def stands_as(self, row: LockedRow) -> bool:
-        """Tell whether the provider still has the name and the place in its tree that the report was compared with."""
+        """Return whether the row still has the name, the root and the parent that the report was compared with."""
         return (self.name, self.root_id, self.parent_id) == (row.name, row.root_id, row.parent_id)
 
 
-def _known(connection: Connection, uuids: Collection[str]) -> dict[str, _Known]:
+def _known(connection: Connection, uuids: Collection[str]) -> dict[str, _StoredProvider]:
     table, parent = resource_providers, resource_providers.alias()
     place = (table.c.root_provider_id, table.c.parent_provider_id, parent.c.uuid)
     query = select(table.c.uuid, table.c.id, table.c.name, table.c.generation, *place)
     query = query.select_from(table.outerjoin(parent, parent.c.id == table.c.parent_provider_id))
     rows = bulk.select_in(connection, query, table.c.uuid, sorted(uuids))
-    return {uuid: _Known(*described) for uuid, *described in rows}
+    return {uuid: _StoredProvider(*described) for uuid, *described in rows}
 
 
 def _parents(reports: Sequence[ProviderReport]) -> set[str]:
     return {one.parent_provider_uuid for one in reports if one.parent_provider_uuid is not None}
 
 
-def _above(new: Sequence[ProviderReport], known: Mapping[str, _Known]) -> set[int]:
-    """Return the ids of the parents of new providers, and of their roots, as far as they are there."""
+def _above(new: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> set[int]:
+    """Return the ids of the existing parents of new providers, and of their roots."""
     parents = [known[uuid] for uuid in _parents(new) if uuid in known]
     return {id_ for parent in parents for id_ in (parent.id, parent.root_id)}
 
 
-def _compare(reports: Sequence[ProviderReport], known: Mapping[str, _Known]) -> None:
-    """Compare what the reporter relies on with what is there."""
+def _compare(reports: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> None:
+    """Compare the generations and parents that the report names with the stored ones."""
     for position, one in enumerate(reports):
         if one.uuid not in known:
             if one.generation is not None:
@@ -146,13 +146,13 @@ def _changed(
     connection: Connection,
     reports: Sequence[ProviderReport],
     wanted: Mapping[str, Wanted],
-    known: Mapping[str, _Known],
+    known: Mapping[str, _StoredProvider],
 ) -> list[ProviderReport]:
-    """Return the reports of providers that have something else than is said of them."""
+    """Return the reports of providers whose inventories, traits or aggregates differ from the stored ones."""
     ids = [known[one.uuid].id for one in reports]
     held = providers.inventories_of(connection, ids)
     held_traits, held_aggregates = traits.of(connection, ids), aggregates.of(connection, ids)
-    # What its host brings is not the reporter's to take away.
+    # Aggregates and traits that a provider has because of its host are not removed by a report.
     staying = host_aggregate_links.required(connection, ids)
     disabled = disabled_hosts.among(connection, ids)
     return [
@@ -164,8 +164,8 @@ def _changed(
     ]
 
 
-def _differ(present: Collection[str], said: Collection[str] | None, staying: Collection[str] = ()) -> bool:
-    return said is not None and set(present) != {*said, *staying}
+def _differ(present: Collection[str], reported: Collection[str] | None, staying: Collection[str] = ()) -> bool:
+    return reported is not None and set(present) != {*reported, *staying}
 
 
 def _has_anything(report_: ProviderReport) -> bool:
@@ -176,7 +176,7 @@ def _has_anything(report_: ProviderReport) -> bool:
 
 
 def _create(connection: Connection, new: Sequence[ProviderReport]) -> dict[str, int]:
-    """Create the providers that were not there a moment ago; whoever else reports them may have been faster since."""
+    """Create the missing providers; a concurrent report may have created them since they were looked for."""
     try:
         return new_providers.create(
             connection, [NewProvider(one.uuid, one.name, one.parent_provider_uuid) for one in new]
@@ -194,12 +194,13 @@ def _fill(
     ids: Mapping[str, int],
     names: ResourceClassNames,
 ) -> set[int]:
-    """Give providers what is said of them; return their ids."""
+    """Replace the inventories, traits and aggregates of providers by the reported ones; return their ids."""
     inventories.replace(connection, {ids[one.uuid]: wanted[one.uuid] for one in reports}, names)
-    told = {ids[one.uuid]: one.traits for one in reports if one.traits is not None}
-    disabled = disabled_hosts.among(connection, told)
+    reported = {ids[one.uuid]: one.traits for one in reports if one.traits is not None}
+    disabled = disabled_hosts.among(connection, reported)
     traits.replace(
-        connection, {id_: {*of_it, *(_TRAITS_OF_DISABLED if id_ in disabled else ())} for id_, of_it in told.items()}
+        connection,
+        {id_: {*found, *(_TRAITS_OF_DISABLED if id_ in disabled else ())} for id_, found in reported.items()},
     )
     aggregates.replace(connection, {ids[one.uuid]: one.aggregates for one in reports if one.aggregates is not None})
     return {ids[one.uuid] for one in reports}

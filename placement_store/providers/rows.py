@@ -15,7 +15,7 @@ from placement_store.schema import inventories, resource_providers
 
 
 class InventoryRow(NamedTuple):
-    """An inventory as the store has it."""
+    """Hold one inventory's row."""
 
     total: int
     reserved: int
@@ -27,12 +27,12 @@ class InventoryRow(NamedTuple):
 
     @property
     def capacity(self) -> float:
-        """How much may be allocated in all."""
+        """Return the amount that may be allocated in all."""
         return (self.total - self.reserved) * self.allocation_ratio
 
     @property
     def described(self) -> Inventory:
-        """What its provider says of it, without what is used."""
+        """Return the inventory as reported, without its usage."""
         fields = self._asdict()
         del fields["used"]
         return Inventory(**fields)
@@ -40,7 +40,7 @@ class InventoryRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """A provider as the store has it, with its inventories by the number of their resource class."""
+    """Hold one provider's row with its inventories by resource class id."""
 
     id: int
     uuid: str
@@ -52,7 +52,7 @@ class ProviderRow:
 
 
 class ProviderKey(NamedTuple):
-    """What a write must know of a provider before it locks it."""
+    """Hold the ids of a provider and its root, read by a write before it locks the provider."""
 
     id: int
     root_id: int
@@ -72,9 +72,9 @@ _KEYS = _ALL_KEYS.where(resource_providers.c.uuid.in_(bindparam("uuids", expandi
 
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[ProviderRow]:
-    """Return the providers of these ids, or all; an id that is not there is left out."""
-    # First the providers, then what they have: inventories may then be newer than `seq` says, and are read once more
-    # when the newer `seq` is seen. The other way round they might stay old for ever.
+    """Return the providers of these ids, or all; an id that does not exist is omitted."""
+    # First the providers, then their inventories: these may then be newer than `seq`, and are read once more when the
+    # newer `seq` is seen. In the reverse order a follower might keep old inventories for ever.
     found = list(_select_by_id(connection, select(resource_providers), resource_providers.c.id, ids))
     held = inventories_of(connection, ids)
     return [
@@ -105,9 +105,9 @@ def inventories_of(connection: Connection, ids: Collection[int] | None) -> dict[
 
 
 def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:
-    """Return the providers of these uuids.
+    """Return the keys of the providers of these uuids.
 
-    :raises ProviderNotFound: one of them is not there.
+    :raises ProviderNotFound: one of them does not exist.
     """
     wanted = set(uuids)
     found = keys_found(connection, wanted)
@@ -117,7 +117,7 @@ def keys_of(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderK
 
 
 def keys_found(connection: Connection, uuids: Iterable[str]) -> dict[str, ProviderKey]:
-    """Return those of the providers of these uuids that are there."""
+    """Return the keys of the existing ones of the providers of these uuids."""
     return {
         uuid: ProviderKey(id_, root_id)
         for chunk in bulk.chunks(sorted(set(uuids)))
@@ -142,7 +142,7 @@ def tree_ids(connection: Connection, root_ids: Collection[int]) -> list[int]:
 
 
 def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
-    """Return the uuids of the providers of these ids; an id that is not there is left out."""
+    """Return the uuids of the providers of these ids; an id that does not exist is omitted."""
     query = select(resource_providers.c.id, resource_providers.c.uuid)
     return {row.id: row.uuid for row in _select_by_id(connection, query, resource_providers.c.id, ids)}
 
@@ -151,7 +151,7 @@ def uuids_of(connection: Connection, ids: Collection[int]) -> dict[int, str]:
 
 
 class LockedRow(NamedTuple):
-    """A provider's row that nobody else can change before this transaction ends."""
+    """Hold a provider's row that no other transaction can change before this one ends."""
 
     uuid: str
     name: str
@@ -161,7 +161,7 @@ class LockedRow(NamedTuple):
 
 
 def lock(connection: Connection, ids: Collection[int]) -> dict[int, LockedRow]:
-    """Lock providers in the order of their ids, before anything of them is changed; return them by id.
+    """Lock providers in the order of their ids, before anything of them is changed; return their rows by id.
 
     :raises StaleRead: one of them has been deleted.
     """
@@ -215,11 +215,11 @@ _BUMP_WHERE_FOUND = _BUMP.where(
 
 
 def lock_at(connection: Connection, uuid: str, generation: int | None) -> int:
-    """Lock the provider of a uuid, at that generation where one is named; return its id.
+    """Lock the provider of a uuid and compare its generation, if one is named; return its id.
 
     :raises ProviderNotFound: there is none.
     :raises ProviderGenerationConflict: it is at another generation.
-    :raises StaleRead: it has just been deleted.
+    :raises StaleRead: it has been deleted concurrently.
     """
     id_ = keys_of(connection, [uuid])[uuid].id
     compare_generation(lock(connection, [id_])[id_], generation)
@@ -227,7 +227,7 @@ def lock_at(connection: Connection, uuid: str, generation: int | None) -> int:
 
 
 def compare_generation(row: LockedRow, named: int | None) -> None:
-    """Compare a provider's generation where one is named.
+    """Compare a provider's generation, if one is named.
 
     :raises ProviderGenerationConflict: it is at another generation.
     """
@@ -236,5 +236,5 @@ def compare_generation(row: LockedRow, named: int | None) -> None:
 
 
 def provider_not_found(uuid: str) -> errors.ProviderNotFound:
-    """Return the error that says so."""
+    """Return the error that there is no such provider."""
     return errors.ProviderNotFound(kind="resource provider", name=uuid)

@@ -1,4 +1,4 @@
-"""The traits of providers."""
+"""Read and replace the traits of providers."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,20 +15,20 @@ _LINK, _NAME = provider_traits.c.trait_id, traits.c.name
 
 
 def of(connection: Connection, ids: Collection[int] | None) -> dict[int, list[str]]:
-    """Return the traits of these providers, or of all that have any, by provider id; sorted."""
+    """Return the sorted traits of these providers, or of all, by provider id."""
     return {id_: sorted(found) for id_, found in links.held(connection, _LINK, _NAME, ids).items()}
 
 
 def replace(connection: Connection, wanted: Mapping[int, Collection[str]]) -> None:
-    """Make these the traits of providers, by provider id; the providers' rows must be locked.
+    """Replace the traits of providers by these, by provider id; the providers' rows must be locked.
 
-    Generations and the feed are the caller's.
+    The caller bumps generations and writes the feed.
 
     :raises TraitNotFound: one of them does not exist.
     """
     before = links.held(connection, _LINK, _NAME, wanted)
     numbers = {name: number for found in before.values() for name, number in found.items()}
-    # Those that a provider has cannot be deleted; the others must not be until this transaction ends.
+    # A trait that a provider has cannot be deleted; the others are locked against deletion.
     new = {name for names in wanted.values() for name in names} - numbers.keys()
     numbers |= TraitNames.require(connection, new, lock=True)
     links.rewrite(

@@ -1,6 +1,6 @@
-"""The shape of provider trees: providers renamed, moved under another parent with all below them, and deleted.
+"""Change provider trees: rename providers, move subtrees under another parent, and delete providers.
 
-Who changes the shape of a tree locks its root's row first, so that there is one at a time; see also
+Every change of a tree's shape locks the root's row first, so that changes of one tree are serialised; see also
 :func:`placement_store.providers.create.create`.
 """
 
@@ -29,16 +29,16 @@ from placement_store.schema import (
 
 
 def update(connection: Connection, message: UpdateResourceProvider, *, may_leave_parent: bool = True) -> None:
-    """Give a provider another name or another parent; what is not said stays.
+    """Change the name or the parent of a provider; a field that is not given stays.
 
     As in Placement, generations are not bumped: they stand for a provider's inventories, traits and aggregates.
 
-    :param may_leave_parent: whether a provider that has a parent may get another one or none, or else only keep it.
+    :param may_leave_parent: whether a provider that has a parent may get another one, or none.
     :raises ProviderNotFound: there is no such provider, or no such parent.
     :raises AlreadyExists: the name belongs to another provider.
     :raises InvalidRequest: the parent is the provider itself or below it, or it would leave its parent and may not.
-    :raises ProviderInUse: it would change trees, and a claim or a host rests on the tree that it is in, or comes to.
-    :raises StaleRead: somebody else is changing the same trees; a new transaction may succeed.
+    :raises ProviderInUse: it would change trees, and a claim or a host depends on its present or its future tree.
+    :raises StaleRead: a concurrent transaction is changing the same trees; a new transaction may succeed.
     """
     changed: set[int] = set()
     if message.parent_provider_uuid is not UNSET:
@@ -51,12 +51,12 @@ def update(connection: Connection, message: UpdateResourceProvider, *, may_leave
 
 
 def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
-    """Give providers, whose rows are locked, names by their ids; return the ids of those that had another.
+    """Rename providers by id, whose rows are locked; return the ids of those whose name has changed.
 
-    ``seq`` and the feed are the caller's.
+    The caller bumps ``seq`` and writes the feed.
 
     :raises AlreadyExists: a name belongs to another provider.
-    :raises StaleRead: somebody else has just taken one of them; a new transaction finds out whose it is.
+    :raises StaleRead: a concurrent transaction has taken one of the names; a new transaction finds by which provider.
     """
     table = resource_providers
     query = select(table.c.id, table.c.name)
@@ -68,13 +68,13 @@ def rename(connection: Connection, names: Mapping[int, str]) -> set[int]:
         for id_, name in sorted(new.items()):
             connection.execute(table.update().where(table.c.id == id_).values(name=name))
     except exc.IntegrityError as fault:
-        # Somebody has just taken one of them: begin again and say which.
+        # A concurrent transaction has taken one of them: a new transaction finds which.
         raise StaleRead from fault
     return set(new)
 
 
 def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may_leave: bool) -> set[int]:
-    """Move a provider with all below it; return the ids of the rows that have changed."""
+    """Move a provider with its subtree under another parent, or to the root; return the ids of the changed rows."""
     named = {uuid} if parent_uuid is None else {uuid, parent_uuid}
     keys = providers.keys_of(connection, named)
     moved, parent = keys[uuid], None if parent_uuid is None else keys[parent_uuid]
@@ -82,7 +82,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     below = _below(connection, moved)
     to_lock = {*below, moved.root_id, new_root_id, *([] if parent is None else [parent.id])}
     locked = providers.lock(connection, to_lock)
-    # Read without a lock: by now it may stand elsewhere, or have got another child.
+    # Both were read without a lock: by now the provider may have another parent, or the subtree another provider.
     if providers.keys_of(connection, named) != keys or _below(connection, moved) != below:
         raise StaleRead
     if locked[moved.id].parent_id == (None if parent is None else parent.id):
@@ -102,7 +102,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
 
 
 def _below(connection: Connection, top: ProviderKey) -> set[int]:
-    """Return the ids of a provider and of all that stands below it."""
+    """Return the ids of a provider and of all its descendants."""
     table = resource_providers.c
     query = select(table.id, table.parent_provider_id).where(table.root_provider_id == top.root_id)
     children: dict[int, list[int]] = {}
@@ -117,7 +117,7 @@ def _below(connection: Connection, top: ProviderKey) -> set[int]:
 
 
 def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[int], root_ids: Collection[int]) -> None:
-    """Refuse to change the tree under a claim: what a consumer holds in its host's tree, and beside it, stays there."""
+    """Refuse to change the tree of a provider with allocations of a claim: they must stay in the tree of their host."""
     # SELECT a.id FROM allocations a JOIN consumers c ON c.id = a.consumer_id
     #  WHERE a.resource_provider_id IN (...) AND c.root_provider_id IN (...) LIMIT 1
     held = select(allocations.c.id).join_from(allocations, consumers, consumers.c.id == allocations.c.consumer_id)
@@ -133,10 +133,10 @@ def _refuse_in_use(connection: Connection, moved: LockedRow, below: Collection[i
 
 
 def delete(connection: Connection, uuid: str) -> None:
-    """Delete a provider that has no children and that nobody holds anything of, with all that it has.
+    """Delete a provider without children and allocations, with its inventories, traits and aggregates.
 
     :raises ProviderNotFound: there is none of that uuid.
-    :raises ProviderInUse: somebody holds something of it.
+    :raises ProviderInUse: it has allocations.
     :raises ProviderHasChildren: it has children.
     """
     id_ = providers.lock_at(connection, uuid, None)
@@ -145,10 +145,12 @@ def delete(connection: Connection, uuid: str) -> None:
 
 
 def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
-    """Delete providers, whose rows are locked, with all that they have; the feed is the caller's.
+    """Delete providers, whose rows are locked, with their inventories, traits and aggregates.
 
-    :raises ProviderInUse: somebody holds something of one of them.
-    :raises ProviderHasChildren: one of them has children beside these.
+    The caller writes the feed.
+
+    :raises ProviderInUse: one of them has allocations.
+    :raises ProviderHasChildren: one of them has a child that is not among them.
     """
     ids = sorted(uuids)
     query = select(resource_providers.c.id, resource_providers.c.parent_provider_id)
@@ -161,7 +163,7 @@ def remove(connection: Connection, uuids: Mapping[int, str]) -> None:
     for chunk in bulk.chunks(ids):
         for table in (inventories, provider_traits, provider_aggregates):
             connection.execute(table.delete().where(table.c.resource_provider_id.in_(chunk)))
-        # InnoDB lets no row go that another one refers to, or itself, as a root does.
+        # InnoDB deletes no row that is referred to by another one, or by itself as a root is.
         these = resource_providers.c.id.in_(chunk)
         unbound = {"root_provider_id": None, "parent_provider_id": None}
         connection.execute(resource_providers.update().where(these).values(unbound))

@@ -1,4 +1,4 @@
-"""Who holds how much: of one provider, and of a whole project."""
+"""Read usages: the allocations of one provider by consumer, and the sums of a project by consumer type."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,18 +11,18 @@ from placement_store.db.names import ResourceClassNames
 from placement_store.providers import rows as providers
 from placement_store.schema import allocations, consumers, resource_providers
 
-#: What a consumer from before types were known is shown as (Placement's word).
+#: The type shown for a consumer that was written before consumer types existed (Placement's word).
 _UNKNOWN_TYPE = "UNKNOWN"
 
 
 def of_provider(
     connection: Connection, message: ListProviderAllocations, names: ResourceClassNames
 ) -> ProviderAllocations:
-    """Return the consumers that hold anything of one provider, with their amounts; or a part of them by uuid.
+    """Return the consumers with allocations of one provider, with the amounts; or one page of them by uuid.
 
     :raises ProviderNotFound: there is none of that uuid.
     """
-    # One statement, which sees one moment. The consumers are chosen first: each has a row for each class.
+    # One statement, which sees one moment. The page of consumers is chosen first: each has a row for each class.
     #
     # SELECT ... FROM resource_providers p
     #   LEFT JOIN (SELECT DISTINCT c.id, c.uuid, c.generation FROM allocations a JOIN consumers c ...
@@ -61,20 +61,20 @@ def of_provider(
 
 
 def of_project(connection: Connection, message: ListUsages, names: ResourceClassNames) -> list[Usage]:
-    """Return what the consumers of a project hold, by consumer type; a consumer that holds nothing counts for none."""
+    """Return the sums of a project's allocations by consumer type; consumers without allocations do not count."""
     holder = consumers.c
     kind = func.coalesce(holder.consumer_type, _UNKNOWN_TYPE)
-    asked = [holder.project_id == message.project_id]
+    conditions = [holder.project_id == message.project_id]
     if message.user_id is not None:
-        asked.append(holder.user_id == message.user_id)
+        conditions.append(holder.user_id == message.user_id)
     if message.consumer_type is not None:
-        asked.append(kind == message.consumer_type)
-    found = _summed(connection, kind, asked, names)
+        conditions.append(kind == message.consumer_type)
+    found = _summed(connection, kind, conditions, names)
     return [Usage(consumer_type=type_, **sums._asdict()) for type_, sums in sorted(found.items())]
 
 
 class Sums(NamedTuple):
-    """What consumers hold together, by resource class, and how many of them hold anything."""
+    """Hold sums of allocations by resource class, and the number of consumers that have any."""
 
     consumer_count: int
     resources: dict[str, int]
@@ -83,27 +83,30 @@ class Sums(NamedTuple):
 def of_stored_types(
     connection: Connection, project_id: str, user_id: str | None, names: ResourceClassNames
 ) -> dict[str | None, Sums]:
-    """Return what the consumers of a project, and of a user of it where one is named, hold, by type as it is stored.
+    """Return the sums of the allocations of a project, or of one user of it, by stored consumer type.
 
-    Null stands for those from before types were known, which :func:`of_project` calls by a name.
+    Null is the type of consumers written before types existed, for which :func:`of_project` has a name.
     """
-    asked = [consumers.c.project_id == project_id]
+    conditions = [consumers.c.project_id == project_id]
     if user_id is not None:
-        asked.append(consumers.c.user_id == user_id)
-    return _summed(connection, consumers.c.consumer_type, asked, names)
+        conditions.append(consumers.c.user_id == user_id)
+    return _summed(connection, consumers.c.consumer_type, conditions, names)
 
 
 def _summed(
-    connection: Connection, kind: ColumnElement[Any], asked: Sequence[ColumnElement[bool]], names: ResourceClassNames
+    connection: Connection,
+    kind: ColumnElement[Any],
+    conditions: Sequence[ColumnElement[bool]],
+    names: ResourceClassNames,
 ) -> dict[Any, Sums]:
-    # One statement, which sees one moment: the sum of each class, and without a class how many hold anything.
+    # One statement, which sees one moment: the sum of each class, and with null for a class the number of consumers.
     holder, held = consumers.c, allocations.c
     source = consumers.join(allocations, held.consumer_id == holder.id)
     sums = select(kind, held.resource_class_id, func.sum(held.used)).group_by(kind, held.resource_class_id)
     counts = select(kind, null(), func.count(holder.id.distinct())).group_by(kind)
     found: dict[Any, dict[int | None, int]] = {}
     for type_, class_id, amount in connection.execute(
-        union_all(*(query.select_from(source).where(*asked) for query in (sums, counts)))
+        union_all(*(query.select_from(source).where(*conditions) for query in (sums, counts)))
     ):
         found.setdefault(type_, {})[class_id] = int(amount)
     return {type_: _sums(connection, amounts, names) for type_, amounts in found.items()}

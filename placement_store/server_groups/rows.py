@@ -1,8 +1,8 @@
-"""Server groups as rows: made known to the store, shown, deleted, and where their members are.
+"""Create, list and delete server groups, and find the root providers that their members are on.
 
-A member is an instance. It is on the root provider where it is placed, and where a migration of it is: where that is
-the same one, the two are one member. A residue, which holds a host for a guest that nobody wants there any more, has no
-group. Whether a member may come to a root is decided in :mod:`placement_store.server_groups.rules`.
+A member is an instance. It is on the root provider where it is placed, and on the one that a migration of it holds; if
+these are the same, the two count as one member. A residue, which holds a host for a guest that has to go, is in no
+group. :mod:`placement_store.server_groups.rules` decides whether a root may gain a member.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,20 +18,19 @@ from moorage.model import ServerGroup
 from placement_store.db import bulk
 from placement_store.schema import consumer_groups, consumers, hosts, resource_providers
 
-#: The instance that a row of `consumers` stands for.
+#: The uuid of the instance that a row of `consumers` counts for: a migration counts for its instance.
 MEMBER = func.coalesce(consumers.c.migration_of, consumers.c.uuid)
 
 
-# --- Making them known ----------------------------------------------------------------------------------------------
+# --- Creation -------------------------------------------------------------------------------------------------------
 
 
 def bind(connection: Connection, group: ServerGroup) -> int:
-    """Return the number of a group that a claim names, which is created if it is not known yet.
+    """Return the id of a group that a claim names, and create it if it does not exist.
 
-    To be done before anything is locked: whoever names a group that somebody else creates at this moment waits here for
-    that one to end.
+    Call it before any row is locked: if a concurrent transaction is creating the group, this one waits for its end.
 
-    :raises InvalidRequest: the store knows the group with another policy or maximum; neither ever changes.
+    :raises InvalidRequest: the store has the group with another policy or maximum; neither ever changes.
     """
     found = _find(connection, group.uuid)
     if found is None:
@@ -58,7 +57,7 @@ def create(connection: Connection, message: CreateServerGroup) -> ServerGroupSta
 
 
 def _create_or_find(connection: Connection, group: ServerGroup) -> Row[Any]:
-    with suppress(exc.IntegrityError):  # waited for: somebody else has just created it
+    with suppress(exc.IntegrityError):  # a concurrent transaction has created it; its commit was waited for
         _insert(connection, group, name=None, project_id=None)
     found = _find(connection, group.uuid)
     if found is None:
@@ -81,7 +80,7 @@ def _insert(connection: Connection, group: ServerGroup, *, name: str | None, pro
     bulk.insert(connection, consumer_groups, [row], stamps=["created_at"])
 
 
-# --- Showing and deleting them --------------------------------------------------------------------------------------
+# --- Listing and deletion -------------------------------------------------------------------------------------------
 
 
 def get(connection: Connection, uuid: str) -> ServerGroupState:
@@ -96,9 +95,9 @@ def get(connection: Connection, uuid: str) -> ServerGroupState:
 
 
 def listed(connection: Connection, message: ListServerGroups) -> list[ServerGroupState]:
-    """Return the groups with their members by name and uuid, of all projects or of one, or a part of them by uuid.
+    """Return the groups of all projects or of one, with their members, or one page of them in the order of uuids.
 
-    Those without a name come first.
+    They are sorted by name and uuid; those without a name come first.
     """
     table = consumer_groups.c
     chosen = select(table.id)
@@ -120,13 +119,13 @@ def delete(connection: Connection, uuid: str) -> None:
     :raises ServerGroupNotFound: there is none of that uuid.
     :raises InvalidState: it has members, if only such that are on no host.
     """
-    # By the uuid, whose index entry is locked first: whoever has waited for it in `bind` holds on to that.
+    # By the uuid, so that its index entry is locked first: a transaction that has waited for it in `bind` holds that.
     #
     # SELECT id FROM consumer_groups WHERE uuid = :uuid FOR UPDATE
     group_id = connection.scalar(select(consumer_groups.c.id).where(consumer_groups.c.uuid == uuid).with_for_update())
     if group_id is None:
         raise not_found(uuid)
-    # A member that comes at this moment waits for the group's row, and then finds it gone.
+    # A concurrent write that adds a member waits for the group's row, and then finds it deleted.
     count = connection.scalar(select(func.count(MEMBER.distinct())).where(consumers.c.consumer_group_id == group_id))
     if count:
         raise errors.InvalidState(reason=f"server group {uuid} has {count} members")
@@ -153,8 +152,8 @@ _SHOWN = select(
 def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState]:
     described: dict[str, Row[Any]] = {}
     members: dict[str, dict[str, str | None]] = {}
-    # Of an instance that is moving, its destination is shown: its own row comes before those of its migrations. Of
-    # these one that is on a host, and always the same one.
+    # An instance that is being moved is shown on its destination: its own row sorts before those of its migrations. Of
+    # these, one that is on a host comes first, and always the same one.
     rows = connection.execute(query).all()
     for row in sorted(rows, key=lambda row: (row.migration_of is not None, row.root_uuid is None, row.root_uuid)):
         described[row.uuid] = row
@@ -173,38 +172,39 @@ def _states(connection: Connection, query: Select[Any]) -> list[ServerGroupState
 
 
 def not_found(uuid: str) -> errors.ServerGroupNotFound:
-    """Return the error that says so."""
+    """Return the error that there is no such server group."""
     return errors.ServerGroupNotFound(name=uuid)
 
 
-# --- Where members are ----------------------------------------------------------------------------------------------
+# --- Occupied root providers ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class OccupiedRoot:
-    """What of a server group is on one root provider."""
+    """Hold the occupancy of one root provider by a server group."""
 
-    #: How many instances; one that a migration of it stands for, too, counts once.
+    #: The number of instances; an instance and its migration count once.
     members: int
-    #: Whether the operator has forced its host down: what is there does not count for affinity.
+    #: Whether the operator has forced its host down: its members do not count for affinity.
     forced_down: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Where the members of a server group are."""
+    """Hold the root providers that the members of a server group are on."""
 
     #: By the uuid of the root provider.
     roots: Mapping[str, OccupiedRoot] = field(default_factory=dict)
-    #: Whether one of them is on two roots, those of hosts forced down left out: it is moving. Until it has arrived,
-    #: nobody joins its group if the policy is affinity.
+    #: Whether a member is on two roots whose hosts are not forced down, so that it is being moved. Until that move has
+    #: ended, no other instance may join a group with the policy affinity.
     moving: bool = False
 
 
 def placed(*columns: Any) -> Select[Any]:
-    """Return the query of ``columns`` for consumers that are on a root provider; of which group, the caller adds.
+    """Return the query of ``columns`` for all consumers that are on a root provider.
 
-    It is of ``consumers``, of ``resource_providers``, where that root is, and of ``hosts``, if it is one's.
+    It joins ``consumers``, their root in ``resource_providers``, and that root's host in ``hosts``, if it has one. The
+    caller adds the condition on the group.
     """
     # SELECT ... FROM consumers c JOIN resource_providers p ON p.id = c.root_provider_id
     #   LEFT JOIN hosts h ON h.compute_node_uuid = p.uuid
@@ -213,9 +213,9 @@ def placed(*columns: Any) -> Select[Any]:
 
 
 def occupancy(connection: Connection, group_uuid: str, besides: Collection[str]) -> Occupancy:
-    """Return where the members of a group are, as one statement sees them; nowhere, where there is no such group.
+    """Return the occupancy of a group, read by one statement; empty if there is no such group.
 
-    :param besides: the uuids of instances that are not counted: those about to be placed.
+    :param besides: the uuids of instances that are not counted, since they are about to be placed.
     """
     number = select(consumer_groups.c.id).where(consumer_groups.c.uuid == group_uuid).scalar_subquery()
     query = placed(MEMBER.label("member"), resource_providers.c.uuid, hosts.c.forced_down)

@@ -1,1 +1,1 @@
-"""What keeps the store right in the long run: reconciler, audit, recount, pruning."""
+"""Maintain the store: reconciler, audit, recount, pruning, and the record of services."""

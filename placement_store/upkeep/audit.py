@@ -1,4 +1,4 @@
-"""What the store says of itself: inventories that hold too much, sums that disagree, and who holds what."""
+"""Audit the store: over-committed inventories, usages that differ from the sum of allocations, and all consumers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -21,14 +21,13 @@ from placement_store.schema import (
 
 
 def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit:
-    """Read everything once, or a part of it; nothing is locked or changed.
+    """Return the audit of the whole store, or one page of it; nothing is locked or changed.
 
-    Each of the two, inventories and holders, is of one moment, also while others write; with amounts, only within a
-    transaction that sees one. ``overcommitted`` is what
-    holds more than its capacity, be it that the inventory has shrunk since; ``drifted`` is where ``used`` is not the
-    sum of the allocations.
+    The inventories are of one moment, and so are the holders, also while others write; with ``amounts``, only within a
+    transaction that sees one moment. ``overcommitted`` are the inventories with more allocations than capacity, also if
+    the capacity has shrunk since; ``drifted`` are those whose ``used`` is not the sum of the allocations.
 
-    :param part: of which part of the holders; the inventories belong to the first.
+    :param part: the page of the holders; inventories are in the first page only.
     """
     part = part or AuditStore()
     names = {row.id: row.name for row in connection.execute(select(resource_classes))}
@@ -45,7 +44,7 @@ def report(connection: Connection, part: AuditStore | None = None) -> StoreAudit
 
 
 def _suspects() -> Any:
-    """Return the query for inventories whose allocations exceed or contradict them, and for allocations without one.
+    """Return the query for inventories that are over-committed or have drifted, and for allocations without inventory.
 
     SELECT ... FROM (SELECT provider, class FROM inventories UNION SELECT provider, class FROM allocations) pairs
       LEFT JOIN inventories ... LEFT JOIN (SELECT provider, class, SUM(used) FROM allocations GROUP BY ...) sums ...
@@ -85,7 +84,7 @@ def _suspects() -> Any:
 
 def _finding(row: Row[Any], names: Mapping[int, str]) -> InventoryFinding:
     return InventoryFinding(
-        # A provider that is gone, and a class that is unknown, are findings too: by their number.
+        # A deleted provider and an unknown class are findings too: they are named by their id.
         provider_uuid=row.uuid or f"#{row.resource_provider_id}",
         resource_class=_class_name(row.resource_class_id, names),
         capacity=float(row.capacity),
@@ -101,7 +100,7 @@ def _class_name(number: int, names: Mapping[int, str]) -> str:
 
 
 def _last_of(connection: Connection, part: AuditStore) -> int | None:
-    """Return the number of the last consumer of a part, or nothing where no other part may come after it."""
+    """Return the id of the last consumer of a page, or null if there is no further page."""
     if part.limit is None:
         return None
     # SELECT DISTINCT consumer_id FROM allocations WHERE consumer_id > :after ORDER BY consumer_id LIMIT 1 OFFSET :limit
@@ -113,7 +112,7 @@ def _last_of(connection: Connection, part: AuditStore) -> int | None:
 def _holders(
     connection: Connection, names: Mapping[int, str], after: int, last: int | None, *, with_amounts: bool
 ) -> list[Holder]:
-    """Return who holds something, by the number of the consumer: those after one number, and up to another."""
+    """Return the consumers with allocations whose ids are greater than ``after`` and at most ``last``, by id."""
     host = resource_providers.alias()
     within = allocations.c.consumer_id > after
     if last is not None:
@@ -177,7 +176,7 @@ def _holders(
 
 
 def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, dict[str, Any]]:
-    """Return what the rows of these consumers say that only a comparison with records needs."""
+    """Return the columns of these consumers that only a comparison with records needs, by id."""
     query = select(
         consumers.c.id,
         consumers.c.generation,
@@ -196,7 +195,7 @@ def _rows(connection: Connection, consumer_ids: Collection[int]) -> dict[int, di
 
 
 def _roots(connection: Connection, holders: Sequence[Holder]) -> dict[str, str]:
-    """Return the root of each provider of which one of these holds something and that is none itself."""
+    """Return the root of each provider that these have allocations of, by uuid; roots themselves are omitted."""
     named = sorted({uuid for holder in holders for uuid in holder.held})
     root = resource_providers.alias()
     query = select(resource_providers.c.uuid, root.c.uuid.label("root_uuid")).join_from(
@@ -209,7 +208,7 @@ def _roots(connection: Connection, holders: Sequence[Holder]) -> dict[str, str]:
 def _amounts(
     connection: Connection, consumer_ids: Collection[int], names: Mapping[int, str]
 ) -> dict[int, dict[str, dict[str, int]]]:
-    """Return what these consumers hold, by provider and resource class."""
+    """Return the allocations of these consumers, by consumer id, provider uuid and resource class."""
     columns = (
         allocations.c.consumer_id,
         allocations.c.resource_class_id,

@@ -1,4 +1,4 @@
-"""What the main schema forgets in time: answers, tombstones, silent services, what the reconciler once found."""
+"""Prune the main schema: stored replies, tombstones, silent services and findings of the reconciler."""
 
 import logging
 
@@ -12,14 +12,14 @@ from placement_store.upkeep import reconciler_log, services
 
 LOG = logging.getLogger(__name__)
 
-#: The most tombstones that one transaction removes, so that none grows without bound.
+#: The most tombstones that one transaction deletes, so that none grows without bound.
 _AT_ONCE = 1000
-#: A day, so that the morning's operator still sees what fell silent in the night.
+#: A day, so that in the morning an operator still sees which services fell silent in the night.
 _SILENT_SERVICES_KEPT = 86400.0
 
 
 class Pruning:
-    """Forgets what is older than it needs to be; several processes may do so at once."""
+    """Delete rows that have reached their retention age; several processes may do so concurrently."""
 
     def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
@@ -27,7 +27,7 @@ class Pruning:
         self._retention = retention
 
     def round(self) -> None:
-        """Forget all that has reached its age.
+        """Delete all rows that have reached their age.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -42,9 +42,9 @@ class Pruning:
             LOG.info("Forgot %d stored answers and %d tombstones", answers, buried)
 
     def _unbury(self, connection: Connection) -> int:
-        # By key, read without a lock: deleting by time would lock the index that new tombstones are entered in.
+        # By key, read without a lock: a delete by time would lock the index that new tombstones are inserted in.
         old = tombstones.c.created_at < now() - self._retention.tombstones
-        # Who was deleted and still holds what others have put there stays deleted.
+        # The tombstone of a consumer that still has foreign allocations stays.
         #
         # SELECT ... FROM tombstones t LEFT JOIN consumers c ON c.uuid = t.consumer_uuid
         #  WHERE t.created_at < ... AND c.id IS NULL LIMIT :n

@@ -1,7 +1,7 @@
-"""The reconciler: asks the owners of claims that no host has accepted for a while whether they still want them.
+"""Reconcile claims: query the owners of claims that no host has accepted for a while, and release unwanted ones.
 
-Nothing is released for its age alone, only upon the owner's word, and by a transaction that names the claim and holds
-only while nobody has accepted it. Several placement roles may do this at once.
+No claim is released for its age alone, only upon the owner's reply, and by a transaction that names the claim and fails
+once a host has accepted it. Several placement roles may do this concurrently.
 """
 
 import logging
@@ -25,16 +25,16 @@ from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubt
 
 LOG = logging.getLogger(__name__)
 
-#: Claims asked after in one round; the next round begins with those that have waited longest.
+#: Claims examined in one round; the next round begins with those that were examined longest ago.
 _AT_ONCE = 200
-#: So many in a row that cannot be asked after end a round: each of them may have taken a call's whole time.
+#: So many calls in a row without a reply end a round: each of them may have taken the whole timeout.
 _PATIENCE = 3
-#: Where several roles reconcile, a claim that one of them has looked at is left alone for this part of an interval.
+#: The fraction of an interval for which no other role examines a claim that one has examined.
 _LOOKED_AT = 0.5
 
 
 class Reconciler:
-    """Looks for claims that nobody may want, and releases those of which the owner says so."""
+    """Find claims in doubt, query their owners, and release the claims that these do not want."""
 
     def __init__(self, conf: cfg.ConfigOpts, bus: Bus, database: Database, names: ResourceClassNames) -> None:
         self._older_than = conf.placement.reconcile_after
@@ -47,11 +47,11 @@ class Reconciler:
         self._ended = threading.Event()
 
     def end(self) -> None:
-        """Let the round under way be over after the claim it is at."""
+        """End the running round after its present claim."""
         self._ended.set()
 
     def round(self) -> None:
-        """Ask after each claim that is due.
+        """Examine each claim that is due.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -63,7 +63,7 @@ class Reconciler:
                     return
                 request_id = ids.fresh()
                 with context.bound(request_id=request_id):
-                    unanswered = 0 if self._look_at(claim, request_id) else unanswered + 1
+                    unanswered = 0 if self._examine(claim, request_id) else unanswered + 1
 
     def _due(self) -> list[Doubtful]:
         find = partial(
@@ -71,16 +71,16 @@ class Reconciler:
         )
         return list(self._database.read(find))
 
-    def _look_at(self, claim: Doubtful, request_id: str) -> bool:
-        """Ask after one claim and act upon the answer; return whether there was one."""
+    def _examine(self, claim: Doubtful, request_id: str) -> bool:
+        """Query the owner of a claim and act upon the reply; return whether the owner could be reached."""
         question = OwnsClaim(request_id=request_id, consumer_uuid=claim.consumer_uuid, claim_id=claim.claim_id)
         try:
-            # A question of its own each time: a stored "mine" says nothing of today.
-            answer = self._bus.client(claim.owner).call(question)
+            # Under a new request id each time: a stored reply would be out of date.
+            reply = self._bus.client(claim.owner).call(question)
         except errors.MoorageError as fault:
             self._note(claim, UNKNOWN, str(fault))
             return not isinstance(fault, errors.Unavailable)
-        if answer.owned:
+        if reply.owned:
             self._note(claim, KEPT, "its owner wants it")
         else:
             self._release(claim)
@@ -102,7 +102,7 @@ class Reconciler:
         try:
             retry_on_stale_read(lambda: self._requests.once(message, work))
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
-            # Released by its owner, or accepted by a host, since it was found: it is in no doubt any more.
+            # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)
         else:
             LOG.warning(
@@ -117,7 +117,7 @@ class Reconciler:
         def work(connection: Connection) -> bool:
             return reconciler_log.record(connection, claim, outcome, reason)
 
-        # The same finding, round after round, is told once.
+        # A finding that repeats round after round is logged once.
         level = logging.DEBUG
         if retry_on_stale_read(lambda: self._database.write(work)):
             level = logging.WARNING if outcome == UNKNOWN else logging.INFO

@@ -1,4 +1,4 @@
-"""What the reconciler finds to ask after, and its book of what became of each claim."""
+"""Find the claims in doubt for the reconciler, and record the outcome for each claim."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from placement_store.db import bulk
 from placement_store.db.retries import StaleRead
 from placement_store.schema import consumers, reconciled
 
-#: What becomes of a claim that has been asked after.
+#: The outcomes for a claim whose owner was queried.
 RELEASED, KEPT, UNKNOWN = "released", "kept", "unknown"
 
-#: The most that one answer lists.
+#: The most findings that one reply lists.
 _LISTED = 1000
-#: A reason is an error's text, of which this much says enough.
+#: The length to which a reason, the text of an error, is cut.
 _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Doubtful:
-    """A claim that no host has accepted for a while."""
+    """Hold a claim that no host has accepted for ``age`` seconds."""
 
     consumer_uuid: str
     claim_id: str
@@ -32,10 +32,10 @@ class Doubtful:
 
 
 def doubtful(connection: Connection, *, older_than: float, not_since: float, at_most: int) -> Sequence[Doubtful]:
-    """Return claims that name an owner and that no host has accepted, those first that nobody has looked at longest.
+    """Return claims with an owner that no host has accepted, ordered by the time at which they were last examined.
 
-    :param older_than: seconds since the claim was made.
-    :param not_since: seconds since anybody has looked at it.
+    :param older_than: the least age of the claim in seconds.
+    :param not_since: the least number of seconds since it was last examined.
     """
     # SELECT ... FROM consumers c LEFT JOIN reconciled r ON r.claim_id = c.claim_id
     #  WHERE c.accepted_by IS NULL AND c.claimed_at <= :now - :age AND c.claim_id IS NOT NULL AND c.owner IS NOT NULL
@@ -59,19 +59,19 @@ def doubtful(connection: Connection, *, older_than: float, not_since: float, at_
 
 
 def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = "") -> bool:
-    """Note what became of a claim; return whether that is news.
+    """Record the outcome for a claim; return whether it differs from the one recorded before.
 
-    :raises StaleRead: somebody else has noted it for the first time at this moment; a new transaction succeeds.
+    :raises StaleRead: a concurrent transaction has recorded it for the first time; a new transaction succeeds.
     """
-    said = reason[:_LONGEST_REASON].encode()
+    text = reason[:_LONGEST_REASON].encode()
     before = connection.execute(
         select(reconciled.c.outcome, reconciled.c.reason).where(reconciled.c.claim_id == claim.claim_id)
     ).one_or_none()
-    values = {"outcome": outcome, "reason": said}
+    values = {"outcome": outcome, "reason": text}
     if before is not None:
         this = reconciled.c.claim_id == claim.claim_id
         connection.execute(reconciled.update().where(this).values(**values, looked_at=now()))
-        return (before.outcome, before.reason) != (outcome, said)
+        return (before.outcome, before.reason) != (outcome, text)
     row = {"claim_id": claim.claim_id, "consumer_uuid": claim.consumer_uuid, "owner": claim.owner, **values}
     try:
         bulk.insert(connection, reconciled, [row], stamps=["looked_at"])
@@ -81,9 +81,9 @@ def record(connection: Connection, claim: Doubtful, outcome: str, reason: str = 
 
 
 def forget_settled(connection: Connection) -> int:
-    """Forget what was found of claims that have been accepted, released or replaced since; return of how many.
+    """Delete the findings about claims that have been accepted, released or replaced since; return their number.
 
-    What the reconciler has released itself stays in the book.
+    Those about claims that the reconciler has released itself stay.
     """
     # SELECT r.claim_id FROM reconciled r LEFT JOIN consumers c ON c.claim_id = r.claim_id AND c.accepted_by IS NULL
     #  WHERE r.outcome <> 'released' AND c.id IS NULL
@@ -100,14 +100,14 @@ def forget_settled(connection: Connection) -> int:
 
 
 def actions(connection: Connection) -> list[ReconcilerAction]:
-    """Return what was found, the newest first."""
+    """Return the findings, the newest first."""
     query = select(reconciled, (now() - reconciled.c.looked_at).label("age"))
     rows = connection.execute(query.order_by(reconciled.c.looked_at.desc(), reconciled.c.claim_id).limit(_LISTED))
     return [_action(row) for row in rows]
 
 
 def prune(connection: Connection, older_than: float) -> int:
-    """Forget what was found so many seconds ago and not looked at since; return how much."""
+    """Delete findings about claims that were last examined so many seconds ago; return their number."""
     return connection.execute(reconciled.delete().where(reconciled.c.looked_at < now() - older_than)).rowcount
 
 

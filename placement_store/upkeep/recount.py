@@ -1,4 +1,4 @@
-"""Recounts: `used` of inventories is set to the sum of their allocations, where somebody has written to the tables."""
+"""Recount inventories: set `used` to the sum of the allocations, after someone has written to the tables by hand."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,15 +11,15 @@ from placement_store.schema import allocations, consumers, inventories
 
 
 def recount(connection: Connection, provider_uuids: Collection[str]) -> Recounted:
-    """Remove the allocations of these providers that belong to no consumer, and count the others anew.
+    """Delete the allocations of these providers that belong to no consumer, and recount the others.
 
-    Providers that do not exist are passed over.
+    Providers that do not exist are skipped.
 
-    :raises StaleRead: one of them has been deleted meanwhile; a new transaction may succeed.
+    :raises StaleRead: one of them has been deleted concurrently; a new transaction may succeed.
     """
     ids = sorted(key.id for key in providers.keys_found(connection, provider_uuids).values())
-    # A provider's row is the lock on its allocations: all that others have written of it is committed now, and a
-    # consumer is written in the same transaction as what it holds.
+    # A provider's row is the lock on its allocations: all other writes of them are committed now, and a consumer is
+    # written in the same transaction as its allocations, so one without a consumer is an orphan.
     providers.bump_generations(connection, ids, by=0)
     orphans = _orphans(connection, ids)
     for chunk in bulk.chunks(orphans):

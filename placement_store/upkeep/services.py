@@ -1,4 +1,4 @@
-"""The services of the cloud, as they have reported themselves."""
+"""Record the reports of the cloud's services, and list the services."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from placement_store.schema import services
 
 
 def report(connection: Connection, service: ServiceReport, *, stopped: bool = False) -> None:
-    """Note that a service is running, or that it is being stopped in order.
+    """Record that a service is running, or that it is being stopped in order.
 
-    :raises StaleRead: it has reported itself for the first time twice at once; a new transaction succeeds.
+    :raises StaleRead: two first reports of the service are concurrent; a new transaction succeeds.
     """
     key = {"kind": service.kind, "name": service.name, "cell_uuid": service.cell_uuid or ""}
     described: dict[str, Any] = {"machine": service.machine, "version": service.version}
@@ -42,7 +42,7 @@ def services_heard(connection: Connection) -> list[ServiceState]:
 
 
 def prune(connection: Connection, silent_for: float) -> int:
-    """Forget services that have been silent for so many seconds; return how many."""
+    """Delete services that have been silent for so many seconds; return their number."""
     return connection.execute(services.delete().where(services.c.heard_at < now() - silent_for)).rowcount
 
 
