@@ -45,7 +45,7 @@ _FINGERPRINT_LENGTH = 12
 class SchedulingPolicy:
     """Filters, weighers and request filters with their options, and what is done with their answers."""
 
-    decided_by: DecisionPolicy
+    decision_policy: DecisionPolicy
     #: What `moorage scheduler config show` shows of it.
     described: PolicyState
 
@@ -86,9 +86,9 @@ class SchedulingPolicy:
             skip=settings.broken_plugin == "skip",
             watch=watch if any(map(_is_others, plugins)) else None,
         )
-        decided_by = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
+        decision_policy = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
-        return cls(decided_by, described)
+        return cls(decision_policy, described)
 
 
 class ActivePolicy:

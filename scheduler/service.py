@@ -197,14 +197,14 @@ class SchedulerService:
             names,
             host_cache,
             follower,
-            policy.decided_by,
+            policy.decision_policy,
             AggregateReader(database, follower.now).read,
             max_age=conf.scheduler.view_max_age,
             max_tries=conf.scheduler.max_claim_tries,
         )
 
         def take(policy: SchedulingPolicy) -> None:
-            environment.policy = policy.decided_by
+            environment.policy = policy.decision_policy
 
         policies = self._policies = ActivePolicy(policy, conf, failure_counts, watch, take)
         endpoint = SchedulerEndpoint(environment, requests, failure_counts)

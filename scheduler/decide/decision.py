@@ -1,8 +1,8 @@
-"""Decide one request: resolve it, take a snapshot, filter, weigh, choose, claim, answer.
+"""Decide one request: take a snapshot, resolve the request, filter, weigh, choose, claim, answer.
 
-:meth:`Decision.run` is all of it, in the order in which it happens. The view proposes and the claim transaction
-decides: a host that refuses a claim is read again and passed over, and "no valid host" is answered only after the view
-has caught up with the store and the request was planned once more.
+:meth:`Decision.run` is the whole decision, in the order in which it happens. The host view may be behind the store, so
+the claim transaction has the last word: a host that refuses a claim is read again and passed over. "No valid host" is
+answered only after the view has caught up with the store and the request was planned once more.
 """
 
 import logging
@@ -23,7 +23,8 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Errors of a request that cannot be planned: among them, the instance to move is not placed as the caller believes.
+#: Errors of a request that cannot be planned. Most of them mean that the instance to move is not placed as the caller
+#: believes.
 NOT_PLANNED = (
     errors.ClaimReleased,
     errors.ConsumerGenerationConflict,
@@ -36,7 +37,7 @@ NOT_PLANNED = (
 
 
 class ClaimRefused(Exception):
-    """The store has refused to claim a plan.
+    """Report that the store has refused to claim a plan.
 
     :param provider_uuids: the providers that refused; none, where the claim met a concurrent change.
     """
@@ -47,9 +48,9 @@ class ClaimRefused(Exception):
 
 
 class Decision(ABC, Generic[T]):
-    """One request while it is decided.
+    """Decide one request.
 
-    Subclasses define its end: ``select_destinations`` claims the plan, ``explain`` describes it.
+    Subclasses define how it ends: ``select_destinations`` claims the plan, ``explain`` describes it.
 
     :param named: hosts that an explanation describes by name.
     """
@@ -60,7 +61,7 @@ class Decision(ABC, Generic[T]):
         self.environment = environment
         self.message = message
         self.named = named
-        self.asked_at = environment.follower.now()
+        self.received_at = environment.follower.now()
         # The policy in force now decides this request to its end, whatever is reloaded meanwhile.
         self.planner, request_filters = environment.policy.for_request(environment.aggregates)
         self.resolver = RequestResolver(request_filters, message, environment.check_groups)
@@ -72,42 +73,45 @@ class Decision(ABC, Generic[T]):
         :raises MoorageError: see :func:`scheduler.decide.destinations.select`.
         """
         env, message = self.environment, self.message
-        oldest = self.asked_at - env.max_age
+        oldest = self.received_at - env.max_age
         try:
             self.planner.check(message.request_spec)
         except errors.InvalidRequest as fault:
             # An earlier policy may have accepted the same request, which then has a stored answer.
             return self.refuse(fault)
+        # From here on the view is at most `max_age` old.
         env.follower.follow(oldest)
         self.check_on_view()
         tries, caught_up = 0, False
         while tries < env.max_tries:
             try:
-                # The other members of its server group, and what a moving instance holds, change with every claim.
+                # Members of the server group and amounts of a moving instance change with every claim, and are in no
+                # snapshot: read them for each plan.
                 context = self.read_context()
                 view = env.host_cache.snapshot()
-                # Request filters translate the request for this cloud, whose aggregates and traits change as well.
-                request = self.resolver.resolve(view, self.asked_at if caught_up else oldest)
+                # Aggregates and traits of the cloud change as well, so request filters resolve each plan's request.
+                request = self.resolver.resolve(view, self.received_at if caught_up else oldest)
                 if isinstance(request, Refusal):
-                    plan: DestinationPlan | NoHost = NoHost.before_all(view, message.request_spec, *request)
+                    plan: DestinationPlan | NoHost = NoHost.by_request_filter(view, message.request_spec, *request)
                 else:
-                    # Filter, weigh and choose: for one instance after another, each on top of those before it.
+                    # Filter, weigh and choose a host for each instance, with the claims planned before it in place.
                     plan = self.planner.plan(view, request, self.refused_claims, context, self.named)
             except NOT_PLANNED as fault:
                 return self.refuse(fault)
             if isinstance(plan, NoHost):
                 if caught_up:
                     return self.no_host(plan, context)
-                # The view may be behind the store: nothing is refused before all has been compared. The hosts that
-                # refused this request may have room again: left out, they would make "no valid host" untrue.
-                env.follower.catch_up(self.asked_at)
+                # The view may have missed a change, so compare it with the store before refusing the request. Hosts
+                # that refused it may have room again: without them, "no valid host" could be wrong.
+                env.follower.catch_up(self.received_at)
                 self.refused_claims.try_all_again()
                 caught_up = True
                 continue
             try:
+                # The answer is stored in the transaction that claims.
                 return self.claim(plan, context)
             except ClaimRefused as refused:
-                # Another decision was faster: what refused is read again, and the next plan does without it.
+                # Another decision was faster: read the refusing providers again, and plan without these candidates.
                 LOG.debug("The claim was refused by %s", refused.provider_uuids or "nobody in particular")
                 env.follower.refresh(refused.provider_uuids)
                 for choice in plan.refused_by(refused.provider_uuids):
@@ -118,14 +122,14 @@ class Decision(ABC, Generic[T]):
     # --- The steps in which decisions differ --------------------------------------------------------------------------
 
     def check_on_view(self) -> None:
-        """Refuse a request that names what does not exist, on a view that is new enough.
+        """Refuse a request that names something unknown, on a view that is new enough.
 
         :raises CellNotFound: the requested cell does not exist.
         """
         self.environment.check_cell(self.message.request_spec)
 
     def read_context(self) -> RequestContext:
-        """Read from the store what the request depends on beside the hosts, if anything."""
+        """Read the context of the request from the store, if it has any."""
         environment, message = self.environment, self.message
         if not request_context.is_needed(message):
             return NO_CONTEXT

@@ -53,7 +53,7 @@ def select(environment: DecisionEnvironment, requests: StoredRequests, message: 
 
 
 class ClaimingDecision(Decision[Selections]):
-    """A decision that ends with claims: the answer is stored in the transaction that writes them."""
+    """Decide a request and claim its plan; the answer is stored in the transaction of the claims."""
 
     def __init__(self, environment: DecisionEnvironment, requests: StoredRequests, message: SelectDestinations) -> None:
         super().__init__(environment, message)

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DecisionPolicy:
-    """Hold the plug-ins by which requests are decided, and what is done when one of them breaks.
+    """Hold the plug-ins that decide requests, and the handling of those that break.
 
     :param subset_size: the host is picked at random, by the request's seed, among this many of the best.
     """

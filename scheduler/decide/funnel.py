@@ -14,7 +14,7 @@ from moorage import errors
 from moorage.model import FilterCount, RequestSpec
 from moorage.plugin import BadValue, BoolArray, Filter, FloatArray, Host, HostView, Weigher
 from scheduler.decide.plugin_failures import PLUGIN_EXCEPTIONS, PluginFailures
-from scheduler.decide.ranking import Contribution, Ranking, RowArray, mixed
+from scheduler.decide.ranking import Contribution, Ranking, RowArray, seeded_ties
 from scheduler.plugins.loading import Named, Weighted, multiplier_key
 from scheduler.view.snapshot import Snapshot
 
@@ -158,7 +158,7 @@ class Funnel:
                 low, high = contribution.low, contribution.high
                 if high > low:
                     weights += contribution.multiplier * ((contribution.scores - low) / (high - low))
-        return Ranking(rows, weights, mixed(view.ties[rows], seed), contributions)
+        return Ranking(rows, weights, seeded_ties(view.ties[rows], seed), contributions)
 
     def _mask(self, plugin: Filter, view: HostView, request: RequestSpec, left: BoolArray) -> BoolArray:
         if type(plugin).mask is Filter.mask:

@@ -71,7 +71,7 @@ class NoHost:
     request: RequestSpec
 
     @classmethod
-    def before_all(cls, view: Snapshot, request: RequestSpec, name: str, reason: str) -> "NoHost":
+    def by_request_filter(cls, view: Snapshot, request: RequestSpec, name: str, reason: str) -> "NoHost":
         """Return the result for a request that a request filter of this name has refused: it removes every host."""
         entered = _all(view)
         filtered = FilterResult(entered, [Stage(name, reason, ~entered)])

@@ -109,7 +109,7 @@ def pick(seed: int, number: int, count: int) -> int:
     return int.from_bytes(digest) % count
 
 
-def mixed(ties: TieArray, seed: int) -> TieArray:
+def seeded_ties(ties: TieArray, seed: int) -> TieArray:
     """Return a hash of each host's tie number with the seed: the order of the hashes is the order of equal hosts."""
     numbers = ties ^ np.uint64(seed % _WORD)
     for shift, factor in _STEPS:

@@ -48,10 +48,10 @@ class ExplainEndpoint:
 
 
 class ExplainedDecision(Decision[Explanation]):
-    """A decision that ends with an explanation instead of claims."""
+    """Decide a request, and explain the plan instead of claiming it."""
 
     def __init__(self, environment: DecisionEnvironment, explained: ExplainRequest) -> None:
-        super().__init__(environment, _as_if_asked(explained), explained.hosts)
+        super().__init__(environment, _as_selection(explained), explained.hosts)
         self._explained = explained
 
     def check_on_view(self) -> None:
@@ -105,20 +105,20 @@ class ExplainedDecision(Decision[Explanation]):
         raise fault
 
     def _with_what_if(self, explanation: Explanation, context: RequestContext) -> Explanation:
-        """Add how many more such instances would fit, where the request wants to know."""
+        """Add how many more such instances would fit, if the request wants it."""
         if not self._explained.what_if:
             return explanation
-        # On a view without the plan: the instances that it has planned count among those that would fit.
+        # A new snapshot has no planned claims in it: the planned instances count among those that would fit.
         view = self.environment.host_cache.snapshot()
-        request = self.resolver.resolve(view, self.asked_at - self.environment.max_age)
+        request = self.resolver.resolve(view, self.received_at - self.environment.max_age)
         if isinstance(request, Refusal):
             return structs.replace(explanation, what_if=WhatIf(more=0))
         what_if = self.planner.how_many(view, request, context, self._explained.patience)
         return structs.replace(explanation, what_if=what_if)
 
 
-def _as_if_asked(message: ExplainRequest) -> SelectDestinations:
-    """Return the request that would be decided on; its seed is new each time, as that of any request is."""
+def _as_selection(message: ExplainRequest) -> SelectDestinations:
+    """Return the request to decide. It gets a new id, and so another seed, each time, as every new request does."""
     uuid = message.instance_uuid
     return SelectDestinations(
         request_id=ids.fresh(),
@@ -130,12 +130,12 @@ def _as_if_asked(message: ExplainRequest) -> SelectDestinations:
 
 
 def _of_instance(
-    connection: Connection, known: RequestContext, holding: Holding, moving: str | None, names: ResourceClassNames
+    connection: Connection, context: RequestContext, holding: Holding, moving: str | None, names: ResourceClassNames
 ) -> RequestContext:
-    """Return the same for an instance that holds something.
+    """Return the context with the amounts that an instance holds, which are free for its own plan.
 
-    Placed as if for the first time, it has all of that to spend. On its way, it has what it holds of pools, and its
-    host is left out.
+    If it is placed as if for the first time, these are all its amounts. If it moves, these are its amounts of pools,
+    and its host is left out unless the move is a resize.
     """
     root_id = holding.root_provider_id
     uuids = providers.uuids_of(connection, {id_ for id_, _ in holding.rows} | ({root_id} if root_id else set()))
@@ -146,4 +146,4 @@ def _of_instance(
             held.setdefault(uuids[provider_id], {})[names.name_of(class_id, connection)] = row.amount
     source = uuids.get(root_id) if root_id else None
     leaving = source if moving not in (None, "resize") else None
-    return replace(known, pooled=held, source=source, leaving=leaving)
+    return replace(context, pooled=held, source=source, leaving=leaving)
