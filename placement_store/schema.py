@@ -62,7 +62,7 @@ resource_providers = Table(
     Column("updated_at", Double, nullable=False),
     Index("ix_resource_providers_root", "root_provider_id"),
     Index("ix_resource_providers_parent", "parent_provider_id"),
-    # SQLite would give the number of a deleted last row out again.
+    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -137,7 +137,7 @@ consumers = Table(
     Index("ix_consumers_migration_of", "migration_of"),
     Index("ix_consumers_unaccepted", "accepted_by", "claimed_at"),
     Index("ix_consumers_project", "project_id", "user_id"),
-    # SQLite would give the number of a deleted last row out again.
+    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -181,7 +181,7 @@ consumer_groups = Table(
     # Null for a group that was created by a claim.
     Column("name", name_type()),
     Column("project_id", name_type()),
-    # SQLite would give the number of a deleted last row out again.
+    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -233,7 +233,7 @@ hosts = Table(
     Column("updated_at", Double, nullable=False),
     UniqueConstraint("cell_uuid", "service_host", "nodename", name="uq_hosts"),
     Index("ix_hosts_heartbeat", "up", "heartbeat_at"),
-    # SQLite would give the number of a deleted last row out again.
+    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 
@@ -272,7 +272,7 @@ changes = Table(
     Column("host_id", id_type()),
     Column("created_at", Double, nullable=False),
     Index("ix_changes_created_at", "created_at"),
-    # SQLite would give the number of a deleted last row out again.
+    # Without it SQLite would assign the id of a deleted last row again.
     sqlite_autoincrement=True,
 )
 

@@ -20,8 +20,6 @@ from placement_store.schema import MAIN
 from placement_store.upkeep.pruning import Pruning
 from placement_store.upkeep.reconciler import Reconciler
 
-__all__ = ["PlacementEndpoint", "PlacementRole", "PlacementService", "endpoints"]
-
 _PRUNE_INTERVAL = 60.0
 
 

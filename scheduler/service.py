@@ -29,7 +29,7 @@ from moorage.service.stored_requests import StoredRequests
 from placement_store import cells, schema
 from placement_store.db import change_feed
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import retry_on_stale_read
+from placement_store.db.retries import run_once
 from placement_store.service import PlacementRole
 from scheduler.decide import destinations
 from scheduler.decide.environment import DecisionEnvironment, InFlight
@@ -80,7 +80,7 @@ class HostReportEndpoint:
         def work(connection: Connection) -> HostsRegistered:
             return reports.write(connection, message)
 
-        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
+        return run_once(self._requests, message, work)
 
 
 class SchedulerEndpoint(HostReportEndpoint):
@@ -131,7 +131,7 @@ class SchedulerEndpoint(HostReportEndpoint):
         def work(connection: Connection) -> HostState:
             return hosts.set_host(connection, message)
 
-        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
+        return run_once(self._requests, message, work)
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:
@@ -147,7 +147,7 @@ class SchedulerEndpoint(HostReportEndpoint):
             deletion.delete(connection, message, self._environment.names)
             return Done()
 
-        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
+        return run_once(self._requests, message, work)
 
 
 class SchedulerService:

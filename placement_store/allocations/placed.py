@@ -59,7 +59,7 @@ _BY_ITS_MIGRATION = bulk.Lookup(_PLACED, consumers.c.migration_of)
 
 
 def instances_by_root(connection: Connection, uuids: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return those of these instances that are placed on each root provider, by its uuid.
+    """Return the instances among these that are placed on each root provider, by the uuid of the root.
 
     An instance that is being moved is on both of its hosts until the move has ended; one that is not placed is omitted.
     """

@@ -27,7 +27,7 @@ def require_unburied(connection: Connection, uuid: str, holding: Holding | None)
 
 
 def buried(connection: Connection, uuids: Collection[str]) -> set[str]:
-    """Return the uuids of those of these consumers that have been deleted for good."""
+    """Return the uuids of the consumers among these that have been deleted for good."""
     query = select(tombstones.c.consumer_uuid)
     return {row.consumer_uuid for row in bulk.select_in(connection, query, tombstones.c.consumer_uuid, sorted(uuids))}
 

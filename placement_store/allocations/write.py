@@ -147,7 +147,7 @@ def write(
     :raises GroupRuleRefused: a consumer would be placed where the rule of its server group forbids it.
     :raises StaleRead: what was read has changed since; a new transaction may succeed.
     """
-    # Those that the caller relies on are locked and bumped as well, even if nothing of them changes.
+    # Providers whose generations the caller compares are locked and bumped as well, even if nothing of them changes.
     touched = providers_touched(changes) | set(relied_on or ())
     providers.bump_generations(connection, touched, by=int(bumps_generations), roots=roots)
     if relied_on:

@@ -58,8 +58,8 @@ def begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClas
 
 def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceClassNames, claim_id: str) -> Claimed:
     # Before anything is locked: a group that does not exist yet is created here.
-    group_ids = claims.bound(connection, [new])
-    instance = movable(connection, new.consumer_uuid, new.consumer_generation, move)
+    group_ids = claims.bind_groups(connection, [new])
+    instance = require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
     keys = providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
     held = move_split.amounts_of(move.held)
     # A provider of the source may have been deleted since it was claimed of, emptied by a reshape.
@@ -70,7 +70,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     # if the caller allows that at all.
     parts = move_split.split_before_move(connection, instance, held, places, names)
     leaving = move_split.within(
-        parts.foreign_on_instance, left(places, released_amounts.providers_on_host(connection, instance))
+        parts.foreign_on_instance, providers_left(places, released_amounts.providers_on_host(connection, instance))
     )
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
@@ -82,14 +82,14 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
             before=instance,
             after=mine + (parts.foreign_on_instance - leaving),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=claims.placement(new, claim_id, root_id, group_ids),
+            columns=claims.placement_columns(new, claim_id, root_id, group_ids),
             claimed=True,
         ),
         ConsumerChange(
             uuid=move.migration_uuid,
             before=None,
             after=migrations + leaving,
-            columns=_migration(instance, columns_of(connection, instance)),
+            columns=_migration(instance, read_claim_columns(connection, instance)),
             inherited=True,
         ),
     ]
@@ -98,7 +98,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     return Claimed(claim_id=claim_id, consumer_generation=instance.generation + 1)
 
 
-def movable(connection: Connection, uuid: str, generation: int | None, move: Move) -> Holding:
+def require_movable(connection: Connection, uuid: str, generation: int | None, move: Move) -> Holding:
     """Return the instance that is to be moved, if the claim that the move names places it.
 
     :param generation: the one that the instance must be at.
@@ -126,7 +126,7 @@ def movable(connection: Connection, uuid: str, generation: int | None, move: Mov
     return instance
 
 
-def left(places: MovePlaces, source_tree: Collection[int]) -> set[int]:
+def providers_left(places: MovePlaces, source_tree: Collection[int]) -> set[int]:
     """Return the ids of the providers that an instance leaves when it goes from the source to these places."""
     tree = set() if places.on_source else set(source_tree)
     return (tree | places.pools) - places.used
@@ -135,7 +135,7 @@ def left(places: MovePlaces, source_tree: Collection[int]) -> set[int]:
 def _migration(instance: Holding, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a new migration, with the claim on the source unchanged."""
     return {
-        **claim_among(row),
+        **claim_columns(row),
         "project_id": row["project_id"],
         "user_id": row["user_id"],
         "consumer_type": MIGRATION,
@@ -150,7 +150,7 @@ def _cannot_carry_over(
 ) -> errors.CannotCarryOver:
     amounts = [
         {"provider_uuid": uuid, "resource_class": name, "amount": amount}
-        for uuid, part in move_split.described(connection, leaving, names).items()
+        for uuid, part in move_split.as_allocations(connection, leaving, names).items()
         for name, amount in part.resources.items()
     ]
     return errors.CannotCarryOver(consumer_uuid=instance.uuid, count=len(amounts), amounts=amounts)
@@ -165,7 +165,7 @@ def _explain_stale_read(connection: Connection, new: NewClaim, move: Move, claim
     instance = found.get(new.consumer_uuid)
     try:
         if instance is None or instance.claim_id != claim_id:
-            movable(connection, new.consumer_uuid, new.consumer_generation, move)
+            require_movable(connection, new.consumer_uuid, new.consumer_generation, move)
         elif move.migration_uuid in found:
             return errors.AlreadyExists(kind="consumer", name=move.migration_uuid)
         providers.keys_of(connection, {new.root_provider_uuid, *new.allocations})
@@ -191,7 +191,7 @@ def migration_of(connection: Connection, instance: Holding, uuid: str) -> Holdin
     return migration
 
 
-def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
+def read_claim_columns(connection: Connection, holding: Holding) -> dict[str, Any]:
     """Return the columns of a consumer's claim, its project and its user.
 
     They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
@@ -206,6 +206,6 @@ def columns_of(connection: Connection, holding: Holding) -> dict[str, Any]:
     return found._asdict()
 
 
-def claim_among(columns: Mapping[str, Any]) -> dict[str, Any]:
+def claim_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the columns that belong to the claim; they pass to another consumer unchanged."""
     return {name: columns[name] for name in UNCLAIMED}

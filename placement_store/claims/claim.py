@@ -69,7 +69,7 @@ def claim(
     if len({new.consumer_uuid for new in claims}) != len(claims):
         raise errors.InvalidRequest(path="$.instance_uuids", reason="a consumer is named twice")
     # Before anything is locked: a group that does not exist yet is created here.
-    group_ids = bound(connection, claims)
+    group_ids = bind_groups(connection, claims)
     keys = providers.keys_of(connection, _providers_named(claims))
     # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique.
     expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
@@ -87,7 +87,7 @@ def claim(
             after=staying.get(new.consumer_uuid, Counter())
             + Counter(allocations.numbered(new.allocations, keys, names, connection)),
             named=frozenset(keys[uuid].id for uuid in new.allocations),
-            columns=placement(new, claim_id, keys[new.root_provider_uuid].root_id, group_ids),
+            columns=placement_columns(new, claim_id, keys[new.root_provider_uuid].root_id, group_ids),
             claimed=True,
             unaccepted=True,
         )
@@ -157,7 +157,7 @@ def require_releasable(holding: Holding, message: SwapClaim | EndMove) -> None:
         raise already_accepted(holding.uuid)
 
 
-def bound(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
+def bind_groups(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
     """Return the ids of the server groups that claims name, by uuid, and create missing ones; before any row is locked.
 
     :raises InvalidRequest: the store has one of them with another rule.
@@ -167,7 +167,7 @@ def bound(connection: Connection, claims: Sequence[NewClaim]) -> dict[str, int]:
     return {uuid: groups.bind(connection, named[uuid]) for uuid in sorted(named)}
 
 
-def placement(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
+def placement_columns(new: NewClaim, claim_id: str, root_id: int, group_ids: Mapping[str, int]) -> dict[str, Any]:
     """Return the columns of a consumer that a new claim places; without a named group it stays in its present one."""
     group = {} if new.group is None else {"consumer_group_id": group_ids[new.group.uuid]}
     return {

@@ -76,7 +76,7 @@ def _release(
     # It may be the id of an attempt: then its host has reported that no guest of it is left, and its residues go.
     is_attempt = message.for_good and (holding is None or residues.is_residue(holding))
     if is_attempt:
-        going |= residues.of_attempt(connection, uuid)
+        going |= residues.residues_of_attempt(connection, uuid)
     # Of the migrations, those stay that are residues of guests which may still run.
     migrations = _migrations_of(connection, message)
     staying = [one.uuid for one in migrations.values() if one is not None and _stays(connection, message, one)]
@@ -86,7 +86,7 @@ def _release(
     foreign_amounts: dict[str, Counter[Pair]] = {}
     if message.for_good or message.claimed_with:
         movers = [one for one in leaving.values() if one is not None]
-        foreign_amounts = foreign.among(connection, holding, movers, message.claimed_with, names)
+        foreign_amounts = foreign.foreign_allocations(connection, holding, movers, message.claimed_with, names)
     kept = foreign_amounts if message.keep_extras else {}
     # Each consumer that goes may leave a residue of all that is not kept.
     left = {uuid: _left(connection, message, one, kept.get(uuid, {})) for uuid, one in going.items() if one is not None}
@@ -101,7 +101,7 @@ def _release(
     return Released(
         residue_uuid=None if mine is None else mine.uuid,
         residue_uuids=tuple(sorted([*(residue.uuid for residue in new), *staying])),
-        extras=move_split.described(connection, _all_of(foreign_amounts), names),
+        extras=move_split.as_allocations(connection, _all_of(foreign_amounts), names),
     )
 
 

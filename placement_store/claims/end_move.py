@@ -81,7 +81,7 @@ def end(connection: Connection, message: EndMove, names: ResourceClassNames) -> 
         claim_id=ending.claim_id,
         consumer_generation=instance.generation + 1,
         residue_uuid=residue_uuid,
-        extras=move_split.described(connection, ending.foreign, names),
+        extras=move_split.as_allocations(connection, ending.foreign, names),
     )
 
 
@@ -134,7 +134,7 @@ def _reverted(
             uuid=instance.uuid,
             before=instance,
             after=kept + Counter(migration.amounts),
-            columns=begin_move.claim_among(begin_move.columns_of(connection, migration)),
+            columns=begin_move.claim_columns(begin_move.read_claim_columns(connection, migration)),
             # A claim that was read as unaccepted must still be so: accepting it bumps no generation. One that was read
             # as accepted stays so at this generation.
             unaccepted=instance.accepted_by is None and not message.guest_gone,

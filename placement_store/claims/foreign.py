@@ -17,7 +17,7 @@ from placement_store.providers import rows as providers
 from placement_store.providers.rows import ProviderKey
 
 
-def among(
+def foreign_allocations(
     connection: Connection,
     instance: Holding | None,
     migrations: Collection[Holding],

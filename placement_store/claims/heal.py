@@ -41,7 +41,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     """
     holds = {hold.consumer_uuid: hold for hold in message.holds}
     _require_consistent(message, holds)
-    # Before anything is locked, and in one order: see `claims.bound`.
+    # Before anything is locked, and in one order: see `claims.bind_groups`.
     known = {hold.group.uuid: hold.group for hold in message.holds if hold.group is not None}
     group_ids = {uuid: groups.bind(connection, known[uuid]) for uuid in sorted(known)}
     found = consumers.holdings(connection, message.seen)
@@ -57,7 +57,7 @@ def heal(connection: Connection, message: HealConsumers, names: ResourceClassNam
     released = _net_release(changes)
     return Healed(
         generations={change.uuid: _generation(change) for change in changes if not change.for_good},
-        released=move_split.described(connection, released, names),
+        released=move_split.as_allocations(connection, released, names),
     )
 
 

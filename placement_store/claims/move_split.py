@@ -157,7 +157,7 @@ def providers_in(amounts: Iterable[Pair]) -> set[int]:
     return {provider_id for provider_id, _ in amounts}
 
 
-def described(connection: Connection, amounts: Mapping[Pair, int], names: ResourceClassNames) -> Allocations:
+def as_allocations(connection: Connection, amounts: Mapping[Pair, int], names: ResourceClassNames) -> Allocations:
     """Return amounts by provider uuid and class name."""
     if not amounts:
         return {}

@@ -48,7 +48,11 @@ def residue_of(connection: Connection, holding: Holding, kept: Mapping[Pair, int
         uuid=holding.accepted_by,
         before=None,
         after=leaving,
-        columns={**_whose(connection, holding), "consumer_type": RESIDUE, "root_provider_id": holding.root_provider_id},
+        columns={
+            **_owner_columns(connection, holding),
+            "consumer_type": RESIDUE,
+            "root_provider_id": holding.root_provider_id,
+        },
         inherited=True,
     )
 
@@ -131,7 +135,7 @@ def require_unreported(connection: Connection, migration: Holding) -> None:
         raise StaleRead
 
 
-def of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
+def residues_of_attempt(connection: Connection, attempt_id: str) -> dict[str, Holding]:
     """Return the residues of an attempt that have a uuid of their own, by that uuid."""
     return consumers.holdings(connection, list(connection.scalars(_of_attempt(attempt_id))))
 
@@ -155,10 +159,13 @@ def _of_attempt(attempt_id: str) -> Select[Any]:
 # --- Parts ----------------------------------------------------------------------------------------------------------
 
 
-def _whose(connection: Connection, holding: Holding) -> dict[str, Any]:
-    """Return who the guest belongs to and where it is; at this generation of the consumer, which the write compares."""
+def _owner_columns(connection: Connection, holding: Holding) -> dict[str, Any]:
+    """Return the project, the user and the accepting attempt and host of a consumer.
+
+    They may be newer than ``holding``; then its generation has been bumped, and the write that follows fails.
+    """
     table = consumer_table.c
     query = select(table.project_id, table.user_id, table.accepted_by, table.accepted_host, table.accepted_at)
     found = connection.execute(query.where(table.id == holding.id)).one_or_none()
-    # Nothing, where the consumer has gone since it was read: the write finds that out.
+    # Empty if the consumer has been deleted since it was read: then the write fails.
     return {} if found is None else found._asdict()

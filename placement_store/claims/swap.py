@@ -87,7 +87,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         claim_id=claim_id,
         consumer_generation=holding.generation + 1,
         residue_uuid=residue_uuid,
-        extras=move_split.described(connection, step.lost, names),
+        extras=move_split.as_allocations(connection, step.lost, names),
     )
 
 
@@ -148,7 +148,7 @@ def _next_destination(
     lost = move_split.within(parts.foreign_on_instance, released_whole - after.used - after.pools)
     foreign = parts.foreign_on_instance - lost
     # Those of providers that the next destination does not use pass to the migration.
-    left = begin_move.left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
+    left = begin_move.providers_left(after, on_host if before.on_source else ()) | (before.used - on_host - after.used)
     leaving = move_split.within(foreign, left)
     # Those of the migration whose providers the next destination uses again come back.
     in_source = released_amounts.providers_on_host(connection, migration) if after.on_source else set()

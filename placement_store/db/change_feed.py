@@ -31,19 +31,19 @@ def record(connection: Connection, provider_ids: Collection[int] = (), host_ids:
 class Changes(NamedTuple):
     """Hold the changes of the feed since one of its numbers."""
 
-    #: The number to go on from.
+    #: The number to continue from.
     go_on_from: int
     provider_ids: set[int]
     host_ids: set[int]
-    #: The store has been restored: no number and no ``seq`` that was read before means anything any more.
+    #: The store has been restored: every number and every ``seq`` that was read before is invalid.
     is_another_history: bool = False
 
 
 def changes_since(connection: Connection, last_id: int) -> Changes:
-    """Return the number to go on from, and the ids of the providers and of the hosts changed since ``last_id``.
+    """Return the ids of the providers and hosts changed since the number ``last_id``, and the number to continue from.
 
-    A change may be told twice. One may be missed whose transaction took longer than :data:`SETTLED_AFTER` from its
-    number to its commit: only the comparison of all (id, ``seq``) makes a follower's cache complete.
+    A change may be returned twice. One is missed if its transaction took longer than :data:`SETTLED_AFTER` from its
+    number to its commit: only the comparison of all (id, ``seq``), see :func:`differing_ids`, makes a cache correct.
     """
     age = (now() - changes.c.created_at).label("age")
     query = select(changes.c.id, changes.c.resource_provider_id, changes.c.host_id, age)

@@ -51,7 +51,9 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     changed = _changed(connection, old, wanted, known)
     gone = {known[uuid].id: uuid for uuid in message.gone if uuid in known}
     # All locks in one go, in their order.
-    rows = providers.lock(connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_above(new, known)})
+    rows = providers.lock(
+        connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_parents_and_roots(new, known)}
+    )
     for one in renamed + changed:
         row = rows[known[one.uuid].id]
         providers.compare_generation(row, one.generation)
@@ -117,7 +119,7 @@ def _parents(reports: Sequence[ProviderReport]) -> set[str]:
     return {one.parent_provider_uuid for one in reports if one.parent_provider_uuid is not None}
 
 
-def _above(new: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> set[int]:
+def _parents_and_roots(new: Sequence[ProviderReport], known: Mapping[str, _StoredProvider]) -> set[int]:
     """Return the ids of the existing parents of new providers, and of their roots."""
     parents = [known[uuid] for uuid in _parents(new) if uuid in known]
     return {id_ for parent in parents for id_ in (parent.id, parent.root_id)}

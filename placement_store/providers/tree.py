@@ -79,11 +79,11 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     keys = providers.keys_of(connection, named)
     moved, parent = keys[uuid], None if parent_uuid is None else keys[parent_uuid]
     new_root_id = moved.id if parent is None else parent.root_id
-    below = _below(connection, moved)
+    below = _subtree(connection, moved)
     to_lock = {*below, moved.root_id, new_root_id, *([] if parent is None else [parent.id])}
     locked = providers.lock(connection, to_lock)
     # Both were read without a lock: by now the provider may have another parent, or the subtree another provider.
-    if providers.keys_of(connection, named) != keys or _below(connection, moved) != below:
+    if providers.keys_of(connection, named) != keys or _subtree(connection, moved) != below:
         raise StaleRead
     if locked[moved.id].parent_id == (None if parent is None else parent.id):
         return set()
@@ -101,7 +101,7 @@ def _reparent(connection: Connection, uuid: str, parent_uuid: str | None, *, may
     return below if new_root_id != moved.root_id else {moved.id}
 
 
-def _below(connection: Connection, top: ProviderKey) -> set[int]:
+def _subtree(connection: Connection, top: ProviderKey) -> set[int]:
     """Return the ids of a provider and of all its descendants."""
     table = resource_providers.c
     query = select(table.id, table.parent_provider_id).where(table.root_provider_id == top.root_id)

@@ -18,7 +18,7 @@ from moorage.messages import DeleteAllocations, OwnsClaim, Released
 from moorage.service.stored_requests import StoredRequests
 from placement_store.claims import delete as deletes
 from placement_store.db.names import ResourceClassNames
-from placement_store.db.retries import retry_on_stale_read
+from placement_store.db.retries import retry_on_stale_read, run_once
 from placement_store.schema import requests
 from placement_store.upkeep import reconciler_log
 from placement_store.upkeep.reconciler_log import KEPT, RELEASED, UNKNOWN, Doubtful
@@ -100,7 +100,7 @@ class Reconciler:
             return released
 
         try:
-            retry_on_stale_read(lambda: self._requests.once(message, work))
+            run_once(self._requests, message, work)
         except (errors.ClaimReleased, errors.ConsumerNotFound, errors.InvalidState) as fault:
             # Released by its owner, or accepted by a host, since it was found: it is no longer in doubt.
             LOG.info("Claim %s of consumer %s is settled: %s", claim.claim_id, claim.consumer_uuid, fault)

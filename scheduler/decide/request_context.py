@@ -60,7 +60,8 @@ def is_needed(message: SelectDestinations) -> bool:
 def read(connection: Connection, message: SelectDestinations, names: ResourceClassNames) -> RequestContext:
     """Return the context of a request as it is in the store now.
 
-    :raises MoorageError: the instance cannot be moved as it is; see :func:`placement_store.claims.begin_move.movable`.
+    :raises MoorageError: the instance cannot be moved as it is; see
+        :func:`placement_store.claims.begin_move.require_movable`.
     :raises InvalidRequest: a hint that names servers is no list of uuids.
     """
     neighbours = placed.instances_by_root(connection, neighbours_named(message.request_spec))
@@ -70,7 +71,7 @@ def read(connection: Connection, message: SelectDestinations, names: ResourceCla
     if message.move is None:
         return RequestContext(members, neighbours=neighbours)
     [uuid] = message.instance_uuids
-    holding = begin_move.movable(connection, uuid, message.consumer_generations[uuid], message.move)
+    holding = begin_move.require_movable(connection, uuid, message.consumer_generations[uuid], message.move)
     stays = message.move.kind == "resize"
     root_id = holding.root_provider_id
     source = None if root_id is None else providers.uuids_of(connection, [root_id]).get(root_id)

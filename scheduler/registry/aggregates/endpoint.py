@@ -25,7 +25,7 @@ from moorage.messages.wire import Mutation
 from moorage.model import HostAggregate, UnmirroredHost
 from moorage.plugin.attributes import BadValue, number
 from moorage.service.stored_requests import StoredRequests
-from placement_store.db.retries import retry_on_stale_read
+from placement_store.db.retries import retry_on_stale_read, run_once
 from scheduler.registry.aggregates import changes, mirror
 from scheduler.registry.aggregates import rows as host_aggregates
 
@@ -116,7 +116,7 @@ class AggregateEndpoint:
         return self._once(message, transaction)
 
     def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> R:
-        return retry_on_stale_read(lambda: self._requests.once(message, work).result)
+        return run_once(self._requests, message, work)
 
     def _tried(self, work: Callable[[Connection], R]) -> R:
         """Return what a change would return, or raise what it would raise, and leave all as it is."""
