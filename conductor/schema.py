@@ -49,7 +49,7 @@ def operation_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table
 
 
 def revoked_claims_table(name: str, metadata: MetaData, *scope: Column[Any]) -> Table:
-    """Return a table of revoked claims: a late message that names one is refused. Its SQL name says `disowned`."""
+    """Return a table of revoked claims: a late message that names one is refused. In SQL: disowned."""
     return Table(
         name,
         metadata,

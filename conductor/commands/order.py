@@ -23,7 +23,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 INSTANCE_COLUMNS = ("uuid", "state", "cell", "host", "attempts", "reason")
-#: Seconds that `--wait` waits unless told: longer than any build of a healthy cloud. Arbitrary.
+#: The default of `--wait-timeout`, in seconds: longer than any build of a healthy cloud. Arbitrary.
 _WAIT_SECONDS = 600.0
 
 

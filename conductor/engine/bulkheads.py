@@ -269,7 +269,7 @@ class Bulkheads:
             answered = True
         except errors.MoorageError as fault:
             LOG.debug("The %s %s does not answer yet: %s", self._kind, bulkhead.name, fault)
-        except Exception:  # the thread must outlive whatever one destination's bus meets
+        except Exception:  # the thread must survive any error of one destination's bus
             LOG.exception("The %s %s cannot be probed", self._kind, bulkhead.name)
         with self._changed:
             if answered:

@@ -70,7 +70,7 @@ class PolicyWrites:
     """Sends the requests that end a move or an instance. A conflict never fails the operation; it only delays it.
 
     Generations are read and recorded before a request names them: a repeated request is then the same request. Under
-    `combine` none is named: the store itself tells the allocations of the instance from foreign ones. The same holds
+    `combine` none is named: the store itself separates foreign allocations from those of the instance. The same holds
     under every policy when a failed move is rolled back, because nobody could order that again.
     """
 

@@ -12,9 +12,6 @@ from sqlalchemy import ColumnElement, Connection, Table, select
 
 from conductor.engine.leases import Leases, found
 from conductor.engine.steps import (
-    ATTACH,
-    DETACH,
-    HEAL,
     Backoff,
     CommitStep,
     Ended,
@@ -26,7 +23,6 @@ from conductor.engine.steps import (
     Superseded,
     Wait,
 )
-from moorage import errors
 from moorage.db.columns import now
 from moorage.db.database import Database
 from moorage.model.states import OperationState
@@ -243,14 +239,3 @@ class Operations(Leases):
             "due_at": due_at,
             **self._lease(isinstance(outcome, Next | Retry)),
         }
-
-
-def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
-    """Refuse an order that changes an instance's request or host while another operation changes its allocations.
-
-    :raises InvalidState: a resource group is being attached to the instance or detached from it, or its allocations
-        are being healed.
-    """
-    for kind in (ATTACH, DETACH, HEAL):
-        if (pending := operations.pending(connection, uuid, kind)) is not None:
-            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")

@@ -1,10 +1,14 @@
-"""Explain why an instance cannot be moved in its present state, and what the operator must do first.
+"""Preconditions of orders about an instance: refuse an order in the wrong state, with the advice what to do first.
 
-Both conductors refuse with the same words: the super conductor by what it has read, the cell by its records.
+Both conductors refuse with the same words: the super conductor by the state that it has read, the cell by its records.
 """
 
 from collections.abc import Mapping
 
+from sqlalchemy import Connection
+
+from conductor.engine.operations import Operations
+from conductor.engine.steps import ATTACH, DETACH, HEAL
 from moorage import errors
 from moorage.model import MoveKind
 
@@ -35,3 +39,14 @@ def cannot_move(
     first = _ADVICE.get(state)
     advice = "" if first is None else f". {first[0].upper()}{first[1:].format(migration=migration)}"
     return errors.InvalidState(reason=f"instance {instance_uuid} is {state}; to be {done} it must be {needed}{advice}")
+
+
+def require_settled(connection: Connection, operations: Operations, uuid: str) -> None:
+    """Refuse an order that changes an instance's request or host while another operation changes its allocations.
+
+    :raises InvalidState: a resource group is being attached to the instance or detached from it, or its allocations
+        are being healed.
+    """
+    for kind in (ATTACH, DETACH, HEAL):
+        if (pending := operations.pending(connection, uuid, kind)) is not None:
+            raise errors.InvalidState(reason=f"operation {pending.uuid}, {kind} of instance {uuid}, is under way")

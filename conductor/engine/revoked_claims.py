@@ -1,4 +1,4 @@
-"""Record revoked claims: the owner has told the reconciler that it does not want them.
+"""Record revoked claims: the owner has answered the reconciler that it does not want them.
 
 A message that arrives late and names a revoked claim is refused.
 """

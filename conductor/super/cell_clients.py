@@ -30,14 +30,14 @@ _PATIENCE = 5.0
 _PROBE_SECONDS = 2.0
 
 
-def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], asked: Mapping[str, Sequence[T]]) -> dict[str, R]:
+def concurrently(ask: Callable[[str, Sequence[T]], dict[str, R]], by_cell: Mapping[str, Sequence[T]]) -> dict[str, R]:
     """Call ``ask`` for each cell and its items, several cells at a time; return the merged results."""
-    if len(asked) < 2:
-        return {key: found for uuid, about in asked.items() for key, found in ask(uuid, about).items()}
+    if len(by_cell) < 2:
+        return {key: found for uuid, items in by_cell.items() for key, found in ask(uuid, items).items()}
     together: dict[str, R] = {}
-    with ThreadPoolExecutor(max_workers=min(len(asked), CELLS_AT_ONCE)) as threads:
+    with ThreadPoolExecutor(max_workers=min(len(by_cell), CELLS_AT_ONCE)) as threads:
         # Copy the context: the log lines of these threads carry the request id too.
-        answers = [threads.submit(contextvars.copy_context().run, ask, uuid, about) for uuid, about in asked.items()]
+        answers = [threads.submit(contextvars.copy_context().run, ask, uuid, items) for uuid, items in by_cell.items()]
         for answer in answers:
             together |= answer.result()
     return together
@@ -126,8 +126,8 @@ class Cells:
             return [], []
         with ThreadPoolExecutor(max_workers=min(len(cells), CELLS_AT_ONCE)) as threads:
             # Copy the context: the log lines of these threads carry the request id too.
-            asked = [threads.submit(contextvars.copy_context().run, ask, cell) for cell in cells]
-            found = [each.result() for each in asked]
+            calls = [threads.submit(contextvars.copy_context().run, ask, cell) for cell in cells]
+            found = [each.result() for each in calls]
         faults = [each for each in found if isinstance(each, errors.MoorageError)]
         return [each for each in found if not isinstance(each, errors.MoorageError)], faults
 

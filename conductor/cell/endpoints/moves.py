@@ -14,8 +14,8 @@ from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.records.migrations import STOPPING, CellMigration, MigrationRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.cell.steps.end_move import CellMoveEnds
-from conductor.engine.operations import Operations, require_settled
-from conductor.engine.preconditions import cannot_move
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import cannot_move, require_settled
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import CONFIRM, MOVE, REVERT, NewOperation, Next, Operation
 from moorage import errors, ids

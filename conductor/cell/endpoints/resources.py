@@ -6,7 +6,8 @@ from conductor.cell.payloads import ChooseStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations, require_settled
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import require_settled
 from conductor.engine.steps import ATTACH, DETACH, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves

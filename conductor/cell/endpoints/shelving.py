@@ -9,7 +9,8 @@ from conductor.cell.payloads import StartStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations, require_settled
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import require_settled
 from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
 from moorage import errors, ids

@@ -12,7 +12,8 @@ from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
 from conductor.cell.requests import CellRequests, origin
-from conductor.engine.operations import Operations, require_settled
+from conductor.engine.operations import Operations
+from conductor.engine.preconditions import require_settled
 from conductor.engine.steps import REBUILD, CommitStep, Ended, NewOperation, Operation, Outcome, Step, Superseded
 from moorage import errors, ids
 from moorage.bus.bus import serves

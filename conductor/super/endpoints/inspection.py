@@ -57,8 +57,7 @@ class SuperInspection:
         found = self._database.read(lambda connection: self._states.read(connection, uuids=[message.uuid]))
         faults: list[errors.MoorageError] = []
         if not found:
-            asked = ListOperationsInCell(ended=True, uuid=message.uuid)
-            answers, faults = self._cells.ask_all(asked)
+            answers, faults = self._cells.ask_all(ListOperationsInCell(ended=True, uuid=message.uuid))
             found = [state for answer in answers for state in answer]
         if found:
             return found[0]
@@ -68,5 +67,5 @@ class SuperInspection:
     def list_strangers(self, message: ListStrangers) -> list[UnknownGuest]:
         """Return the unknown guests of all cells, by host: guests without a record; with a limit, one page."""
         answers, _faults = self._cells.ask_all(ListStrangersInCell(limit=message.limit, after=message.after))
-        together = [stranger for answer in answers for stranger in answer]
+        together = [guest for answer in answers for guest in answer]
         return lists.part_of(together, lists.unknown_guest_key, message.limit, message.after)

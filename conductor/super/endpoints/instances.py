@@ -57,11 +57,11 @@ class SuperView:
 
     def _with_cells(self, known: Sequence[Instance]) -> list[Instance]:
         """Merge the instances with the records of their cells; record those that a cell has deleted."""
-        asked: dict[str, list[Instance]] = {}
+        by_cell: dict[str, list[Instance]] = {}
         for instance in known:
             if instance.cell_uuid is not None:
-                asked.setdefault(instance.cell_uuid, []).append(instance)
-        merged = concurrently(self._of_cell, asked)
+                by_cell.setdefault(instance.cell_uuid, []).append(instance)
+        merged = concurrently(self._of_cell, by_cell)
         self._note_deleted(known, merged)
         return self._with_orders([merged.get(instance.uuid, instance) for instance in known])
 
