@@ -29,7 +29,7 @@ from moorage.model import Instance, ServerGroup
 from moorage.model.allocations import amounts_of, in_words
 
 
-class InstanceBuild(OrderCommand):
+class InstanceBuildCommand(OrderCommand):
     """Order instances to be built, all placed in one decision.
 
     Further resource groups are asked for in the words of `moorage allocation candidate list`: what follows `--group

@@ -158,8 +158,10 @@ class Worker:
                 with failpoints.within("step", following.kind, following.step), bulkheads.step(following.tries):
                     following = self._step(current)
             except Postponed as postponed:
+                # The thread is free; the operation stays held, and is queued again when there is room.
                 postponed.register(partial(self._resume, current))
                 return
+            # Go on in this thread, unless the next step must wait; a stopping worker begins no further step.
             if following is not None and (following.delay > 0 or self._ended):
                 break
         with self._changed:
@@ -181,6 +183,7 @@ class Worker:
                 LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
                 self._operations.release(operation)
                 return None
+            # The process may have been paused for longer than its lease: make sure that the operation is still ours.
             current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
             return None if current is None else self._do_and_record(current)
         except Superseded:

@@ -117,6 +117,7 @@ class SuperBuilds:
         payload = operation.read(SelectStep)
         spec = self._database.read(lambda connection: super_records.spec_of(connection, operation.uuid))
         alternates = self._conf.max_attempts - 1 if payload.num_alternates is None else payload.num_alternates
+        # A retry of this step sends the same request under the same id: the scheduler repeats its answer.
         try:
             answer = self._scheduling.select(
                 operation,
@@ -129,6 +130,7 @@ class SuperBuilds:
             )
         except errors.ConsumerGenerationConflict as conflict:
             if conflict_policy.is_placed(conflict):
+                # The generations agree, but the consumer has a claim, or allocations on another host than the chosen one.
                 return self._on_its_node(operation, payload, spec, conflict)
             return self._not_selected(operation, payload, conflict)
         except errors.MoorageError as fault:
@@ -166,7 +168,9 @@ class SuperBuilds:
         An instance whose deletion is on record is left out: its deletion finds no cell in the record, and releases the
         claim for good, before or after this.
         """
+        # Lock first: an order to delete one of them comes wholly before this transaction or wholly after it.
         wanted = _building(connection, payload.instance_uuids)
+        # A claim that the reconciler was answered about as not wanted must not be used any more.
         claims = [selections[0].claim_id for selections in answer if selections[0].claim_id is not None]
         revoked = self._revoked_claims.among(connection, claims)
         chosen = {
@@ -177,6 +181,7 @@ class SuperBuilds:
         super_records.select_for(connection, chosen)
         missing = [uuid for uuid in payload.instance_uuids if uuid in wanted and uuid not in chosen]
         if missing:
+            # Their consumers exist since the released claim: the next request must name their generations.
             payload = structs.replace(
                 payload, generations=payload.generations | _generations_after_release(answer, payload)
             )
@@ -266,6 +271,7 @@ class SuperBuilds:
         builds = self._database.read(lambda connection: super_records.to_hand_over(connection, operation.uuid))
         # Concurrently: a cell that does not answer must not delay the instances of the others.
         faults = concurrently(partial(self._give, operation), builds)
+        # If the only fault is a postponed call, wait for room without a thread; the step then sends the same requests.
         if len(faults) == 1 and isinstance(postponed := next(iter(faults.values())), Postponed):
             raise postponed
         return lambda connection: self._handed_over(connection, operation, builds, faults)

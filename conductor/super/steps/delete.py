@@ -112,6 +112,7 @@ class SuperDeletes:
         if row.state == "deleted":
             return []
         if row.state == "deleting":
+            # Ordered before. If its operation has ended, the cell has the order, and gets it once more below.
             under_way = operations.retry_now(connection, uuid, DELETE)
             if under_way or row.cell_uuid is None:
                 return under_way

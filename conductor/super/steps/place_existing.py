@@ -158,6 +158,7 @@ class PlaceExisting(ABC):
             consumer = self._placement.call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             consumer = None
+        # Another claim than before the first request: one of the doubtful requests was carried out after all.
         if payload.doubtful and _claim_of(consumer) != (payload.move and payload.move.claim_id):
             return lambda _connection: Next("recover", payload)
         if (fault := self._not_claimable(uuid, consumer, payload.move)) is not None:
@@ -210,6 +211,7 @@ class PlaceExisting(ABC):
             move=payload.move,
         )
         claimed = selections[0]
+        # A repeated answer, whose claim was released since.
         if claimed.released:
             raise errors.ClaimReleased(consumer_uuid=uuid, claim_id=str(claimed.claim_id))
         LOG.info(
