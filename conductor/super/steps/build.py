@@ -130,7 +130,7 @@ class SuperBuilds:
             )
         except errors.ConsumerGenerationConflict as conflict:
             if conflict_policy.is_placed(conflict):
-                # The generations agree, but the consumer has a claim, or allocations on another host than the chosen one.
+                # The generations agree, but the consumer has a claim, or allocations on another host than chosen.
                 return self._on_its_node(operation, payload, spec, conflict)
             return self._not_selected(operation, payload, conflict)
         except errors.MoorageError as fault:
