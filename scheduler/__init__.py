@@ -1,1 +1,1 @@
-"""The scheduler: hosts known, the host view, the funnel, and destinations that are claimed before they are given."""
+"""The scheduler: the host registry, the host view, and decisions that claim hosts before they are returned."""

@@ -135,12 +135,12 @@ class SchedulerEndpoint(HostReportEndpoint):
 
     @serves(DeleteHost)
     def delete_host(self, message: DeleteHost) -> Done:
-        """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.registry.deletion.found` for its errors.
+        """Answer :class:`~moorage.messages.DeleteHost`; see :func:`scheduler.registry.deletion.plan` for its errors.
 
         :raises ClaimContention: others kept changing what the host has.
         """
         if message.dry_run:
-            self._database.read(lambda connection: deletion.found(connection, message))
+            self._database.read(lambda connection: deletion.plan(connection, message))
             return Done()
 
         def work(connection: Connection) -> Done:

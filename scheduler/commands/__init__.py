@@ -1,1 +1,1 @@
-"""The commands of operators that the scheduler carries out."""
+"""The operator's commands for schedulers, hosts, host aggregates and explanations."""

@@ -1,1 +1,1 @@
-"""The methods of topic `scheduler` that are not part of a decision."""
+"""The endpoints of topic `scheduler` other than the decision itself."""

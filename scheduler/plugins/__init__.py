@@ -1,1 +1,1 @@
-"""Plug-ins: which are enabled, how they are loaded, and what happens when one does not end."""
+"""Plug-ins: the lists of enabled ones, loading by entry point, and time limits."""

@@ -1,1 +1,1 @@
-"""The hosts on record: reports, loads, metadata, aggregates, deletion, and the sweep."""
+"""The host registry in the store: reports, heartbeats, loads, metadata, aggregates, and the deletion of hosts."""

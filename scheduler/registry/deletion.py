@@ -1,6 +1,6 @@
-"""Deleting a host that will not come back: its rows, its providers, its places in aggregates, and what residues hold.
+"""Delete a host that will not come back: its rows, its providers, its aggregate memberships, and its residues.
 
-What a residue holds stands for a guest that may still run. Whoever deletes the host says that it does not.
+A residue holds resources for a guest that may still run. The operator who deletes the host asserts that it does not.
 """
 
 import logging
@@ -35,25 +35,24 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class HostDeletion:
-    """What goes with a host."""
+    """The rows to be deleted with a host."""
 
-    #: One a node.
+    #: One for each node.
     host_ids: tuple[int, ...]
-    #: Its own.
     cell_uuid: str
     #: All providers of the nodes' trees, by id.
     providers: Mapping[int, str]
     residues: tuple[str, ...]
 
 
-def found(connection: Connection, message: DeleteHost) -> HostDeletion:
-    """Return what would go with a host, or say why it may not be deleted; nothing is locked or changed.
+def plan(connection: Connection, message: DeleteHost) -> HostDeletion:
+    """Return the rows that a deletion of a host would delete; nothing is locked or changed.
 
-    :raises HostNotFound: there is none of that name, or not in that cell.
-    :raises InvalidRequest: several cells have one of that name and none of them was named.
-    :raises InvalidState: it may be up, or something other than a residue holds something of it or is placed there.
+    :raises HostNotFound: no host has the name, or none in that cell.
+    :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
+    :raises InvalidState: the host may be up, or a consumer other than a residue has allocations or is placed there.
     """
-    states = hosts.of_name(connection, message.service_host, message.cell_uuid)
+    states = hosts.by_name(connection, message.service_host, message.cell_uuid)
     for host in states:
         if host.up and not host.forced_down:
             raise errors.InvalidState(
@@ -63,7 +62,7 @@ def found(connection: Connection, message: DeleteHost) -> HostDeletion:
     ids = bulk.select_in(
         connection, select(host_table.c.id, host_table.c.compute_node_uuid), host_table.c.compute_node_uuid, nodes
     )
-    # A node that is no root serves no host: it belongs to whatever tree it is in.
+    # A compute node that is not a root serves no host: it stays, as a part of the tree that it is in.
     roots = [key.id for key in providers.keys_found(connection, nodes).values() if key.id == key.root_id]
     tree = providers.tree_ids(connection, roots)
     return HostDeletion(
@@ -75,14 +74,14 @@ def found(connection: Connection, message: DeleteHost) -> HostDeletion:
 
 
 def delete(connection: Connection, message: DeleteHost, names: ResourceClassNames) -> None:
-    """Delete a host with all its nodes; see :func:`found` for what is refused.
+    """Delete a host with all its nodes; see :func:`plan` for the errors.
 
-    :raises StaleRead: something of it has changed meanwhile; a new transaction may succeed.
+    :raises StaleRead: the host or its providers have changed concurrently; a new transaction may succeed.
     """
-    gone = found(connection, message)
+    gone = plan(connection, message)
     providers.lock(connection, gone.providers)
-    # Nobody can claim anything there now; until then somebody may have done so.
-    if found(connection, message) != gone:
+    # From here on no claim can succeed there; one that came before the lock shows now.
+    if plan(connection, message) != gone:
         raise StaleRead
     held = consumers.holdings(connection, gone.residues)
     changes = [
@@ -92,7 +91,7 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
     if changes:
         allocations.write(connection, changes, names, bumps_generations=False)
     trees.remove(connection, gone.providers)
-    # It may have come up meanwhile: such a host is not deleted.
+    # The same condition again in the write: a host that has come up concurrently is not deleted.
     #
     # DELETE FROM hosts WHERE id IN (...) AND (NOT up OR forced_down)
     silent = or_(~host_table.c.up, host_table.c.forced_down)
@@ -110,7 +109,10 @@ def delete(connection: Connection, message: DeleteHost, names: ResourceClassName
 
 
 def _residues(connection: Connection, name: str, tree: list[int], roots: list[int]) -> tuple[str, ...]:
-    """Return the residues that hold something of these providers; nobody else may, or be placed there."""
+    """Return the residues with allocations on these providers, or placed on these roots.
+
+    :raises InvalidState: another consumer has allocations there, or is placed there.
+    """
     table = consumer_table.c
     holding = (
         select(table.uuid, table.consumer_type)

@@ -1,11 +1,11 @@
-"""The hosts of the cloud as their cells report them: who they are, whether they live, whether they take servers."""
+"""The host registry: rows for the host view and for lists, the operator's changes, and the failure detection."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Row, and_, bindparam, select
+from sqlalchemy import Connection, Row, and_, select
 
 from moorage import errors
 from moorage.db.columns import now
@@ -35,15 +35,15 @@ class HostRow:
     nodename: str
     compute_node_uuid: str
     agent: str
-    #: That of its aggregates, or else the one that its agent reports.
+    #: The zone that its host aggregates give it, or else the one that its agent reports.
     availability_zone: str
     attributes: dict[str, Any]
     up: bool
     disabled: bool
     forced_down: bool
-    #: Of each key of the metadata of its host aggregates, the values.
+    #: The metadata of its host aggregates: the values of each key.
     metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    #: What its cell says of what goes on there; see :class:`moorage.plugin.Host`.
+    #: The load that its cell reports; see :class:`moorage.plugin.Host`.
     io_ops: int = 0
     failed_builds: float = 0.0
     image_properties: Mapping[str, int] = field(default_factory=dict)
@@ -53,18 +53,18 @@ _VIEW_COLUMNS = [hosts.c[name] for name in HostRow.__dataclass_fields__ if name 
 
 
 def rows(connection: Connection, ids: Collection[int] | None) -> list[HostRow]:
-    """Return the hosts of these ids, or all; an id that is not there is left out."""
-    # First the hosts, then what their aggregates say: that may be newer than `seq`, and is read again with a newer one.
+    """Return the hosts of these ids, or all hosts for None; ids without a row are left out."""
+    # The hosts first: the metadata may then be newer than `seq`, and is read again with the next `seq`.
     if ids is None:
         found = list(connection.execute(select(*_VIEW_COLUMNS)))
     else:
         found = list(bulk.select_in(connection, select(*_VIEW_COLUMNS), hosts.c.id, sorted(ids)))
-    said = host_metadata.of_hosts(connection, ids) if found else {}
-    return [_host_row(row, said.get(row.id, host_metadata.NO_METADATA)) for row in found]
+    metadata = host_metadata.of_hosts(connection, ids) if found else {}
+    return [_host_row(row, metadata.get(row.id, host_metadata.NO_METADATA)) for row in found]
 
 
 def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]:
-    """Return the hosts by name, all or those of a cell or of a name, or a part of them by their nodes' uuids."""
+    """Return the hosts that a message selects, ordered by name, or by node uuid if it asks for a page."""
     table = hosts.c
     query = select(hosts, (now() - table.heartbeat_at).label("heartbeat_age"))
     if message.cell_uuid is not None:
@@ -76,19 +76,20 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
     by_name = (table.service_host, table.nodename, table.cell_uuid)
     order = by_name if message.limit is None else (table.compute_node_uuid,)
     found = connection.execute(query.order_by(*order).limit(message.limit)).all()
+    # Two more statements for all hosts together, not two for each host.
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
-    said = host_metadata.of_hosts(connection, [row.id for row in found])
+    metadata = host_metadata.of_hosts(connection, [row.id for row in found])
     return [
-        _host_state(row, said.get(row.id, host_metadata.NO_METADATA), instances.get(row.compute_node_uuid, 0))
+        _host_state(row, metadata.get(row.id, host_metadata.NO_METADATA), instances.get(row.compute_node_uuid, 0))
         for row in found
     ]
 
 
-def of_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:
+def by_name(connection: Connection, service_host: str, cell_uuid: str | None) -> list[HostState]:
     """Return the nodes of one service host.
 
-    :raises HostNotFound: there is none of that name, or not in that cell.
-    :raises InvalidRequest: several cells have one of that name and none of them was named.
+    :raises HostNotFound: no host has the name, or none in that cell.
+    :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
     """
     found = states(connection, ListHosts(cell_uuid=cell_uuid, service_host=service_host))
     if not found:
@@ -98,30 +99,29 @@ def of_name(connection: Connection, service_host: str, cell_uuid: str | None) ->
     return found
 
 
-# --- What changes a host --------------------------------------------------------------------------------------------
+# --- Changes --------------------------------------------------------------------------------------------------------
 
 
 def set_host(connection: Connection, message: SetHost) -> HostState:
-    """Disable or enable a host, or declare it down or no longer so; return it as it is now.
+    """Disable or enable a host, or set or clear its forced-down flag; return the host after the change.
 
-    A disabled host has the trait COMPUTE_STATUS_DISABLED on its root, an enabled one has not.
+    A disabled host has the trait COMPUTE_STATUS_DISABLED on its root provider, an enabled one does not. If a service
+    host has several nodes, all of them change and the first is returned.
 
-    Where a service host has several nodes, all of them change and the first is returned.
-
-    :raises HostNotFound: there is none of that name, or not in that cell.
-    :raises InvalidRequest: several cells have one of that name and none of them was named, or a reason is given for a
-        host that is not disabled.
-    :raises StaleRead: a provider of the host has come or gone meanwhile; a new transaction may succeed.
+    :raises HostNotFound: no host has the name, or none in that cell.
+    :raises InvalidRequest: hosts of several cells have the name and no cell is given, or a reason is given for a host
+        that is not disabled.
+    :raises StaleRead: a provider of the host was created or deleted concurrently; a new transaction may succeed.
     """
-    found = of_name(connection, message.service_host, message.cell_uuid)
+    found = by_name(connection, message.service_host, message.cell_uuid)
     changed = [host for host in found if _wanted(message, host) != _settings(host)]
-    # Providers before hosts, as in every write.
+    # Lock order: providers before hosts, as in every write.
     nodes = [] if message.disabled is None else [host.compute_node_uuid for host in found]
     roots = disabled_hosts.lock(connection, nodes)
     for host in changed:
         row_ids = connection.scalars(select(hosts.c.id).where(hosts.c.compute_node_uuid == host.compute_node_uuid))
         disabled, reason, forced_down = _wanted(message, host)
-        change(
+        update(
             connection,
             row_ids.all(),
             {
@@ -131,10 +131,11 @@ def set_host(connection: Connection, message: SetHost) -> HostState:
             },
         )
     disabled_hosts.mark(connection, nodes, roots)
-    # It may have been deleted meanwhile.
-    return of_name(connection, message.service_host, found[0].cell_uuid)[0]
+    # Read again: it may have been deleted concurrently.
+    return by_name(connection, message.service_host, found[0].cell_uuid)[0]
 
 
+#: Disabled, the reason for it, forced down.
 _Settings = tuple[bool, str | None, bool]
 
 
@@ -152,25 +153,28 @@ def _wanted(message: SetHost, host: HostState) -> _Settings:
     return disabled, reason, host.forced_down if message.forced_down is None else message.forced_down
 
 
-def sweep(connection: Connection, down_after: float) -> list[str]:
-    """Mark as down every host that has not been heard of for ``down_after`` seconds; return their names."""
+def mark_down(connection: Connection, down_after: float) -> list[str]:
+    """Mark all hosts as down that have sent no heartbeat for ``down_after`` seconds; return their names."""
     silent = hosts.c.heartbeat_at < now() - down_after
     found = connection.execute(select(hosts.c.id, hosts.c.service_host).where(hosts.c.up, silent)).all()
-    # Asked once more in the write: a heartbeat may have come in between, and that host keeps up and keeps its seq.
+    # The same condition again in the write: a host whose heartbeat has come in between stays up and keeps its `seq`.
     #
     #     UPDATE hosts SET up = false, seq = seq + 1, updated_at = :now
     #      WHERE id IN (...) AND up AND heartbeat_at < :now - :down_after
-    change(connection, [row.id for row in found], {"up": False}, also=and_(hosts.c.up, silent))
+    update(connection, [row.id for row in found], {"up": False}, also=and_(hosts.c.up, silent))
     return [row.service_host for row in found]
 
 
 def any_host(connection: Connection) -> int | None:
-    """Return the id of some host, or nothing where there are none."""
+    """Return the id of any host, or None if there are no hosts."""
     return connection.scalar(select(hosts.c.id).limit(1))
 
 
-def change(connection: Connection, ids: Collection[int], values: dict[str, Any], also: Any = None) -> None:
-    """Change some columns of some hosts, raise their ``seq`` and tell the feed."""
+def update(connection: Connection, ids: Collection[int], values: dict[str, Any], also: Any = None) -> None:
+    """Write some columns of hosts, raise their ``seq`` and record them in the change feed.
+
+    :param also: a further condition that a host must meet to be changed.
+    """
     for chunk in chunks(sorted(ids)):
         condition = hosts.c.id.in_(chunk) if also is None else and_(hosts.c.id.in_(chunk), also)
         connection.execute(hosts.update().where(condition).values(**values, seq=hosts.c.seq + 1, updated_at=now()))
@@ -178,50 +182,35 @@ def change(connection: Connection, ids: Collection[int], values: dict[str, Any],
         change_feed.record(connection, host_ids=ids)
 
 
-#: One host's description, as often as there are hosts that have changed.
-REDESCRIBE = (
-    hosts.update()
-    .where(hosts.c.id == bindparam("row_id"))
-    .values(
-        agent=bindparam("new_agent"),
-        availability_zone=bindparam("new_zone"),
-        attributes=bindparam("new_attributes"),
-        description_number=bindparam("new_number"),
-        seq=hosts.c.seq + 1,
-        updated_at=now(),
-    )
-)
-
-
 def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
-    """Yield ``values`` in lists that one statement can take."""
+    """Yield ``values`` in lists that fit into one statement."""
     everything = list(values)
     for start in range(0, len(everything), CHUNK):
         yield everything[start : start + CHUNK]
 
 
-def _host_row(row: Row[Any], said: AggregateMetadata) -> HostRow:
+def _host_row(row: Row[Any], metadata: AggregateMetadata) -> HostRow:
     data = row._asdict()
-    data["availability_zone"] = said.zone(row.availability_zone)
+    data["availability_zone"] = metadata.zone(row.availability_zone)
     data["attributes"] = msgspec.json.decode(data["attributes"])
     data["image_properties"] = msgspec.json.decode(data["image_properties"] or b"{}")
-    return HostRow(**data, metadata=said.metadata)
+    return HostRow(**data, metadata=metadata.metadata)
 
 
-def _host_state(row: Row[Any], said: AggregateMetadata, instances: int) -> HostState:
+def _host_state(row: Row[Any], metadata: AggregateMetadata, instances: int) -> HostState:
     return HostState(
         service_host=row.service_host,
         nodename=row.nodename,
         compute_node_uuid=row.compute_node_uuid,
         cell_uuid=row.cell_uuid,
         agent=row.agent,
-        availability_zone=said.zone(row.availability_zone),
+        availability_zone=metadata.zone(row.availability_zone),
         up=row.up,
         disabled=row.disabled,
         disabled_reason=None if row.disabled_reason is None else row.disabled_reason.decode(),
         forced_down=row.forced_down,
         attributes=msgspec.json.decode(row.attributes),
-        # Two statements' clocks may differ by a hair.
+        # The heartbeat and this query are two statements, whose clocks may differ slightly.
         heartbeat_age=max(0.0, row.heartbeat_age),
         instances=instances,
         io_ops=row.io_ops,

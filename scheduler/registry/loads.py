@@ -1,4 +1,4 @@
-"""What a cell says of what goes on on its hosts, written into the registry where it is news."""
+"""Write the loads that a cell reports of its hosts into the registry, where they have changed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,21 +34,22 @@ _COLUMNS = [hosts.c[name] for name in ("id", "service_host", "io_ops", "failed_b
 
 
 def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad], at: float) -> None:
-    """Write the loads of hosts of a cell that are others than are known, unless what is known is of a later moment.
+    """Write the loads that differ from the registered ones, unless the registered ones are of a later time.
 
-    A host that is not known is left out: once it is described, its cell tells of it again.
+    A host that is not registered is left out: its cell reports the load again after the host's description.
 
     :param loads: by service host.
-    :param at: when the cell saw them so, by its own database's clock.
+    :param at: the time of the loads, by the clock of the cell's database, in seconds.
     """
     changed: list[dict[str, Any]] = []
     for chunk in chunks(sorted(loads)):
         query = select(*_COLUMNS).where(hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(chunk))
         for row in connection.execute(query):
             load = loads[row.service_host]
+            # A registered load of a much later time does not win: the cell's clock was set back.
             is_late = at < row.load_at <= at + CLOCK_SET_BACK
-            if not is_late and _stored(load) != _known(row):
-                io_ops, failed_builds, image_properties = _stored(load)
+            if not is_late and _columns_of(load) != _registered(row):
+                io_ops, failed_builds, image_properties = _columns_of(load)
                 changed.append(
                     {
                         "row_id": row.id,
@@ -60,18 +61,20 @@ def write(connection: Connection, cell_uuid: str, loads: Mapping[str, HostLoad],
                 )
     if not changed:
         return
+    # Lock order: rows by id.
     changed.sort(key=lambda one: int(one["row_id"]))
     connection.execute(_LOAD, changed)
     change_feed.record(connection, host_ids=[one["row_id"] for one in changed])
 
 
-_Stored = tuple[int, float, bytes | None]
+#: The io_ops, failed_builds and image_properties columns of a host.
+_LoadColumns = tuple[int, float, bytes | None]
 
 
-def _stored(load: HostLoad) -> _Stored:
+def _columns_of(load: HostLoad) -> _LoadColumns:
     properties = msgspec.json.encode(load.image_properties, order="sorted") if load.image_properties else None
     return load.io_ops, load.failed_builds, properties
 
 
-def _known(row: Row[Any]) -> _Stored:
+def _registered(row: Row[Any]) -> _LoadColumns:
     return row.io_ops, row.failed_builds, row.image_properties

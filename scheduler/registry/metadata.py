@@ -1,4 +1,4 @@
-"""What the aggregates of hosts say of them together: metadata, and from it their availability zone."""
+"""The metadata that hosts have from all their aggregates together, and from it their availability zone."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from placement_store.schema import host_aggregate_hosts, host_aggregates, hosts
 
 @dataclass(frozen=True, slots=True)
 class AggregateMetadata:
-    """Of each key of the metadata of some aggregates, the values."""
+    """The merged metadata of some host aggregates: the set of values of each key."""
 
     metadata: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def zone(self, reported: str) -> str:
-        """Return the availability zone of a host whose agent has reported this one."""
+        """Return the availability zone of a host whose agent has reported the zone ``reported``."""
         return min(self.metadata.get(ZONE_KEY, ()), default=reported)
 
 
-#: Of a host that is in no aggregate.
+#: The metadata of a host that is in no aggregate.
 NO_METADATA = AggregateMetadata()
 
 # SELECT h.id, m.aggregate_id FROM hosts h
@@ -37,19 +37,19 @@ _MEMBERSHIPS = (
         (_MEMBER.cell_uuid == hosts.c.cell_uuid) & (_MEMBER.service_host == hosts.c.service_host),
     )
 )
-_OF_SOME = bulk.Lookup(_MEMBERSHIPS, hosts.c.id)
+_MEMBERSHIPS_OF_HOSTS = bulk.Lookup(_MEMBERSHIPS, hosts.c.id)
 _DOCUMENTS = bulk.Lookup(
     select(host_aggregates.c.aggregate_id, host_aggregates.c.metadata), host_aggregates.c.aggregate_id
 )
 
 
 def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, AggregateMetadata]:
-    """Return what the aggregates of these hosts say, or of all, by id; a host that is in none is left out.
+    """Return the metadata of these hosts, or of all hosts for None, by id; a host without aggregates is left out.
 
-    Two statements, however many hosts. Hosts that are in the same aggregates have one and the same answer.
+    Two statements, however many hosts. Hosts in the same aggregates share one object.
     """
     rows: Iterable[Any] = (
-        connection.execute(_MEMBERSHIPS).all() if ids is None else _OF_SOME.rows(connection, sorted(ids))
+        connection.execute(_MEMBERSHIPS).all() if ids is None else _MEMBERSHIPS_OF_HOSTS.rows(connection, sorted(ids))
     )
     numbers: dict[int, set[int]] = {}
     for host_id, number in rows:
@@ -57,13 +57,13 @@ def of_hosts(connection: Connection, ids: Collection[int] | None) -> dict[int, A
     if not numbers:
         return {}
     documents = _documents(connection, {number for of_host in numbers.values() for number in of_host})
-    together: dict[frozenset[int], AggregateMetadata] = {}
+    merged: dict[frozenset[int], AggregateMetadata] = {}
     found = {}
     for host_id, of_host in numbers.items():
         key = frozenset(of_host)
-        if key not in together:
-            together[key] = _together([documents[number] for number in key if number in documents])
-        found[host_id] = together[key]
+        if key not in merged:
+            merged[key] = _merged([documents[number] for number in key if number in documents])
+        found[host_id] = merged[key]
     return found
 
 
@@ -74,7 +74,7 @@ def _documents(connection: Connection, numbers: Collection[int]) -> dict[int, di
     }
 
 
-def _together(documents: Collection[Mapping[str, str]]) -> AggregateMetadata:
+def _merged(documents: Collection[Mapping[str, str]]) -> AggregateMetadata:
     values: dict[str, set[str]] = {}
     for document in documents:
         for key, value in document.items():

@@ -1,8 +1,8 @@
-"""A cell's report of its hosts, written into the registry: who is new, who has changed, who is alive, and how busy.
+"""Write a cell's report of its hosts into the registry: new hosts, changed descriptions, heartbeats and loads.
 
-The first to report a compute node keeps it. A second host that reports the same one, and a host that comes back with
-another compute node, are left out and named in the log, while the rest of the report counts: one misconfigured host
-must not silence its whole cell, and guests must not change hosts because a configuration did.
+The first host that reports a compute node keeps it. A second host that reports the same one, and a host that returns
+with another compute node, are left out with an error in the log, while the rest of the report is written: one
+misconfigured host must not silence its whole cell, and guests must not change hosts because a configuration did.
 """
 
 import logging
@@ -22,24 +22,38 @@ from placement_store.db import bulk, change_feed
 from placement_store.schema import hosts
 from scheduler.registry import loads
 from scheduler.registry.aggregates import mirror
-from scheduler.registry.hosts import REDESCRIBE, change, chunks
+from scheduler.registry.hosts import chunks, update
 
 LOG = logging.getLogger(__name__)
 
+_WRITE_DESCRIPTION = (
+    hosts.update()
+    .where(hosts.c.id == bindparam("row_id"))
+    .values(
+        agent=bindparam("new_agent"),
+        availability_zone=bindparam("new_zone"),
+        attributes=bindparam("new_attributes"),
+        description_number=bindparam("new_number"),
+        seq=hosts.c.seq + 1,
+        updated_at=now(),
+    )
+)
 _RENUMBER = hosts.update().where(hosts.c.id == bindparam("row_id")).values(description_number=bindparam("new_number"))
 
 
 def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
-    """Write what a cell reports. A report that brings no news changes nothing but heartbeats.
+    """Write a cell's report. One without changes writes nothing but heartbeats.
 
-    :return: the hosts that the cell is to describe, and the descriptions that are newer than those of the report.
-    :raises CellNotFound: there is no such cell.
-    :raises InvalidRequest: there are numbers, and not as many as descriptions.
-    :raises StaleRead: a provider has just been deleted whose host is new; a new transaction may succeed.
+    :return: the unknown hosts, which the cell must describe, and the numbers of registered descriptions that are newer
+        than those of the report.
+    :raises CellNotFound: the cell does not exist.
+    :raises InvalidRequest: the description numbers are not as many as the descriptions.
+    :raises StaleRead: the provider of a new host was deleted concurrently; a new transaction may succeed.
     """
     cells.by_uuid(connection, message.cell_uuid)
     if message.numbers and len(message.numbers) != len(message.hosts):
         raise errors.InvalidRequest(path="$.numbers", reason="not one number for each host")
+    # Descriptions before heartbeats: a host that this report adds is not unknown any more.
     alive = frozenset(message.alive)
     newer: list[NumberedDescription] = []
     unknown: list[str] = []
@@ -57,7 +71,7 @@ def write(connection: Connection, message: ReportHosts) -> HostsRegistered:
 
 @dataclass(frozen=True, slots=True)
 class _RegisteredHost:
-    """A host as the registry has it; without an id, as this very report is about to bring it."""
+    """A host in the registry; ``id`` is None for a host that this report is about to add."""
 
     id: int | None
     cell_uuid: str
@@ -78,14 +92,15 @@ class _RegisteredHost:
 
 
 def _describe(connection: Connection, message: ReportHosts, alive: Collection[str]) -> list[NumberedDescription]:
-    """Write descriptions; return those that the registry has and that are newer."""
-    known = _known(connection, message)
+    """Write the descriptions of a report; return those that are newer in the registry."""
+    known = _registered(connection, message)
     by_name = {(host.service_host, host.nodename): host for host in known if host.cell_uuid == message.cell_uuid}
     by_node = {host.compute_node_uuid: host for host in known}
     new: list[_RegisteredHost] = []
     changed: dict[int, tuple[HostReport, int]] = {}
     numbers: dict[int, int] = {}
     newer: list[NumberedDescription] = []
+    # Each description is one of: refused, new, a repetition, older than the registry, changed, or only renumbered.
     for report, number in zip(message.hosts, message.numbers or (0,) * len(message.hosts), strict=True):
         if field := report.misnamed():
             LOG.error("The %s of host %r ends with a blank: left out", field, report.service_host)
@@ -93,41 +108,41 @@ def _describe(connection: Connection, message: ReportHosts, alive: Collection[st
         name = (report.service_host, report.nodename)
         host = by_name.get(name)
         if host is not by_node.get(report.compute_node_uuid):
-            _refuse(report, host, by_node.get(report.compute_node_uuid))
+            _log_refusal(report, host, by_node.get(report.compute_node_uuid))
         elif host is None:
             by_name[name] = by_node[report.compute_node_uuid] = host = _new(message.cell_uuid, report, number)
             new.append(host)
         elif host.id is None:
-            continue  # named twice
+            continue  # a second time in this report
         elif 0 < number < host.description_number:
             newer.append(NumberedDescription(service_host=name[0], nodename=name[1], number=host.description_number))
         elif not host.is_described_by(report):
             changed[host.id] = report, number or host.description_number
         elif number > host.description_number:
             numbers[host.id] = number
-    _redescribe(connection, changed)
-    _renumber(connection, numbers)
+    _write_descriptions(connection, changed)
+    _write_numbers(connection, numbers)
     _insert(connection, new, alive)
-    # Another node of a host that is known already belongs where that host does.
-    had = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
-    mirror.welcome_nodes(connection, message.cell_uuid, had & {host.service_host for host in new})
+    # A new node of a registered host joins the aggregates of that host.
+    registered = {host.service_host for host in known if host.cell_uuid == message.cell_uuid}
+    mirror.add_new_nodes(connection, message.cell_uuid, registered & {host.service_host for host in new})
     return newer
 
 
-def _known(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
-    """Return every host of the registry that has a name or a compute node of this report."""
+def _registered(connection: Connection, message: ReportHosts) -> list[_RegisteredHost]:
+    """Return the registered hosts with a name or a compute node of this report."""
     columns = [hosts.c[name] for name in _RegisteredHost.__dataclass_fields__]
     found: dict[int, _RegisteredHost] = {}
     for chunk in chunks(message.hosts):
         named = hosts.c.service_host.in_({report.service_host for report in chunk})
         same_node = hosts.c.compute_node_uuid.in_([report.compute_node_uuid for report in chunk])
-        # Two statements, each with an index of its own, where one with OR would read the whole table.
+        # Two statements, each with an index of its own: one with OR would read the whole table.
         for condition in (and_(hosts.c.cell_uuid == message.cell_uuid, named), same_node):
             found |= {row.id: _RegisteredHost(*row) for row in connection.execute(select(*columns).where(condition))}
     return list(found.values())
 
 
-def _refuse(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
+def _log_refusal(report: HostReport, named: _RegisteredHost | None, same_node: _RegisteredHost | None) -> None:
     if same_node is not None:
         LOG.error(
             "Host %s (node %s) reports compute node %s, which is that of host %s (node %s) in cell %s: left out",
@@ -148,13 +163,13 @@ def _refuse(report: HostReport, named: _RegisteredHost | None, same_node: _Regis
         )
 
 
-def _redescribe(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
+def _write_descriptions(connection: Connection, changed: dict[int, tuple[HostReport, int]]) -> None:
     if not changed:
         return
     # UPDATE hosts SET agent = ..., availability_zone = ..., attributes = ..., seq = seq + 1, updated_at = :now
     #  WHERE id = ...
     connection.execute(
-        REDESCRIBE,
+        _WRITE_DESCRIPTION,
         [
             {
                 "row_id": host_id,
@@ -169,8 +184,8 @@ def _redescribe(connection: Connection, changed: dict[int, tuple[HostReport, int
     change_feed.record(connection, host_ids=list(changed))
 
 
-def _renumber(connection: Connection, numbers: dict[int, int]) -> None:
-    """Record that descriptions are the same under greater numbers, which is no change of their hosts."""
+def _write_numbers(connection: Connection, numbers: dict[int, int]) -> None:
+    """Write greater numbers of unchanged descriptions; this is no change of the hosts, so `seq` stays."""
     if numbers:
         # UPDATE hosts SET description_number = ... WHERE id = ...
         rows = [{"row_id": host_id, "new_number": number} for host_id, number in sorted(numbers.items())]
@@ -180,7 +195,7 @@ def _renumber(connection: Connection, numbers: dict[int, int]) -> None:
 def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collection[str]) -> None:
     if not new:
         return
-    # In the order of a unique key, so that two reports of the same hosts at once wait for each other and no more.
+    # In the order of a unique key: two concurrent reports of the same hosts wait for each other and do not deadlock.
     new.sort(key=lambda host: host.compute_node_uuid)
     for chunk in chunks(new):
         rows = [
@@ -193,7 +208,7 @@ def _insert(connection: Connection, new: list[_RegisteredHost], alive: Collectio
                 "availability_zone": host.availability_zone,
                 "attributes": host.attributes,
                 "description_number": host.description_number,
-                # A host counts as up once it is alive, which its description alone does not say.
+                # A description alone does not make a host up; a heartbeat does.
                 "up": host.service_host in alive,
             }
             for host in chunk
@@ -226,7 +241,7 @@ def _encoded(attributes: dict[str, Any]) -> bytes:
 
 
 def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) -> list[str]:
-    """Record heartbeats; return the names of hosts that are not known."""
+    """Write heartbeats; return the names of hosts without a row."""
     unknown: list[str] = []
     # UPDATE hosts SET heartbeat_at = :now WHERE cell_uuid = ... AND service_host IN (...)
     for chunk in chunks(sorted(alive)):
@@ -236,19 +251,19 @@ def _heartbeat(connection: Connection, cell_uuid: str, alive: frozenset[str]) ->
             .values(heartbeat_at=now())
         )
         unknown += _unknown(connection, cell_uuid, chunk)
-    # Only after that: a sweep cannot mark them as down any more, so whoever is down here was so before.
+    # Only after the heartbeats: a sweep cannot mark these hosts as down any more, so that none is missed here.
     down = connection.execute(
         select(hosts.c.id, hosts.c.service_host).where(hosts.c.cell_uuid == cell_uuid, ~hosts.c.up)
     )
-    woken = [row.id for row in down if row.service_host in alive]
-    change(connection, woken, {"up": True})
+    recovered = [row.id for row in down if row.service_host in alive]
+    update(connection, recovered, {"up": True})
     return unknown
 
 
 def _unknown(connection: Connection, cell_uuid: str, names: list[str]) -> list[str]:
-    """Return those of some service hosts of a cell that have no row."""
+    """Return the names of service hosts of a cell that have no row."""
     here = (hosts.c.cell_uuid == cell_uuid, hosts.c.service_host.in_(names))
-    # Counted first: reading twenty thousand names at each heartbeat would take longer than all the rest of it.
+    # Count first: to read twenty thousand names at each heartbeat would take longer than all the rest of it.
     if connection.scalar(select(func.count(hosts.c.service_host.distinct())).where(*here)) == len(names):
         return []
     known = set(connection.scalars(select(hosts.c.service_host).where(*here)))

@@ -1,4 +1,4 @@
-"""The sweep that marks hosts as down of which no heartbeat has come, while heartbeats could have come."""
+"""The failure detector of hosts: a periodic sweep that marks hosts as down after missed heartbeats."""
 
 import logging
 import time
@@ -10,17 +10,17 @@ from scheduler.registry import hosts
 
 LOG = logging.getLogger(__name__)
 
-#: How many times within the time-out of a heartbeat the sweep comes round.
+#: Sweeps within one heartbeat time-out.
 _ROUNDS_PER_TIMEOUT = 6
 
 
 class Sweep:
-    """Marks hosts as down that have been silent for too long, if the silence is theirs.
+    """Marks hosts as down that have missed heartbeats for too long, if these heartbeats could have arrived.
 
-    While the database or the broker is away no heartbeat arrives, and afterwards all hosts look dead for a moment. So a
-    host is given the whole time-out from the moment on at which both were there.
+    While the database or the broker is away no heartbeat arrives, and afterwards all hosts look dead for a moment. So
+    each host has the whole time-out from the time on at which both were reachable.
 
-    :param down_after: seconds without a heartbeat after which a host counts as down.
+    :param down_after: seconds without a heartbeat after which a host is down.
     :param probe: raises :class:`~moorage.errors.Unavailable` if there is no broker.
     """
 
@@ -43,9 +43,9 @@ class Sweep:
         return self._down_after / _ROUNDS_PER_TIMEOUT
 
     def run(self) -> None:
-        """Look once.
+        """Sweep once.
 
-        :raises Unavailable: the database or the broker is away, and no host is judged by that.
+        :raises Unavailable: the database or the broker is away: no host is marked, and the time-out begins anew.
         """
         begun = self._clock()
         since = begun if self._reachable_since is None else self._reachable_since
@@ -54,13 +54,13 @@ class Sweep:
             if begun - since >= self._down_after:
                 self._mark_silent_hosts()
             else:
-                self._database.read(hosts.any_host)  # whether it answers is all that is asked
+                self._database.read(hosts.any_host)  # only to see that the database answers
         except errors.Unavailable:
             self._reachable_since = None
             raise
         self._reachable_since = since
 
     def _mark_silent_hosts(self) -> None:
-        silent = self._database.write(lambda connection: hosts.sweep(connection, self._down_after))
+        silent = self._database.write(lambda connection: hosts.mark_down(connection, self._down_after))
         if silent:
             LOG.warning("Down, for want of a heartbeat in %s s: %s", self._down_after, ", ".join(sorted(silent)))

@@ -1,1 +1,1 @@
-"""The view of all hosts that decisions are made on: one column for each figure, kept up by the change feed."""
+"""The host view: a cache of all hosts in columns, kept up to date by the change feed, and its snapshots."""

@@ -1,1 +1,1 @@
-"""Host aggregates: rows, changes, and their mirror in the store."""
+"""Host aggregates: rows, changes, their RPC methods, and the provider aggregates that mirror them."""

@@ -1,4 +1,4 @@
-"""What changes a host aggregate, each in one transaction: its rows, its mirror among providers, and the feed."""
+"""Changes of host aggregates, each in one transaction: rows, the mirroring provider aggregate, and the change feed."""
 
 from collections.abc import Collection, Mapping
 
@@ -27,9 +27,9 @@ from scheduler.registry.aggregates import nodes as aggregate_nodes
 from scheduler.registry.aggregates import rows as host_aggregates
 from scheduler.registry.aggregates.nodes import Node
 
-#: As many keys as one message may bring.
+#: The limit of one message.
 MAX_KEYS = 256
-#: A zone is a name: no longer than the column of what agents report.
+#: The length of the column of zones that agents report.
 _MAX_ZONE = 255
 
 
@@ -37,11 +37,11 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
     """Create a host aggregate without hosts.
 
     :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
-    :raises InvalidRequest: the zone is none.
-    :raises StaleRead: somebody else creates the same; a new transaction finds out.
+    :raises InvalidRequest: the zone is not a valid name.
+    :raises StaleRead: the same aggregate is created concurrently; a new transaction finds out.
     """
     _check_zone(message.metadata)
-    # The same for the same request, however often it is begun.
+    # Derived from the request id: a repeated request gets the same uuid.
     uuid = message.uuid or ids.derived(message.request_id, "host aggregate")
     number = aggregates.numbers(connection, [uuid])[uuid]
     table = aggregate_table.c
@@ -57,14 +57,14 @@ def create(connection: Connection, message: CreateHostAggregate) -> HostAggregat
 
 
 def change(connection: Connection, message: SetHostAggregate) -> None:
-    """Change the name of a host aggregate, or some of its metadata.
+    """Change the name or some of the metadata of a host aggregate; a key with the value None is removed.
 
-    :raises HostAggregateNotFound: there is no such aggregate.
+    :raises HostAggregateNotFound: the aggregate does not exist.
     :raises AlreadyExists: the name is taken.
-    :raises InvalidRequest: the zone is none, or there are too many keys.
-    :raises ZoneConflict: one of its hosts has another zone by another aggregate.
+    :raises InvalidRequest: the zone is not a valid name, or there are too many keys.
+    :raises ZoneConflict: another aggregate gives one of its hosts another zone.
     :raises InvalidState: servers are on a host whose zone would change.
-    :raises StaleRead: something of it has just changed; a new transaction may succeed.
+    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     changed = {**before.metadata, **message.metadata}
@@ -80,96 +80,98 @@ def change(connection: Connection, message: SetHostAggregate) -> None:
             connection.execute(aggregate_table.update().where(same).values(**values))
         except exc.IntegrityError as fault:
             raise _taken(after.name) from fault
-    _carry_over(connection, number, before, after)
+    _apply(connection, number, before, after)
 
 
 def add_host(connection: Connection, message: AddAggregateHost) -> None:
-    """Put a host into a host aggregate, with all its nodes; one that is in it already stays, and nothing changes.
+    """Add a host with all its nodes to a host aggregate; if it is in it already, nothing changes.
 
-    :raises HostAggregateNotFound: there is no such aggregate.
-    :raises HostNotFound: there is no host of that name, or not in that cell.
-    :raises InvalidRequest: several cells have one of that name and none of them was named.
-    :raises ZoneConflict: it has another zone by another aggregate.
-    :raises InvalidState: servers are on it, and its zone would change.
-    :raises StaleRead: something of it has just changed; a new transaction may succeed.
+    :raises HostAggregateNotFound: the aggregate does not exist.
+    :raises HostNotFound: no host has the name, or none in that cell.
+    :raises InvalidRequest: hosts of several cells have the name, and no cell is given.
+    :raises ZoneConflict: another aggregate gives the host another zone.
+    :raises InvalidState: servers are on the host, and its zone would change.
+    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
-    [known, *_] = hosts.of_name(connection, message.service_host, message.cell_uuid)
+    [known, *_] = hosts.by_name(connection, message.service_host, message.cell_uuid)
     added = AggregateHost(service_host=message.service_host, cell_uuid=known.cell_uuid)
     after = structs.replace(before, hosts=tuple(host_aggregates.by_cell_and_name({*before.hosts, added})))
-    _carry_over(connection, number, before, after)
+    _apply(connection, number, before, after)
 
 
 def remove_host(connection: Connection, message: RemoveAggregateHost) -> None:
-    """Take a host out of a host aggregate.
+    """Remove a host from a host aggregate.
 
-    :raises HostAggregateNotFound: there is no such aggregate.
-    :raises HostNotFound: it has no such host.
-    :raises InvalidRequest: it has hosts of that name in several cells and none of them was named.
-    :raises InvalidState: servers are on it, and its zone would change.
-    :raises StaleRead: something of it has just changed; a new transaction may succeed.
+    :raises HostAggregateNotFound: the aggregate does not exist.
+    :raises HostNotFound: the host is not in the aggregate.
+    :raises InvalidRequest: hosts of that name in several cells are in it, and no cell is given.
+    :raises InvalidState: servers are on the host, and its zone would change.
+    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
-    leaving = [host for host in before.hosts if _is_meant(host, message)]
+    leaving = [host for host in before.hosts if _is_named_in(host, message)]
     if not leaving:
         raise errors.HostNotFound(name=f"{message.service_host} in aggregate {before.name}")
     if len(leaving) > 1:
         raise errors.InvalidRequest(path="$.cell_uuid", reason="it has hosts of this name in several cells: name one")
     after = structs.replace(before, hosts=tuple(host for host in before.hosts if host not in leaving))
-    _carry_over(connection, number, before, after)
+    _apply(connection, number, before, after)
 
 
 def delete(connection: Connection, message: DeleteHostAggregate) -> HostAggregate:
-    """Delete a host aggregate; return what it was. The aggregate of providers stays, as all do, if only by its uuid.
+    """Delete a host aggregate and return its last state. The provider aggregate stays: it is only a uuid.
 
-    :raises HostAggregateNotFound: there is no such aggregate.
-    :raises InvalidState: it has hosts, and is not to be deleted by force; or servers are on one whose zone would
-        change.
-    :raises StaleRead: something of it has just changed; a new transaction may succeed.
+    :raises HostAggregateNotFound: the aggregate does not exist.
+    :raises InvalidState: it has hosts and ``force`` is not set, or servers are on a host whose zone would change.
+    :raises StaleRead: a host or provider of it has changed concurrently; a new transaction may succeed.
     """
     number, before = host_aggregates.lock(connection, message.aggregate)
     if before.hosts and not message.force:
         raise errors.InvalidState(
             reason=f"aggregate {before.name} has {len(before.hosts)} host(s), which only force takes out of it"
         )
-    _carry_over(connection, number, before, structs.replace(before, metadata={}, hosts=()))
+    _apply(connection, number, before, structs.replace(before, metadata={}, hosts=()))
     connection.execute(aggregate_table.delete().where(aggregate_table.c.aggregate_id == number))
     return before
 
 
-# --- What a change means for hosts and providers --------------------------------------------------------------------
+# --- The effect on hosts and providers ------------------------------------------------------------------------------
 
 
-def _carry_over(connection: Connection, number: int, before: HostAggregate, after: HostAggregate) -> None:
-    """Do to hosts and to their nodes' providers what a change of their aggregate means to them, or refuse it."""
+def _apply(connection: Connection, number: int, before: HostAggregate, after: HostAggregate) -> None:
+    """Apply a change of an aggregate to its hosts and their nodes' providers, or refuse it."""
     joining, leaving = set(after.hosts).difference(before.hosts), set(before.hosts).difference(after.hosts)
-    concerned = joining | leaving
+    affected = joining | leaving
     if before.metadata != after.metadata:
-        concerned |= {*before.hosts, *after.hosts}
-    if not concerned:
+        affected |= {*before.hosts, *after.hosts}
+    if not affected:
         return
+    # Only a change of zones or of members concerns providers; other metadata is for plug-ins alone.
     zone = after.metadata.get(ZONE_KEY)
-    may_move = bool(joining or leaving) or zone != before.metadata.get(ZONE_KEY)
-    nodes = aggregate_nodes.lock(connection, concerned, with_providers=may_move)
+    zones_may_change = bool(joining or leaving) or zone != before.metadata.get(ZONE_KEY)
+    nodes = aggregate_nodes.lock(connection, affected, with_providers=zones_may_change)
     if not joining <= {node.host for node in nodes}:
-        # Deleted since it was looked for.
+        # A joining host was deleted after it was looked up.
         raise StaleRead
     changed: set[int] = set()
-    if may_move:
-        others = aggregate_nodes.other_zones(connection, concerned, number)
-        aggregate_nodes.refuse_two_zones(others, concerned - leaving, zone)
-        aggregate_nodes.refuse_moved_servers(connection, nodes, others, before, after)
+    if zones_may_change:
+        # The rows are locked: check before hosts and providers are written.
+        others = aggregate_nodes.other_zones(connection, affected, number)
+        aggregate_nodes.refuse_two_zones(others, affected - leaving, zone)
+        aggregate_nodes.refuse_zone_change_with_servers(connection, nodes, others, before, after)
         _write_members(connection, number, joining, leaving)
         changed = _mirror(connection, number, _providers(nodes, joining), _providers(nodes, leaving))
         providers.bump_generations(connection, changed, by=1)
-    hosts.change(connection, [node.id for node in nodes], {})
+    # No column changes, only `seq`: followers read the metadata with the row.
+    hosts.update(connection, [node.id for node in nodes], {})
     change_feed.record(connection, provider_ids=changed)
 
 
 def _write_members(
     connection: Connection, number: int, joining: Collection[AggregateHost], leaving: Collection[AggregateHost]
 ) -> None:
-    # Only now: whoever deletes such a host holds its row, and then takes it out of its aggregates.
+    # After the host rows are locked: the deletion of a host locks its row first, then removes its memberships.
     new = [{"aggregate_id": number, "cell_uuid": host.cell_uuid, "service_host": host.service_host} for host in joining]
     bulk.insert(connection, host_aggregate_hosts, new)
     member = host_aggregate_hosts.c
@@ -180,7 +182,7 @@ def _write_members(
 
 
 def _mirror(connection: Connection, number: int, joining: Collection[int], leaving: Collection[int]) -> set[int]:
-    """Put providers into the aggregate of a number and take others out; return the ids of those that have changed."""
+    """Add providers to a provider aggregate and remove others; return the ids of those that have changed."""
     link = provider_aggregates.c
     query = select(link.resource_provider_id).where(link.aggregate_id == number)
     inside = {
@@ -202,10 +204,10 @@ def _providers(nodes: Collection[Node], of_hosts: Collection[AggregateHost]) -> 
     return {node.provider_id for node in nodes if node.provider_id is not None and node.host in of_hosts}
 
 
-# --- Parts ----------------------------------------------------------------------------------------------------------
+# --- Helpers --------------------------------------------------------------------------------------------------------
 
 
-def _is_meant(host: AggregateHost, message: RemoveAggregateHost) -> bool:
+def _is_named_in(host: AggregateHost, message: RemoveAggregateHost) -> bool:
     return host.service_host == message.service_host and message.cell_uuid in (None, host.cell_uuid)
 
 

@@ -1,4 +1,4 @@
-"""The methods of topic `scheduler` about host aggregates."""
+"""The endpoint of host aggregates on topic `scheduler`."""
 
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -35,9 +35,9 @@ R = TypeVar("R")
 
 
 class AggregateEndpoint:
-    """Host aggregates.
+    """Serve the methods of host aggregates.
 
-    :param numeric: keys of metadata whose values plug-ins read as numbers.
+    :param numeric: metadata keys whose values plug-ins read as numbers.
     """
 
     def __init__(self, database: Database, requests: StoredRequests, numeric: Collection[str] = ()) -> None:
@@ -47,63 +47,63 @@ class AggregateEndpoint:
 
     @serves(CreateHostAggregate)
     def create_host_aggregate(self, message: CreateHostAggregate) -> HostAggregate:
-        """Create one; see :func:`scheduler.registry.aggregates.changes.create` for its errors.
+        """Create a host aggregate; see :func:`scheduler.registry.aggregates.changes.create` for its errors.
 
-        :raises InvalidRequest: moreover, a value is none that a plug-in can read.
+        :raises InvalidRequest: also if a plug-in cannot read a value as a number.
         """
         self._check_numbers(message.metadata)
         return self._once(message, lambda connection: changes.create(connection, message))
 
     @serves(SetHostAggregate)
     def set_host_aggregate(self, message: SetHostAggregate) -> Done:
-        """Change one; see :func:`scheduler.registry.aggregates.changes.change` for its errors.
+        """Change a host aggregate; see :func:`scheduler.registry.aggregates.changes.change` for its errors.
 
-        :raises InvalidRequest: moreover, a value is none that a plug-in can read.
+        :raises InvalidRequest: also if a plug-in cannot read a value as a number.
         """
         self._check_numbers(message.metadata)
         return self._done(message, lambda connection: changes.change(connection, message))
 
     @serves(AddAggregateHost)
     def add_aggregate_host(self, message: AddAggregateHost) -> Done:
-        """Put a host into one; see :func:`scheduler.registry.aggregates.changes.add_host` for its errors."""
+        """Add a host to a host aggregate; see :func:`.changes.add_host` for its errors."""
         return self._done(message, lambda connection: changes.add_host(connection, message))
 
     @serves(RemoveAggregateHost)
     def remove_aggregate_host(self, message: RemoveAggregateHost) -> Done:
-        """Take a host out of one; see :func:`scheduler.registry.aggregates.changes.remove_host` for its errors."""
+        """Remove a host from a host aggregate; see :func:`.changes.remove_host` for its errors."""
         return self._done(message, lambda connection: changes.remove_host(connection, message))
 
     @serves(DeleteHostAggregate)
     def delete_host_aggregate(self, message: DeleteHostAggregate) -> HostAggregate:
-        """Delete one; see :func:`scheduler.registry.aggregates.changes.delete` for its errors."""
+        """Delete a host aggregate; see :func:`.changes.delete` for its errors."""
         if message.dry_run:
-            return self._tried(lambda connection: changes.delete(connection, message))
+            return self._dry_run(lambda connection: changes.delete(connection, message))
         deleted = self._once(message, lambda connection: changes.delete(connection, message))
         LOG.warning("Host aggregate %s is deleted, which had %s host(s)", deleted.name, len(deleted.hosts))
         return deleted
 
     @serves(GetHostAggregate)
     def get_host_aggregate(self, message: GetHostAggregate) -> HostAggregate:
-        """Return one.
+        """Return a host aggregate.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostAggregateNotFound: the aggregate does not exist.
         """
         return self._database.read(lambda connection: host_aggregates.find(connection, message.aggregate).aggregate)
 
     @serves(ListHostAggregates)
     def list_host_aggregates(self, message: ListHostAggregates) -> list[HostAggregate]:
-        """Return all by name, or those that a host is in."""
+        """Return the host aggregates that a message selects."""
         return self._database.read(lambda connection: host_aggregates.listed(connection, message))
 
     @serves(SyncHostAggregates)
     def sync_host_aggregates(self, message: SyncHostAggregates) -> list[UnmirroredHost]:
-        """Return the nodes that were missing in an aggregate of their host, and put them into it."""
+        """Return the nodes that are missing in an aggregate of their host, after adding them unless it is a dry run."""
         if message.dry_run:
-            return self._database.read(mirror.missing)
+            return self._database.read(mirror.missing_nodes)
 
         def work(connection: Connection) -> list[UnmirroredHost]:
-            found = mirror.missing(connection)
-            mirror.mend(connection, {one.provider_uuid for one in found})
+            found = mirror.missing_nodes(connection)
+            mirror.add_missing(connection, {one.provider_uuid for one in found})
             return found
 
         return self._once(message, work)
@@ -118,15 +118,15 @@ class AggregateEndpoint:
     def _once(self, message: Mutation[R], work: Callable[[Connection], R]) -> R:
         return run_once(self._requests, message, work)
 
-    def _tried(self, work: Callable[[Connection], R]) -> R:
-        """Return what a change would return, or raise what it would raise, and leave all as it is."""
+    def _dry_run(self, work: Callable[[Connection], R]) -> R:
+        """Run a change in a transaction that is rolled back; return its result or raise its error."""
         answers: list[R] = []
 
         def transaction(connection: Connection) -> None:
             answers.append(work(connection))
-            raise _Undone
+            raise _RollBack
 
-        with suppress(_Undone):
+        with suppress(_RollBack):
             retry_on_stale_read(lambda: self._database.write(transaction))
         return answers[-1]
 
@@ -138,5 +138,5 @@ class AggregateEndpoint:
                 raise errors.InvalidRequest(path=f"$.metadata[{key!r}]", reason=str(fault)) from fault
 
 
-class _Undone(Exception):
-    """Rolls a transaction back that was only to be tried."""
+class _RollBack(Exception):
+    """Rolls back the transaction of a dry run."""

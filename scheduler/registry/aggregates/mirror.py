@@ -1,7 +1,7 @@
-"""Nodes of hosts that are missing in their aggregates: who they are, and how they come into them.
+"""Find the nodes whose provider is missing in an aggregate of their host, and add them.
 
-Nothing that is written here leaves one out. Somebody else may have: a service of an older version during an upgrade, or
-a hand in the tables. And a node that is new to a host which is known already comes into its aggregates so.
+The changes of this package never leave one out. A service of an older version during an upgrade may, or an operator who
+edits the tables. A new node of a registered host joins the aggregates of its host the same way.
 """
 
 from collections.abc import Collection
@@ -23,8 +23,8 @@ from placement_store.schema import (
 )
 
 
-def missing(connection: Connection) -> list[UnmirroredHost]:
-    """Return all nodes that are missing in an aggregate of their host, by aggregate and host."""
+def missing_nodes(connection: Connection) -> list[UnmirroredHost]:
+    """Return all nodes that are missing in an aggregate of their host, ordered by aggregate and host."""
     return [
         UnmirroredHost(
             aggregate=row.name,
@@ -37,14 +37,14 @@ def missing(connection: Connection) -> list[UnmirroredHost]:
     ]
 
 
-def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
-    """Put the nodes of hosts into all aggregates of these; what is in them already stays untouched.
+def add_missing(connection: Connection, provider_uuids: Collection[str]) -> None:
+    """Add the providers of nodes to all aggregates of their hosts where they are missing.
 
-    :raises StaleRead: a provider has just been deleted; a new transaction may succeed.
+    :raises StaleRead: a provider was deleted concurrently; a new transaction may succeed.
     """
     ids = [key.id for key in providers.keys_found(connection, provider_uuids).values()]
     providers.lock(connection, ids)
-    # Read under the lock: a host may have left its aggregate since.
+    # Read under the lock: a host may have left its aggregate since the search for missing nodes.
     required = host_aggregate_links.required(connection, ids)
     link = provider_aggregates.c
     query = select(link.resource_provider_id, link.aggregate_id)
@@ -59,24 +59,24 @@ def mend(connection: Connection, provider_uuids: Collection[str]) -> None:
     change_feed.record(connection, provider_ids=changed)
 
 
-def welcome_nodes(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> None:
-    """Put new nodes of hosts that have had others before into the aggregates of these hosts.
+def add_new_nodes(connection: Connection, cell_uuid: str, service_hosts: Collection[str]) -> None:
+    """Add the new nodes of registered hosts to the aggregates of these hosts.
 
-    :raises StaleRead: a provider has just been deleted; a new transaction may succeed.
+    :raises StaleRead: a provider was deleted concurrently; a new transaction may succeed.
     """
     if not service_hosts:
         return
-    # Whoever changes an aggregate of such a host holds the rows of the nodes that it has had, or waits for them.
+    # Serialise with changes of an aggregate of such a host: these lock the rows of the nodes that it has had.
     #
     # SELECT id FROM hosts WHERE cell_uuid = ... AND service_host IN (...) ORDER BY id FOR UPDATE
     locked = select(hosts.c.id).where(hosts.c.cell_uuid == cell_uuid).order_by(hosts.c.id).with_for_update()
     list(bulk.select_in(connection, locked, hosts.c.service_host, sorted(service_hosts)))
     of_cell = _MISSING.where(hosts.c.cell_uuid == cell_uuid)
     found = bulk.select_in(connection, of_cell, hosts.c.service_host, sorted(service_hosts))
-    mend(connection, {row.provider_uuid for row in found})
+    add_missing(connection, {row.provider_uuid for row in found})
 
 
-def _missing() -> Select[Any]:
+def _missing_query() -> Select[Any]:
     # SELECT g.name, ... FROM host_aggregate_hosts m
     #   JOIN host_aggregates g ... JOIN aggregates a ... JOIN hosts h ON (h.cell_uuid, h.service_host) = (m. ...)
     #   JOIN resource_providers p ON p.uuid = h.compute_node_uuid
@@ -103,4 +103,4 @@ def _missing() -> Select[Any]:
     )
 
 
-_MISSING = _missing()
+_MISSING = _missing_query()

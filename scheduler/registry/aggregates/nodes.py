@@ -1,4 +1,4 @@
-"""The nodes of the hosts that a change of a host aggregate concerns, locked, and what the change may not do to them."""
+"""The nodes of the hosts that a change of a host aggregate affects: their locks, and the checks of their zones."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -19,7 +19,7 @@ _NAMED = 5
 
 
 class Node(NamedTuple):
-    """A node of a host; without a provider id its provider is not there (yet)."""
+    """A node of a host; ``provider_id`` is None if it has no provider (yet)."""
 
     id: int
     host: AggregateHost
@@ -28,26 +28,26 @@ class Node(NamedTuple):
 
 
 class AssignedZone(NamedTuple):
-    """A zone that another aggregate gives a host."""
+    """The zone that another aggregate gives a host."""
 
     zone: str
     aggregate: str
 
 
-def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_providers: bool) -> list[Node]:
-    """Return the nodes of these hosts by id, each locked: their providers first, where these are wanted.
+def lock(connection: Connection, affected: Collection[AggregateHost], *, with_providers: bool) -> list[Node]:
+    """Lock the nodes of hosts and return them ordered by id; with ``with_providers``, lock their providers first.
 
-    :raises StaleRead: one has come or gone meanwhile; a new transaction may succeed.
+    :raises StaleRead: a node was created or deleted concurrently; a new transaction may succeed.
     """
-    found = _nodes(connection, concerned)
+    found = _nodes(connection, affected)
     if with_providers:
         providers.lock(connection, [node.provider_id for node in found if node.provider_id is not None])
     # SELECT id FROM hosts WHERE id IN (...) ORDER BY id FOR UPDATE
     query = select(hosts.c.id).order_by(hosts.c.id).with_for_update()
     list(bulk.select_in(connection, query, hosts.c.id, [node.id for node in found]))
-    # Whoever registers a node of such a host, or creates its provider, waits for the host's row, or has held it until
-    # now: what it has brought is seen here.
-    if _nodes(connection, concerned) != found:
+    # A transaction that registers a node of such a host, or creates its provider, waits for the host's row, or has had
+    # it until now: then its node shows in this second read.
+    if _nodes(connection, affected) != found:
         raise StaleRead
     return found
 
@@ -55,9 +55,9 @@ def lock(connection: Connection, concerned: Collection[AggregateHost], *, with_p
 def refuse_two_zones(
     others: Mapping[AggregateHost, AssignedZone], members: Collection[AggregateHost], zone: str | None
 ) -> None:
-    """Refuse that an aggregate gives one of its hosts another zone than another aggregate does.
+    """Check that no other aggregate gives a host of an aggregate another zone.
 
-    :raises ZoneConflict: it would.
+    :raises ZoneConflict: one does.
     """
     for host in members:
         other = others.get(host)
@@ -65,18 +65,18 @@ def refuse_two_zones(
             raise errors.ZoneConflict(host=host.service_host, zone=other.zone, aggregate=other.aggregate, other=zone)
 
 
-def refuse_moved_servers(
+def refuse_zone_change_with_servers(
     connection: Connection,
     nodes: Collection[Node],
     others: Mapping[AggregateHost, AssignedZone],
     before: HostAggregate,
     after: HostAggregate,
 ) -> None:
-    """Refuse that a node on which servers are placed comes into another zone: they are where they asked to be.
+    """Check that no node with servers changes its zone: the servers have asked for the zone that they are in.
 
     The nodes and their providers must be locked.
 
-    :raises InvalidState: it would.
+    :raises InvalidState: one would change.
     """
     given = [dict.fromkeys(aggregate.hosts, aggregate.metadata.get(ZONE_KEY)) for aggregate in (before, after)]
     changed: dict[int, tuple[Node, str, str]] = {}
@@ -84,6 +84,7 @@ def refuse_moved_servers(
         zones = [_zone(node, others, own.get(node.host)) for own in given]
         if node.provider_id is not None and zones[0] != zones[1]:
             changed[node.provider_id] = (node, zones[0], zones[1])
+    # One query for all nodes whose zone would change; the error names the first of them.
     placed: dict[int, list[str]] = {}
     for uuid, root_id in _placed(connection, changed):
         placed.setdefault(root_id, []).append(uuid)
@@ -96,9 +97,9 @@ def refuse_moved_servers(
 
 
 def other_zones(
-    connection: Connection, concerned: Iterable[AggregateHost], number: int
+    connection: Connection, affected: Iterable[AggregateHost], number: int
 ) -> dict[AggregateHost, AssignedZone]:
-    """Return the zones that hosts have by other aggregates than the one of this number."""
+    """Return the zones that aggregates other than the one of this number give to hosts."""
     table, member = host_aggregates.c, host_aggregate_hosts.c
     query = (
         select(member.cell_uuid, member.service_host, table.name, table.metadata)
@@ -108,7 +109,7 @@ def other_zones(
     )
     zones: dict[str, str | None] = {}
     found: dict[AggregateHost, AssignedZone] = {}
-    for cell_uuid, names in by_cell(concerned).items():
+    for cell_uuid, names in by_cell(affected).items():
         of_cell = query.where(member.cell_uuid == cell_uuid)
         for _cell, host, aggregate, document in bulk.select_in(connection, of_cell, member.service_host, names):
             if aggregate not in zones:
@@ -119,7 +120,7 @@ def other_zones(
 
 
 def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | None) -> str:
-    """Return the zone of a node to which the aggregate gives this one, or none."""
+    """Return the zone of a node: of this aggregate, else of another one, else the zone that its agent reports."""
     if own is not None:
         return own
     other = others.get(node.host)
@@ -127,7 +128,7 @@ def _zone(node: Node, others: Mapping[AggregateHost, AssignedZone], own: str | N
 
 
 def _placed(connection: Connection, root_ids: Collection[int]) -> Iterator[tuple[str, int]]:
-    """Yield the consumers that a claim has placed on these nodes: servers, and migrations that may have to go back."""
+    """Yield the consumers placed on these nodes: servers, and migrations, whose servers may have to return."""
     # SELECT uuid, root_provider_id FROM consumers
     #  WHERE root_provider_id IN (...) AND (consumer_type IS NULL OR consumer_type <> 'RESIDUE')
     table = consumers.c
@@ -137,7 +138,7 @@ def _placed(connection: Connection, root_ids: Collection[int]) -> Iterator[tuple
     yield from bulk.select_in(connection, query, table.root_provider_id, sorted(root_ids))
 
 
-def _nodes(connection: Connection, concerned: Iterable[AggregateHost]) -> list[Node]:
+def _nodes(connection: Connection, affected: Iterable[AggregateHost]) -> list[Node]:
     # SELECT h.id, h.service_host, h.availability_zone, p.id FROM hosts h
     #   LEFT JOIN resource_providers p ON p.uuid = h.compute_node_uuid
     #  WHERE h.cell_uuid = ... AND h.service_host IN (...)
@@ -147,7 +148,7 @@ def _nodes(connection: Connection, concerned: Iterable[AggregateHost]) -> list[N
     )
     found = [
         Node(id_, AggregateHost(service_host=name, cell_uuid=cell_uuid), zone, provider_id)
-        for cell_uuid, names in by_cell(concerned).items()
+        for cell_uuid, names in by_cell(affected).items()
         for id_, name, zone, provider_id in bulk.select_in(
             connection, query.where(hosts.c.cell_uuid == cell_uuid), hosts.c.service_host, names
         )
@@ -155,9 +156,9 @@ def _nodes(connection: Connection, concerned: Iterable[AggregateHost]) -> list[N
     return sorted(found, key=lambda node: node.id)
 
 
-def by_cell(concerned: Iterable[AggregateHost]) -> dict[str, list[str]]:
-    """Return the names of hosts by cell, both in their order."""
+def by_cell(affected: Iterable[AggregateHost]) -> dict[str, list[str]]:
+    """Return the names of hosts by cell, cells and names in order."""
     found: dict[str, list[str]] = {}
-    for host in concerned:
+    for host in affected:
         found.setdefault(host.cell_uuid, []).append(host.service_host)
     return {cell_uuid: sorted(names) for cell_uuid, names in sorted(found.items())}

@@ -1,4 +1,4 @@
-"""The host aggregates as request filters want them: all of them, without their hosts, read when somebody asks."""
+"""A cache of all host aggregates, without their hosts, for request filters; read on demand."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -21,12 +21,13 @@ def _not_read(seconds: float) -> errors.StoreUnavailable:
 
 
 class AggregateReader:
-    """Reads all host aggregates at most once for all who ask at about the same time. Safe to use from several threads.
+    """Reads all host aggregates at once, and shares a read among concurrent requests. Safe to use from several threads.
 
-    They are a few hundred at most, and most requests ask for none of them: so they are read whole, and not followed.
+    There are a few hundred aggregates at most, and most requests need none of them: so they are read whole and on
+    demand, not followed by the change feed.
 
-    :param clock: the time by which whoever asks says how old the answer may be.
-    :param patience: seconds that a thread waits for the reading of another one.
+    :param clock: the clock of ``begun_after``.
+    :param patience: seconds that a thread waits for the read of another thread.
     """
 
     def __init__(self, database: Database, clock: Callable[[], float], patience: float = LOCK_PATIENCE) -> None:
@@ -37,7 +38,7 @@ class AggregateReader:
         self._known: Mapping[tuple[str, str, bytes], Aggregate] = {}
 
     def read(self, begun_after: float) -> Sequence[Aggregate]:
-        """Return them as a reading found them that began at this time or later.
+        """Return all host aggregates, as read at ``begun_after`` or later.
 
         :raises StoreUnavailable: the database cannot be reached.
         """
@@ -50,7 +51,7 @@ class AggregateReader:
 
     def _read(self, connection: Connection) -> None:
         rows = [(row.uuid, row.name, bytes(row.metadata)) for row in connection.execute(_ALL)]
-        # What has not changed need not be decoded again.
+        # Decode only the rows that have changed.
         self._known = {row: self._known.get(row) or _aggregate(*row) for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""Host aggregates as rows: found, listed and locked."""
+"""The rows of host aggregates: find, list and lock them."""
 
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from placement_store.schema import aggregates, host_aggregate_hosts, host_aggreg
 
 
 class NumberedAggregate(NamedTuple):
-    """A host aggregate, with the number of the aggregate of providers that it is."""
+    """A host aggregate, with the id of the provider aggregate that mirrors it."""
 
     number: int
     aggregate: HostAggregate
@@ -29,9 +29,9 @@ _ROWS = select(_TABLE.aggregate_id, aggregates.c.uuid, _TABLE.name, _TABLE.metad
 
 
 def find(connection: Connection, reference: str) -> NumberedAggregate:
-    """Return a host aggregate by its uuid or, where none has that uuid, by its name.
+    """Return a host aggregate by its uuid or, if none has that uuid, by its name.
 
-    :raises HostAggregateNotFound: there is none.
+    :raises HostAggregateNotFound: neither exists.
     """
     for column in (aggregates.c.uuid, _TABLE.name):
         for found in _numbered(connection, _ROWS.where(column == reference)):
@@ -40,7 +40,7 @@ def find(connection: Connection, reference: str) -> NumberedAggregate:
 
 
 def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggregate]:
-    """Return the host aggregates by name, all or those that a host of a name is in, or a part of them by uuid."""
+    """Return the host aggregates that a message selects, ordered by name, or by uuid if it asks for a page."""
     query = _ROWS.order_by(_TABLE.name if message.limit is None else aggregates.c.uuid).limit(message.limit)
     if message.after is not None:
         query = query.where(aggregates.c.uuid > message.after)
@@ -51,15 +51,15 @@ def listed(connection: Connection, message: ListHostAggregates) -> list[HostAggr
 
 
 def lock(connection: Connection, reference: str) -> NumberedAggregate:
-    """Return a host aggregate that nobody else can change before this transaction ends.
+    """Lock a host aggregate until the end of the transaction and return it.
 
-    It is locked before anything else is: then providers by id, then hosts by id.
+    Lock order: the aggregate first, then providers by id, then hosts by id.
 
-    :raises HostAggregateNotFound: there is none.
-    :raises StaleRead: it has just been deleted; a new transaction finds it gone.
+    :raises HostAggregateNotFound: it does not exist.
+    :raises StaleRead: it was deleted concurrently; a new transaction does not find it.
     """
     number = find(connection, reference).number
-    # An update and not SELECT ... FOR UPDATE: nodes of a Galera cluster know nothing of each other's row locks.
+    # An update, not SELECT ... FOR UPDATE: nodes of a Galera cluster do not share row locks.
     locked = host_aggregates.update().where(_TABLE.aggregate_id == number)
     if not connection.execute(locked.values(seq=_TABLE.seq + 1, updated_at=now())).rowcount:
         raise StaleRead
@@ -69,7 +69,7 @@ def lock(connection: Connection, reference: str) -> NumberedAggregate:
 
 
 def forget_host(connection: Connection, cell_uuid: str, service_host: str) -> None:
-    """Take a host that is being deleted out of all aggregates."""
+    """Remove a host that is being deleted from all aggregates."""
     # DELETE FROM host_aggregate_hosts WHERE cell_uuid = ... AND service_host = ...
     connection.execute(
         host_aggregate_hosts.delete().where(_MEMBER.cell_uuid == cell_uuid, _MEMBER.service_host == service_host)
@@ -77,7 +77,7 @@ def forget_host(connection: Connection, cell_uuid: str, service_host: str) -> No
 
 
 def by_cell_and_name(hosts: Iterable[AggregateHost]) -> list[AggregateHost]:
-    """Return hosts in their order."""
+    """Return hosts sorted by cell and name."""
     return sorted(hosts, key=lambda host: (host.cell_uuid, host.service_host))
 
 

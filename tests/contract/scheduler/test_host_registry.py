@@ -45,7 +45,7 @@ def age(rig: Rig, seconds: float) -> None:
 
 
 def sweep(rig: Rig) -> list[str]:
-    return rig.database.write(lambda connection: hosts.sweep(connection, 60.0))
+    return rig.database.write(lambda connection: hosts.mark_down(connection, 60.0))
 
 
 def set_host(rig: Rig, name: str, **wanted: Any) -> HostState:
