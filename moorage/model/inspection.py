@@ -27,7 +27,7 @@ class OperationSummary(Value, frozen=True, kw_only=True):
     request_id: str
     step: str
     step_number: int
-    #: One of ``pending``, ``done`` and ``failed``.
+    #: One of :data:`moorage.model.states.OperationState`.
     state: str
     tries: int
     reason: str | None = None

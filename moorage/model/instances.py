@@ -13,8 +13,7 @@ class Attempt(Value, frozen=True, kw_only=True):
     attempt_id: Uuid
     number: int
     host: str
-    #: One of ``starting``, ``building``, ``active``, ``held`` (the source of a move that has not ended), ``failed``,
-    #: ``skipped`` (refused the claim) and ``ended``.
+    #: One of :data:`moorage.model.states.AttemptState`.
     state: str
     #: The migration that it was made for; null for an attempt to build.
     migration_uuid: Uuid | None = None
@@ -43,8 +42,7 @@ class Instance(Value, frozen=True, kw_only=True):
     project_id: Name
     user_id: Name
     flavor: Flavor
-    #: One of ``building``, ``active``, ``moving``, ``moved`` (to be confirmed or reverted), ``shelving``,
-    #: ``shelved``, ``unshelving``, ``rebuilding``, ``error``, ``deleting``, ``deleted``.
+    #: One of :data:`moorage.model.states.InstanceState`.
     state: str
     cell_uuid: Uuid | None = None
     cell: Name | None = None
@@ -84,8 +82,7 @@ class Migration(Value, frozen=True, kw_only=True):
     uuid: Uuid
     instance_uuid: Uuid
     kind: MoveKind
-    #: One of ``placing``, ``moving``, ``moved`` (to be confirmed or reverted), ``confirming``, ``confirmed``,
-    #: ``reverting``, ``reverted``, ``failed`` (the server is as it was), ``ended`` (the instance was deleted).
+    #: One of :data:`moorage.model.states.MigrationState`.
     state: str
     source_host: Name | None = None
     destination_host: Name | None = None

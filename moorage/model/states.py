@@ -6,25 +6,25 @@ that an older release can read the state of a newer one.
 
 from typing import Literal
 
-# An instance. Its cell keeps the state; the super conductor keeps `building` until then, `error` for one that no cell
-# has, `deleting` and `deleted`.
+# An instance. Its cell has the state. The super conductor has one of its own: `building`, also after it has handed the
+# instance over to the cell; `error`, of an instance that no cell has; `deleting` and `deleted`.
 #
-#   build ──▶ building ──── guest runs ────▶ active
-#                 └─── every host failed ───▶ error
+#   build ──▶ building ── guest runs ──▶ active
+#                 └── every host failed ──▶ error
 #
-#   active ──── rebuild ────▶ rebuilding ── guest runs ──▶ active
-#   error ───── rebuild ────▶     └───────── refused ────▶ error
+#   active, error ── rebuild ──▶ rebuilding ── guest runs ──▶ active
+#                                    └── refused ──▶ error
 #
-#   active ──── migrate, resize, evacuate ────▶ moving ── arrived ──▶ moved ── confirmed ──▶ active
-#   error ───── evacuate ───────────────────▶     │                     └───── reverted ───▶ what it was before
-#                                                 └── cancelled, or every host failed ──────▶ what it was before
-#               (failed or reverted, and the guest on the source cannot be started ─────────▶ error)
+#   active ── migrate, resize ──▶ moving ── guest runs ──▶ moved ── confirmed ──▶ active
+#   active, error ── evacuate ──▶   │                     └── reverted ──▶ the state before
+#                                   └── cancelled, or every host failed ──▶ the state before
+#                                       (error, if the guest on the source cannot be started again)
 #
-#   active ──── shelve ────▶ shelving ── released ──▶ shelved
-#   shelved ─── unshelve ──▶ unshelving ── guest runs ──▶ active
-#                                └── cancelled, or every host failed ──▶ shelved
+#   active ── shelve ──▶ shelving ── released ──▶ shelved
+#   shelved ── unshelve ──▶ unshelving ── guest runs ──▶ active
+#                               └── cancelled, or every host failed ──▶ shelved
 #
-#   any of these ── delete ──▶ deleting ── released ──▶ deleted
+#   each of these ── delete ──▶ deleting ── released ──▶ deleted
 InstanceState = Literal[
     "building",
     "active",
@@ -40,19 +40,17 @@ InstanceState = Literal[
     "deleted",
 ]
 
-# An attempt: one try at building an instance, or at moving or unshelving it, on one host.
+# An attempt: one try at building, moving or unshelving an instance, on one host.
 #
 #   claim refused ──▶ skipped
 #
 #   claimed ──▶ starting ── claim accepted (first gate) ──▶ building ── guest runs (second gate) ──▶ active
-#                   └─────────────── host failed, gave no answer, or the move was broken off ───────▶ failed
-#                                                               (from `building` too)
+#   starting, building ── host failed, silent or too late, or move aborted ──▶ failed
 #
-#   active ── its host is the source of a move ──▶ held ── move confirmed ──▶ ended
-#     ▲                                              │
-#     └────────── move failed or reverted ───────────┘
+#   active ── source of a move ──▶ held ── move confirmed ──▶ ended
+#                                    └── move failed or reverted ──▶ active
+#   active ── shelved, or its move reverted ──▶ ended
 #
-#   active ── shelved, or its move was reverted ──▶ ended
 #   starting, building, active, held ── instance deleted ──▶ ended
 #
 # One that is `failed`, `skipped` or `ended` passes no gate any more.
@@ -68,17 +66,15 @@ AttemptState = Literal[
     "ended",
 ]
 
-# A migration. Its cell keeps the state; the super conductor keeps `placing` and `moving`, and in the end the state that
-# the migration ended in.
+# A migration. Its cell has the state. The super conductor has `placing`, then `moving` once the cell has the claim, and
+# in the end the cell's final state.
 #
 #   ordered ──▶ placing ── claimed ──▶ moving ── guest runs ──▶ moved ── confirm ──▶ confirming ──▶ confirmed
-#                  │                     │ │                    │ ▲                      ▲
-#                  │                     │ │             revert │ │ revert given up      │
-#                  │                     │ │                    ▼ │                      │
-#                  │                     │ │                  reverting ──▶ reverted     │
-#                  │                     │ └── guest runs, of a live migration or an ────┘
-#                  │                     │     evacuation: they confirm themselves
-#                  └── cancelled ──▶ failed ◀── every host failed, or broken off
+#                  │                      │                       └── revert ──▶ reverting ──▶ reverted
+#                  │                      │                                          └── given up ──▶ moved
+#                  │                      ├── guest runs (live migration, evacuation) ──▶ confirming ──▶ confirmed
+#                  │                      └── every host failed, or aborted ──▶ failed
+#                  └── cancelled ──▶ failed
 #
 #   placing, moving, moved, confirming, reverting ── instance deleted ──▶ ended
 MigrationState = Literal[
