@@ -67,7 +67,7 @@ class Explainer:
         """
         view, filtered, host_candidates = self._view, self._trace.filtered, self._trace.host_candidates
         nearest = NearestMisses(view, filtered, host_candidates)
-        misses = [miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.of_host(row, number)]
+        misses = [miss for row, number in nearest.nearest_rows(lacking=True) for miss in nearest.misses_of(row, number)]
         chosen = self._trace.chosen
         named = self._rows_named()
         return Explanation(
@@ -75,12 +75,12 @@ class Explainer:
             filters=tuple(self._filters(nearest)),
             nearest_misses=tuple(misses),
             nearest_hosts=self._nearest_hosts(nearest, misses),
-            named_hosts={name: self._of_named(rows) for name, rows in named.items()},
-            refused_claims=tuple(sorted(self._lost())),
-            lost_races=dict(sorted(self._lost().items())),
+            named_hosts={name: self._describe(rows) for name, rows in named.items()},
+            refused_claims=tuple(sorted(self._claims_refused())),
+            lost_races=dict(sorted(self._claims_refused().items())),
             feasible=int(np.count_nonzero(filtered.left)),
             chosen=None if chosen is None else view.hosts[chosen].service_host,
-            top_hosts=self._top(),
+            top_hosts=self._top_hosts(),
             named_scores=self._scores_of(row for rows in named.values() for row in rows),
         )
 
@@ -92,7 +92,7 @@ class Explainer:
                 count = structs.replace(count, shortages=tuple(nearest.removed(number).shortages()))
             yield count
 
-    def _lost(self) -> Mapping[str, int]:
+    def _claims_refused(self) -> Mapping[str, int]:
         """Return the number of claims of this request that each host has refused."""
         lost = self._refused_claims.lost
         if not lost:
@@ -138,7 +138,7 @@ class Explainer:
         rows |= {name: names.by_node.get(name.casefold(), []) for name in nodes if name not in rows}
         return dict(list(rows.items())[:_NAMED_HOSTS])
 
-    def _of_named(self, rows: list[int]) -> str:
+    def _describe(self, rows: list[int]) -> str:
         """Return why a host was not chosen, or how it compares with the others."""
         if not rows:
             return "is not known"
@@ -167,7 +167,7 @@ class Explainer:
 
     # --- Weights ----------------------------------------------------------------------------------------------------
 
-    def _top(self) -> tuple[RankedHost, ...]:
+    def _top_hosts(self) -> tuple[RankedHost, ...]:
         """Return the best hosts by weight, without those found to be infeasible."""
         ranking, infeasible = self._trace.ranking, self._trace.host_candidates.infeasible
         if ranking is None:

@@ -58,9 +58,9 @@ class InstanceCounter:
         self._wanted = request.resource_request
         self._feasible = feasible
         self._clock = clock
-        self._until = clock() + seconds
+        self._deadline = clock() + seconds
         self._budget = SearchBudget(seconds=seconds)
-        self._late = False
+        self._timed_out = False
         self._totals = _totals(self._wanted)
         self._units = {
             name: _units(view.classes[name].slots, amount)
@@ -73,25 +73,25 @@ class InstanceCounter:
 
         :raises BrokenPlugin: a filter is broken.
         """
-        most = self._most()
-        if self._together():
-            counted = [(cell, self._best_of(rows, most)) for cell, rows in self._cells()]
+        most = self._upper_bounds()
+        if self._needs_one_host():
+            counted = [(cell, self._count_on_best(rows, most)) for cell, rows in self._cells()]
             total = _Count(max((each.more for _, each in counted), default=0), all(each.exact for _, each in counted))
         else:
-            counted = [(cell, self._on(rows, most)) for cell, rows in self._cells()]
-            total = self._in_all(counted, most)
+            counted = [(cell, self._count_on(rows, most)) for cell, rows in self._cells()]
+            total = self._total(counted, most)
         return WhatIf(
             more=total.more,
             cells={cell: each.more for cell, each in counted},
-            exact=total.exact and not self._late,
-            out_of_time=self._late,
+            exact=total.exact and not self._timed_out,
+            out_of_time=self._timed_out,
         )
 
-    def _in_all(self, counted: Sequence[tuple[str, _Count]], most: IntArray) -> _Count:
+    def _total(self, counted: Sequence[tuple[str, _Count]], most: IntArray) -> _Count:
         rows = np.flatnonzero(self._feasible)
         if any(self._pools_of(rows).values()):
             # The sum over cells would count a pool that they share more than once.
-            return self._on(rows, most)
+            return self._count_on(rows, most)
         return _Count(sum(each.more for _, each in counted), all(each.exact for _, each in counted))
 
     def _cells(self) -> list[tuple[str, IntArray]]:
@@ -100,18 +100,19 @@ class InstanceCounter:
         cells = [(cell, np.flatnonzero(self._feasible & (codes == code))) for cell, code in self._view.cells.items()]
         return [(cell, rows) for cell, rows in sorted(cells, key=lambda each: each[0]) if len(rows)]
 
-    def _together(self) -> bool:
+    def _needs_one_host(self) -> bool:
         """Tell whether all instances must go to one host, which is not fixed yet."""
         group = self._request.server_group
         return group is not None and group.policy == "affinity" and not self._view.group_members_elsewhere.any()
 
-    def _is_late(self) -> bool:
-        self._late = self._late or self._clock() > self._until
-        return self._late
+    def _is_timed_out(self) -> bool:
+        # Once late, always late: the result must be reported as a minimum.
+        self._timed_out = self._timed_out or self._clock() > self._deadline
+        return self._timed_out
 
     # --- At most, by the columns and the filters ----------------------------------------------------------------------
 
-    def _most(self) -> IntArray:
+    def _upper_bounds(self) -> IntArray:
         """Return an upper bound for each host, as if its pools were its own; for flat hosts it is exact."""
         most = np.where(self._feasible, _NO_LIMIT, 0)
         for name, amount in self._totals.items():
@@ -138,7 +139,7 @@ class InstanceCounter:
         low = np.minimum(most, 1)
         high = np.where(self._passes(np.maximum(most - 1, 0)), most, np.maximum(most - 1, low))
         low = np.where(high == most, most, low)
-        while (low < high).any() and not self._is_late():
+        while (low < high).any() and not self._is_timed_out():
             middle = (low + high + 1) // 2
             passes = self._passes(np.maximum(middle - 1, 0))
             low, high = np.where(passes, middle, low), np.where(passes, high, np.maximum(middle - 1, low))
@@ -161,27 +162,31 @@ class InstanceCounter:
 
     # --- Host by host -------------------------------------------------------------------------------------------------
 
-    def _best_of(self, rows: IntArray, most: IntArray) -> _Count:
+    def _count_on_best(self, rows: IntArray, most: IntArray) -> _Count:
         """Return how many would fit on the host of these that takes most."""
         best = _Count()
         for row in rows[np.argsort(-most[rows], kind="stable")].tolist():
-            if best.more >= most[row] or self._late:
+            if best.more >= most[row] or self._timed_out:
                 break
-            found = self._on(np.array([row]), most)
+            found = self._count_on(np.array([row]), most)
             best = _Count(max(best.more, found.more), best.exact and found.exact)
         return best
 
-    def _on(self, rows: IntArray, most: IntArray) -> _Count:
+    def _count_on(self, rows: IntArray, most: IntArray) -> _Count:
         """Return how many would fit on these hosts together."""
         by_columns = self._view.flat[rows] & (set(self._wanted.groups) == {UNSUFFIXED})
         counted = int(most[rows[by_columns]].sum())
         others = rows[~by_columns]
         if not len(others):
             return _Count(counted)
-        found = self._placed(others, most) if only_resources(self._wanted) is None else self._distributed(others, most)
+        found = (
+            self._count_by_placing(others, most)
+            if only_resources(self._wanted) is None
+            else self._count_by_distribution(others, most)
+        )
         return _Count(counted + found.more, found.exact)
 
-    def _distributed(self, rows: IntArray, most: IntArray) -> _Count:
+    def _count_by_distribution(self, rows: IntArray, most: IntArray) -> _Count:
         """Count on hosts where any provider may serve any amount: each host uses its own providers before its pools."""
         left = {
             name: {slot: int(self._units[name][slot]) for slot in slots} for name, slots in self._pools_of(rows).items()
@@ -219,7 +224,7 @@ class InstanceCounter:
                     pools[name].add(member.slots[name])
         return pools
 
-    def _placed(self, rows: IntArray, most: IntArray) -> _Count:
+    def _count_by_placing(self, rows: IntArray, most: IntArray) -> _Count:
         """Place one instance after another on these hosts, until nothing fits or the time is up."""
         planned = PlannedView.of(self._view, self._totals)
         host_candidates = HostCandidates(self._wanted, {}, self._budget)
@@ -228,7 +233,7 @@ class InstanceCounter:
             here = 0
             while (
                 here < most[row]
-                and not self._is_late()
+                and not self._is_timed_out()
                 and (candidate := _candidate(host_candidates, planned, row)) is not None
             ):
                 planned.claim(row, candidate)

@@ -208,7 +208,7 @@ class NearestMisses:
                 left -= len(rows)
                 yield from ((row, number) for row in rows)
 
-    def of_host(self, row: int, number: int) -> Iterator[Miss]:
+    def misses_of(self, row: int, number: int) -> Iterator[Miss]:
         """Yield the misses of a host: amounts that no provider fits, sums over groups, or groups without a provider."""
         removed, requested = self.removed(number), self._requested
         place = int(np.searchsorted(removed.rows, row))
