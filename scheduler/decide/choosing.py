@@ -1,5 +1,6 @@
 """Choose the best hosts of a ranking that have an allocation candidate, and alternates in the cell of each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moorage.model import AllocationRequest
@@ -40,27 +41,27 @@ def best_of(
         looked_at, wanted = wanted, _WIDEN * wanted
 
 
-class Alternates:
-    """Find the best hosts of each cell: the instances that go to a cell share its alternates."""
+def alternates_of(
+    view: Snapshot,
+    ranking: Ranking,
+    host_candidates: HostCandidates,
+    offered: BoolArray,
+    chosen: Sequence[HostChoice],
+    count: int,
+) -> list[list[HostChoice]]:
+    """Return for each chosen host the ``count`` best other hosts of its cell, of those in ``offered``.
 
-    def __init__(
-        self, view: Snapshot, ranking: Ranking, host_candidates: HostCandidates, offered: BoolArray, count: int
-    ) -> None:
-        self._view = view
-        self._ranking = ranking
-        self._host_candidates = host_candidates
-        self._offered = offered
-        self._count = count
-        self._pools: dict[int, list[HostChoice]] = {}
-
-    def of(self, chosen: HostChoice) -> list[HostChoice]:
-        """Return the best hosts in the cell of a chosen host, without itself.
-
-        The host chosen for one instance may be an alternate of another: it is feasible with all of them planned on it.
-        """
-        cell = int(self._view.cell_codes[chosen.row])
-        if cell not in self._pools:
-            among = self._offered & (self._view.cell_codes == cell)
+    The host chosen for one instance may be an alternate of another: it is feasible with all of them planned on it.
+    """
+    # Instances that go to the same cell share its alternates, so each cell is searched once.
+    best_of_cell: dict[int, list[HostChoice]] = {}
+    for choice in chosen:
+        cell = int(view.cell_codes[choice.row])
+        if cell not in best_of_cell:
             # One more than is wanted: a chosen host may itself be among the best.
-            self._pools[cell] = best_of(self._view, self._ranking, self._host_candidates, self._count + 1, among)
-        return [choice for choice in self._pools[cell] if choice.row != chosen.row][: self._count]
+            among = offered & (view.cell_codes == cell)
+            best_of_cell[cell] = best_of(view, ranking, host_candidates, count + 1, among)
+    return [
+        [other for other in best_of_cell[int(view.cell_codes[choice.row])] if other.row != choice.row][:count]
+        for choice in chosen
+    ]

@@ -13,7 +13,7 @@ from msgspec import structs
 from moorage.messages import SelectDestinations
 from moorage.model import Explanation, RequestSpec, ResourceRequest, WhatIf
 from moorage.plugin import BoolArray
-from scheduler.decide.choosing import Alternates, HostChoice, best_of
+from scheduler.decide.choosing import HostChoice, alternates_of, best_of
 from scheduler.decide.explain.explainer import DecisionTrace, Explainer
 from scheduler.decide.explain.how_many_more import InstanceCounter
 from scheduler.decide.funnel import FilterResult, Funnel, Stage
@@ -137,13 +137,13 @@ class Planner:
         chosen: list[HostChoice] = []
         explanations: list[Explanation] = []
         for number in range(len(message.instance_uuids)):
-            # A host without a candidate has none for the next instance either: less is free there, never more.
+            # A host without a candidate has none for the next instance either: only less is free there now.
             known_infeasible = frozenset(host_candidates.infeasible)
             # Filter.
             filtered = self._funnel.filter(view, request, _without(entering, known_infeasible))
             # Weigh.
             ranking = self._funnel.rank(view, request, filtered.left, seed)
-            # Choose: only here are candidates searched, host by host from the best one, since the search is expensive.
+            # Choose. The search for candidates is expensive, so it is done here, host by host, beginning with the best.
             best = best_of(view, ranking, host_candidates, self._subset_size)
             if not best:
                 removed = self._all_removed(view, request, host_candidates, before)
@@ -164,8 +164,8 @@ class Planner:
         if planned is not None:
             # A host that was feasible before the last of these claims may not be feasible after it.
             ranking = self._rank(view, request, offered, seed)
-        alternates = Alternates(view, ranking, host_candidates, offered, message.num_alternates)
-        return DestinationPlan(view, chosen, [alternates.of(choice) for choice in chosen], explanations, is_isolated)
+        alternates = alternates_of(view, ranking, host_candidates, offered, chosen, message.num_alternates)
+        return DestinationPlan(view, chosen, alternates, explanations, is_isolated)
 
     def why_not(
         self, no_host: NoHost, message: SelectDestinations, refused_claims: RefusedClaims, named: Collection[str] = ()
