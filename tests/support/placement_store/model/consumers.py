@@ -170,29 +170,29 @@ def _kept(model: Model, holder: Holder, released: Held, claimed: Held, next_root
     """Return what others have put on providers: what a consumer keeps of it between two hosts, and what it leaves."""
     tree = model.tree(holder.root)
     left = {p for p, _ in released} - {p for p, _ in claimed} | (tree if next_root != holder.root else set())
-    given_up = given_up_of(model, holder, released)
-    extras = Counter(holder.held) - given_up
+    released_amounts = released_amounts_of(model, holder, released)
+    foreign = Counter(holder.held) - released_amounts
     return (
-        {pair: amount for pair, amount in extras.items() if pair[0] not in left},
-        {pair: amount for pair, amount in extras.items() if pair[0] in left},
+        {pair: amount for pair, amount in foreign.items() if pair[0] not in left},
+        {pair: amount for pair, amount in foreign.items() if pair[0] in left},
     )
 
 
-def given_up_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
+def released_amounts_of(model: Model, holder: Holder, released: Held) -> Counter[Pair]:
     """Return where what was claimed is held now."""
     tree = model.tree(holder.root)
-    given_up = Counter(holder.held) & Counter(released)
+    released_amounts = Counter(holder.held) & Counter(released)
     # What a reshape has taken elsewhere in the tree is given up there.
     missing: Counter[str] = Counter()
     for pair, amount in released.items():
         if pair[0] in tree or pair[0] not in model.providers:
-            missing[pair[1]] += amount - given_up[pair]
+            missing[pair[1]] += amount - released_amounts[pair]
     for provider in model.providers:
         for name in missing if provider in tree else ():
-            more = min(missing[name], holder.held.get((provider, name), 0) - given_up[provider, name])
-            given_up[provider, name] += more
+            more = min(missing[name], holder.held.get((provider, name), 0) - released_amounts[provider, name])
+            released_amounts[provider, name] += more
             missing[name] -= more
-    return given_up
+    return released_amounts
 
 
 @apply.register
@@ -221,13 +221,13 @@ def delete(message: DeleteAllocations, model: Model, _found: Any) -> Released:
     require_deletable(model, message)
     if not (holder.held or holder.claim_id or message.for_good):
         return Released()
-    extras = extras_of(model, holder, message)
-    kept = extras if message.keep_extras else {}
+    foreign = foreign_of(model, holder, message)
+    kept = foreign if message.keep_extras else {}
     residue = residue_of(model, holder, kept) if message.leave_residue else {}
     change = Change(kept, UNCLAIMED, for_good=message.for_good, inherited=True)
     write(model, {uuid: change, **residue}, bumps_generations=False)
     return Released(
-        residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue), extras=as_message(dict(extras))
+        residue_uuid=next(iter(residue), None), residue_uuids=tuple(residue), extras=as_message(dict(foreign))
     )
 
 
@@ -240,7 +240,7 @@ def require_deletable(model: Model, message: DeleteAllocations) -> None:
         raise Refused([errors.InvalidState(reason="a host has accepted the claim")])
 
 
-def extras_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
+def foreign_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
     """Return what others have put on a consumer that goes for good."""
     is_residue = holder.claim_id is None and holder.accepted_by is not None
     is_unnamed = holder.claim_id is not None and holder.claim_id not in message.claimed_with
@@ -253,7 +253,7 @@ def extras_of(model: Model, holder: Holder, message: DeleteAllocations) -> Held:
     for claim_id, request in message.claimed_with.items():
         claimed = {pair: amount for pair, amount in flat(request.allocations).items() if pair[1] in model.classes}
         if claim_id == holder.claim_id:
-            own |= given_up_of(model, holder, claimed)
+            own |= released_amounts_of(model, holder, claimed)
         else:
             # Another's, or its own of a moment ago: outside its host that explains what it holds.
             own |= Counter({pair: n for pair, n in claimed.items() if pair[0] not in on_host}) & Counter(holder.held)
@@ -392,10 +392,10 @@ def residue_of(model: Model, holder: Holder, kept: Mapping[Pair, int]) -> dict[s
     if holder.claim_id is None or attempt is None or attempt in model.buried:
         return {}
     tree = model.tree(holder.root)
-    given_up = Counter({p: n for p, n in holder.held.items() if p[0] in tree}) - Counter(kept)
+    released_amounts = Counter({p: n for p, n in holder.held.items() if p[0] in tree}) - Counter(kept)
     names = ("project_id", "user_id", "root", "accepted_by", "accepted_host")
     columns = {name: getattr(holder, name) for name in names} | {"consumer_type": "RESIDUE"}
-    return {attempt: Change(dict(given_up), columns, inherited=True)} if given_up else {}
+    return {attempt: Change(dict(released_amounts), columns, inherited=True)} if released_amounts else {}
 
 
 def answer_to(model: Model, uuid: str, residue: str | None = None) -> Claimed:

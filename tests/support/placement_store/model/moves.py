@@ -53,10 +53,10 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     if holder is None or new.root_provider_uuid not in model.providers:
         raise Refused([*faults, *_moved(model, [move.held.allocations])])
     source, next_ = Side(holder.root, held), Side(model.root_of(new.root_provider_uuid), flat(request))
-    old = +consumers.given_up_of(model, holder, held)
-    extras = Counter(holder.held) - old
+    old = +consumers.released_amounts_of(model, holder, held)
+    foreign = Counter(holder.held) - old
     tree = set() if next_.root == source.root else model.tree(source.root)
-    leaving = _within(extras, (tree | _pools(model, source)) - next_.providers)
+    leaving = _within(foreign, (tree | _pools(model, source)) - next_.providers)
     faults += _cannot_carry_over(uuid, leaving) if leaving and not move.drop_extras else []
     mine, others = _divided(old, next_.amounts, _shared(model, source, next_))
     migration = {
@@ -67,7 +67,7 @@ def begin(message: BeginMove, model: Model, found: Any) -> Claimed:
     }
     answer = found if isinstance(found, Claimed) else None
     changes = {
-        uuid: Change(dict(mine + (extras - leaving)), consumers.placement(model, new, answer)),
+        uuid: Change(dict(mine + (foreign - leaving)), consumers.placement(model, new, answer)),
         move.migration_uuid: Change(dict(others + leaving), migration, inherited=True),
     }
     _, relied_on = consumers.named_in(_still(model, [move.held.allocations]))
@@ -127,20 +127,22 @@ def swap(message: SwapClaim, model: Model, found: Any) -> Claimed:
     tree = model.tree(holder.root)
     on_source = present.root == source.root
     whole = set() if on_source or next_.root == present.root else tree
-    lost = _within(parts.extras, whole - next_.providers - _pools(model, source))
-    extras = parts.extras - lost
+    lost = _within(parts.foreign_on_instance, whole - next_.providers - _pools(model, source))
+    foreign = parts.foreign_on_instance - lost
     left = ((tree if on_source and next_.root != source.root else set()) | _pools(model, source)) - next_.providers
     left |= present.providers - tree - next_.providers
-    leaving = _within(extras, left)
+    leaving = _within(foreign, left)
     in_source = model.tree(source.root) if next_.root == source.root else set()
-    returning = _within(parts.left_extras, next_.providers | in_source)
+    returning = _within(parts.foreign_on_migration, next_.providers | in_source)
     mine, others = _divided(parts.kept_old + parts.old, claimed, _shared(model, source, next_))
-    residue = {} if message.guest_gone else consumers.residue_of(model, holder, parts.kept_old + extras)
+    residue = {} if message.guest_gone else consumers.residue_of(model, holder, parts.kept_old + foreign)
     answer = found if isinstance(found, Claimed) else None
     columns = {**UNCLAIMED, "owner": holder.owner, "claim_id": consumers.fresh(model, answer), "root": next_.root}
     changes = {
-        uuid: Change(dict(mine + (extras - leaving) + returning), columns),
-        message.migration_uuid: Change(dict(others + leaving + (parts.left_extras - returning)), inherited=True),
+        uuid: Change(dict(mine + (foreign - leaving) + returning), columns),
+        message.migration_uuid: Change(
+            dict(others + leaving + (parts.foreign_on_migration - returning)), inherited=True
+        ),
         **residue,
     }
     named, _ = consumers.named_in(_still(model, [message.released.allocations, message.claimed.allocations]))
@@ -204,7 +206,7 @@ def _confirmed(
         message.consumer_uuid: Change(dict(Counter(holder.held) - (parts.kept_old - parts.new)), inherited=True),
         message.migration_uuid: Change(of_host, residue, inherited=True) if stays else Change({}, UNCLAIMED, True),
     }
-    return changes, parts.left_extras
+    return changes, parts.foreign_on_migration
 
 
 def _reverted(
@@ -218,8 +220,8 @@ def _reverted(
 ) -> tuple[dict[str, Change], Counter[Pair]]:
     source, present = sides
     tree = set() if source.root == present.root else model.tree(present.root)
-    lost = _within(parts.extras, tree - _pools(model, source))
-    kept = parts.kept_old + (parts.extras - lost)
+    lost = _within(parts.foreign_on_instance, tree - _pools(model, source))
+    kept = parts.kept_old + (parts.foreign_on_instance - lost)
     back = {name: getattr(migration, name) for name in UNCLAIMED}
     changes = {
         message.consumer_uuid: Change(dict(kept + Counter(migration.held)), back, inherited=True),
@@ -245,10 +247,10 @@ def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
         return consumers.delete(message, model, found)
     consumers.require_deletable(model, message)
     going = ({} if holder is None else {uuid: holder}) | migrations | residues
-    extras = {
-        one: Counter(consumers.extras_of(model, other, message)) for one, other in going.items() if one not in residues
+    foreign = {
+        one: Counter(consumers.foreign_of(model, other, message)) for one, other in going.items() if one not in residues
     }
-    kept = extras if message.keep_extras else {}
+    kept = foreign if message.keep_extras else {}
     left: dict[str, Change] = {}
     for one, other in going.items():
         left |= consumers.residue_of(model, other, kept.get(one, {})) if message.leave_residue else {}
@@ -260,7 +262,7 @@ def delete(message: DeleteAllocations, model: Model, found: Any) -> Released:
     return Released(
         residue_uuid=next(iter(mine), None),
         residue_uuids=tuple(sorted(left)),
-        extras=consumers.as_message(sum(extras.values(), Counter())),
+        extras=consumers.as_message(sum(foreign.values(), Counter())),
     )
 
 
@@ -273,23 +275,23 @@ class Parts:
 
     new: Counter[Pair]
     kept_old: Counter[Pair]
-    extras: Counter[Pair]
+    foreign_on_instance: Counter[Pair]
     old: Counter[Pair]
-    left_extras: Counter[Pair]
+    foreign_on_migration: Counter[Pair]
 
 
 def _parts(model: Model, holder: Holder, migration: Holder, source: Side, present: Side) -> Parts:
     shared = _shared(model, source, present)
-    new = +consumers.given_up_of(model, holder, present.amounts)
+    new = +consumers.released_amounts_of(model, holder, present.amounts)
     kept_old = +(Counter(_within(source.amounts, shared)) & Counter(holder.held))
-    old = +consumers.given_up_of(model, migration, source.amounts)
+    old = +consumers.released_amounts_of(model, migration, source.amounts)
     old -= _within(old, shared)
     return Parts(
         new=new,
         kept_old=kept_old,
-        extras=Counter(holder.held) - (new | kept_old),
+        foreign_on_instance=Counter(holder.held) - (new | kept_old),
         old=old,
-        left_extras=Counter(migration.held) - old,
+        foreign_on_migration=Counter(migration.held) - old,
     )
 
 
