@@ -1,1 +1,1 @@
-"""The sub-commands of `moorage` that are about the store: what is typed, and what is shown."""
+"""The sub-commands of `moorage` for the placement store: their arguments and their output."""

@@ -7,7 +7,7 @@ from cliff.lister import Lister
 
 from moorage import ids
 from moorage.messages import SetAggregates
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from placement_store.commands.named_providers import ProviderCommand, find, uuid_of
 
 Rows = list[tuple[Any, ...]]
@@ -17,7 +17,7 @@ class ProviderAggregateList(ProviderCommand, Lister):
     """List the aggregates that a resource provider belongs to."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row an aggregate.
+        """Return one row per aggregate.
 
         :raises ProviderNotFound: there is no such provider.
         """
@@ -34,7 +34,7 @@ class ProviderAggregateSet(ProviderCommand, Lister):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("aggregate", nargs="*", type=typed.uuid, help="the uuid of an aggregate")
+        add("aggregate", nargs="*", type=argument_types.uuid, help="the uuid of an aggregate")
         add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
         return parser
 

@@ -13,10 +13,10 @@ from moorage import errors, ids
 from moorage.cli.command import ShownValue, shown
 from moorage.messages import DeleteAllocations, GetAllocations, PutAllocations
 from moorage.model import Consumer, ConsumerAllocations, ProviderAmounts, Resources
-from placement_store.commands import typed
+from placement_store.commands import argument_types
+from placement_store.commands.argument_types import TypedAllocation
 from placement_store.commands.named_providers import uuid_of
 from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
-from placement_store.commands.typed import TypedAllocation
 
 LOG = logging.getLogger(__name__)
 
@@ -30,32 +30,32 @@ class _Resources(ShownValue):
     """Amounts by class; a table shows them as `VCPU=2, MEMORY_MB=512`."""
 
     def human_readable(self) -> str:
-        """Return what a table shows."""
+        """Return the text for a table."""
         return ", ".join(f"{name}={amount}" for name, amount in self._value.items())
 
 
-class _OfConsumer(PlacementCommand):
-    """A command about what one consumer holds."""
+class _ConsumerCommand(PlacementCommand):
+    """A command about the allocations of one consumer."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("consumer", type=typed.uuid, help="the uuid of the consumer")
+        parser.add_argument("consumer", type=argument_types.uuid, help="the uuid of the consumer")
         return parser
 
     def consumer(self, uuid: str) -> Consumer | None:
-        """Return a consumer, or nothing where there is none."""
+        """Return a consumer; null where there is none."""
         try:
             return self.placement.call(GetAllocations(consumer_uuid=uuid))
         except errors.ConsumerNotFound:
             return None
 
     def put(self, uuid: str, before: Consumer | None, amounts: Amounts, described: Mapping[str, str]) -> None:
-        """Give a consumer these allocations, if it is still as it was ``before``.
+        """Replace the allocations of a consumer, if its generation is still that of ``before``.
 
-        :param amounts: what it shall hold from now on, by the uuid of the provider.
+        :param amounts: its new allocations, by the uuid of the provider.
         :param described: its project_id, user_id and consumer_type.
-        :raises ConsumerGenerationConflict: it has changed.
+        :raises ConsumerGenerationConflict: the consumer has changed.
         """
         if before is not None and before.claim_id is not None:
             LOG.warning("Consumer %s is placed by a claim: its owner relies on what it holds", uuid)
@@ -69,12 +69,12 @@ class _OfConsumer(PlacementCommand):
         self.change(PutAllocations(request_id=ids.fresh(), consumer_uuid=uuid, wanted=wanted))
 
     def rows(self, uuid: str) -> tuple[tuple[str, ...], Rows]:
-        """Return a row for each provider that a consumer holds something of; none where there is no such consumer."""
+        """Return one row per provider of a consumer's allocations; none where there is no such consumer."""
         consumer = self.consumer(uuid)
         return _COLUMNS, [] if consumer is None else _rows(consumer)
 
 
-class AllocationSet(_OfConsumer, Lister):
+class AllocationSet(_ConsumerCommand, Lister):
     """Replace all that a consumer holds by what is named, at once.
 
     A consumer that is there keeps its project, user and type unless others are named; for a new one project and user
@@ -87,7 +87,7 @@ class AllocationSet(_OfConsumer, Lister):
         add = parser.add_argument
         add(
             "--allocation",
-            type=typed.allocation,
+            type=argument_types.allocation,
             action="append",
             required=True,
             metavar="rp=PROVIDER,CLASS=AMOUNT[,CLASS=AMOUNT...]",
@@ -113,15 +113,15 @@ class AllocationSet(_OfConsumer, Lister):
         try:
             self.put(uuid, before, amounts, _description(before, parsed_args))
         except errors.ConsumerGenerationConflict:
-            # Not done again by itself: what somebody else has just put there would be replaced unseen.
+            # No retry: it would replace allocations that somebody else has just written.
             LOG.error("It has changed meanwhile: see `moorage resource provider allocation show`, and decide again")
             raise
         return self.rows(uuid)
 
-    def _amounts(self, typed_: Sequence[TypedAllocation]) -> Amounts:
-        """Return what is named, by the uuid of the provider; several words about one provider are taken together."""
+    def _amounts(self, arguments: Sequence[TypedAllocation]) -> Amounts:
+        """Return the amounts by the uuid of the provider; several arguments for one provider are merged."""
         amounts: dict[str, Resources] = {}
-        for allocation in typed_:
+        for allocation in arguments:
             held = amounts.setdefault(uuid_of(self.placement, allocation.provider), {})
             for name, amount in allocation.resources.items():
                 if name in held:
@@ -131,7 +131,7 @@ class AllocationSet(_OfConsumer, Lister):
         return amounts
 
 
-class AllocationUnset(_OfConsumer, Lister):
+class AllocationUnset(_ConsumerCommand, Lister):
     """Take away a part of what a consumer holds: of some providers, of some classes, or both; else all of it.
 
     Project, user and type of the consumer stay, and what is left is shown.
@@ -144,7 +144,7 @@ class AllocationUnset(_OfConsumer, Lister):
         add("--provider", action="append", metavar="PROVIDER", help="of this provider alone; may be repeated")
         add(
             "--resource-class",
-            type=typed.resource_class,
+            type=argument_types.resource_class,
             action="append",
             metavar="CLASS",
             help="of this class alone; may be repeated",
@@ -173,15 +173,15 @@ class AllocationUnset(_OfConsumer, Lister):
         self.put(uuid, before, left, described)
 
 
-class AllocationShow(_OfConsumer, Lister):
+class AllocationShow(_ConsumerCommand, Lister):
     """Show what a consumer holds of which providers."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a provider; none for a consumer that does not exist."""
+        """Return one row per provider; none for a consumer that does not exist."""
         return self.rows(parsed_args.consumer)
 
 
-class AllocationDelete(_OfConsumer, Command):
+class AllocationDelete(_ConsumerCommand, Command):
     """Release all that a consumer holds, whoever has put it there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -199,7 +199,7 @@ def _compare(before: Consumer | None, uuid: str, named: int | None) -> None:
 
 
 def _description(before: Consumer | None, given: argparse.Namespace) -> dict[str, str]:
-    """Return the project, user and type to write: those that were typed, else those that are there."""
+    """Return the project, user and type to write: those of the command line, else the present ones."""
     described = {}
     for name, default in (("project_id", None), ("user_id", None), ("consumer_type", "INSTANCE")):
         value = getattr(given, name) or getattr(before, name, default)
@@ -215,7 +215,7 @@ def _amounts(consumer: Consumer) -> dict[str, Resources]:
 
 
 def _without(consumer: Consumer, of: set[str] | None, classes: Sequence[str] | None) -> dict[str, Resources]:
-    """Return what a consumer holds without what it holds of these providers and classes; null means all of them."""
+    """Return a consumer's allocations without those of these providers and classes; null means all of them."""
     left = {
         provider: {
             name: amount

@@ -16,11 +16,11 @@ from placement_store.commands.placement_command import PlacementCommand
 _COLUMNS = ("#", "allocation", "resource provider", "inventory used/capacity", "traits", "groups")
 
 
-class _Words(ShownValue):
-    """Words that a table shows in one line, with commas."""
+class _Joined(ShownValue):
+    """Texts that a table shows in one line, joined by commas."""
 
     def human_readable(self) -> str:
-        """Return what a table shows."""
+        """Return the text for a table."""
         return ",".join(self._value)
 
 
@@ -65,11 +65,11 @@ def _rows(found: AllocationCandidates) -> Iterator[tuple[Any, ...]]:
         for uuid, part in candidate.allocations.items():
             yield (
                 number,
-                _Words([f"{name}={amount}" for name, amount in part.resources.items()]),
+                _Joined([f"{name}={amount}" for name, amount in part.resources.items()]),
                 uuid,
-                _Words(_use(found.provider_summaries[uuid])),
-                _Words(list(found.provider_summaries[uuid].traits)),
-                _Words(_groups(candidate, uuid)),
+                _Joined(_use(found.provider_summaries[uuid])),
+                _Joined(list(found.provider_summaries[uuid].traits)),
+                _Joined(_groups(candidate, uuid)),
             )
 
 
@@ -78,5 +78,5 @@ def _use(summary: ProviderSummary) -> list[str]:
 
 
 def _groups(candidate: AllocationRequest, uuid: str) -> list[str]:
-    """Return the suffixes of the groups that a provider serves; the unsuffixed one has none to show."""
+    """Return the suffixes of the groups that a provider serves, without the empty one."""
     return [suffix for suffix, providers in candidate.mappings.items() if uuid in providers and suffix]

@@ -27,9 +27,9 @@ from placement_store.schema import MAIN
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds to wait for a cell's conductor, which only looks something up; for its bus, see :mod:`moorage.bus.bus`.
+#: Seconds to wait for a cell's conductor, which only reads; for its bus, see :mod:`moorage.bus.bus`.
 _PATIENCE = 3.0
-#: Cells asked at the same time.
+#: The most cells called at the same time.
 _AT_ONCE = 16
 
 _COLUMNS = ("name", "uuid", "transport_url", "database_connection")
@@ -85,7 +85,7 @@ class CellCreate(Configured, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
         """Create the cell and show it."""
         database = _database(self)
-        # First the tables of its records, which may be created again: a cell that is listed can be served.
+        # First the tables, which may exist already: a listed cell must be able to serve.
         upgrade(cell_place(self.conf, parsed_args.name, parsed_args.database_connection))
         cell = cells.create(
             database,
@@ -186,7 +186,7 @@ class CellDelete(Configured, ShowOne):
 
 
 def _database(command: Any) -> Database:
-    """Return the main database, whose schema fits, closed when the command ends."""
+    """Open the main database, check its schema, and close it when the command ends."""
     database = Database(main_database(command.conf), MAIN.name, pool_size=1)
     command.app.closing.callback(database.close)
     MAIN.check(database)

@@ -53,7 +53,7 @@ class ClaimList(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a consumer."""
+        """Return one row per consumer."""
         message = ListClaims(
             unaccepted=parsed_args.unaccepted,
             older_than=parsed_args.older_than,
@@ -70,7 +70,7 @@ class ClaimReconciled(Configured, Lister):
     """
 
     def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a claim."""
+        """Return one row per claim."""
         columns = ("consumer", "claim", "owner", "outcome", "reason", "age")
         return columns, [
             shown(

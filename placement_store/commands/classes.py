@@ -10,7 +10,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli.command import shown
 from moorage.messages import DeleteResourceClass, EnsureResourceClass, ListResourceClasses
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand
 
 
@@ -18,21 +18,21 @@ class ClassList(PlacementCommand, Lister):
     """List the resource classes there are, standard and custom, by name."""
 
     def take_action(self, _parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a class."""
+        """Return one row per class."""
         return ("name",), [(name,) for name in self.placement.call(ListResourceClasses())]
 
 
-class _OfClass(PlacementCommand):
+class _ClassCommand(PlacementCommand):
     """A command about one resource class."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=typed.resource_class, help="the class")
+        parser.add_argument("name", type=argument_types.resource_class, help="the class")
         return parser
 
 
-class ClassCreate(_OfClass, Command):
+class ClassCreate(_ClassCommand, Command):
     """Create a custom resource class, named CUSTOM_...; one that is there already is refused."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -45,7 +45,7 @@ class ClassCreate(_OfClass, Command):
             raise errors.AlreadyExists(kind="resource class", name=parsed_args.name)
 
 
-class ClassSet(_OfClass, Command):
+class ClassSet(_ClassCommand, Command):
     """Create a custom resource class, unless it is there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ class ClassSet(_OfClass, Command):
         self.change(EnsureResourceClass(request_id=ids.fresh(), name=parsed_args.name))
 
 
-class ClassShow(_OfClass, ShowOne):
+class ClassShow(_ClassCommand, ShowOne):
     """Show a resource class, if there is one of that name."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -69,7 +69,7 @@ class ClassShow(_OfClass, ShowOne):
         return ("name",), shown((parsed_args.name,))
 
 
-class ClassDelete(_OfClass, Command):
+class ClassDelete(_ClassCommand, Command):
     """Delete a custom resource class that no provider has an inventory of."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

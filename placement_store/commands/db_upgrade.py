@@ -1,4 +1,4 @@
-"""`moorage db upgrade`: the tables of every schema, wherever they are, brought to this version."""
+"""The sub-command `moorage db upgrade`: upgrade the tables of every schema in every database."""
 
 import argparse
 import logging
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a schema is: ``cell`` names the cell whose records they are."""
+    """A schema in a database; ``cell`` is the name of the cell, for the records of one."""
 
     schema: str
     url: str
@@ -32,21 +32,22 @@ class Place:
 
 
 def cell_place(conf: cfg.ConfigOpts, name: str, database_connection: str | None) -> Place:
-    """Return where a cell's records are; a URL of null means the main database."""
+    """Return the place of a cell's records; a URL of null means the main database."""
     return Place("cell", database_connection or main_database(conf), name)
 
 
 def upgrade(place: Place, *, dry_run: bool = False, patience: float = 600.0) -> tuple[str | None, str | None]:
-    """Bring one schema to the newest revision; return the revisions before and after.
+    """Upgrade one schema to the newest revision; return the revisions before and after.
 
-    :param patience: seconds to wait for a table that others use.
-    :raises SchemaInUse: they did not end.
+    :param patience: seconds to wait for a table that is in use.
+    :raises SchemaInUse: it stayed in use.
     :raises SchemaTooNew: a newer release has upgraded it, and this one cannot work on it.
     :raises StoreUnavailable: the database cannot be reached.
     """
     schema = known_schemas()[place.schema]
     name = f"cell {place.cell}" if place.cell else place.schema
-    # Changing a large table may take hours. But who waits behind a change that must wait itself, waits for a second.
+    # Altering a large table may take hours, so there is no statement limit. But while an ALTER waits for its lock,
+    # other statements queue behind it: so it waits for a second only, and is retried.
     database = Database(place.url, name, pool_size=1, statement_limit=None, lock_wait=1.0)
     try:
         if dry_run:
@@ -85,7 +86,7 @@ class DbUpgrade(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        """Upgrade, and return a row for each place."""
+        """Upgrade, and return one row per place."""
         if parsed_args.cell and parsed_args.schema not in (None, "cell"):
             raise errors.ConfigurationError(reason=f"a cell has no schema {parsed_args.schema}")
         if parsed_args.restored and (parsed_args.cell or parsed_args.schema not in (None, "main")):
@@ -99,7 +100,7 @@ class DbUpgrade(Configured, Lister):
         return ("schema", "cell", "database", "before", "after"), rows
 
     def _places(self, parsed_args: argparse.Namespace) -> Iterator[Place]:
-        """Yield the places in question: the main schema first, since it names the cells."""
+        """Yield the places to upgrade: the main schema first, since it has the list of cells."""
         wanted = {"cell"} if parsed_args.cell else {parsed_args.schema} if parsed_args.schema else set(known_schemas())
         main = main_database(self.conf)
         if "main" in wanted:

@@ -22,10 +22,10 @@ from moorage.messages import (
     SetInventory,
 )
 from moorage.model import Inventories, Inventory, ResourceGroup, ResourceProvider
-from placement_store.commands import typed
+from placement_store.commands import argument_types
+from placement_store.commands.argument_types import INVENTORY_FIELDS, Setting
 from placement_store.commands.named_providers import ProviderCommand, as_uuid, find, uuid_of
 from placement_store.commands.placement_command import PlacementCommand, retry_on_stale_view
-from placement_store.commands.typed import INVENTORY_FIELDS, Setting
 
 LOG = logging.getLogger(__name__)
 
@@ -33,9 +33,9 @@ Rows = list[tuple[Any, ...]]
 
 
 def amended(before: Mapping[str, Inventory], settings: Sequence[Setting]) -> dict[str, Inventory]:
-    """Return inventories with these fields set; of a class that is new, the total must be among them.
+    """Set these fields of inventories; for a new class, the total must be among them.
 
-    :raises InvalidRequest: it is not.
+    :raises InvalidRequest: a new class has no total.
     """
     described = {name: msgspec.structs.asdict(inventory) for name, inventory in before.items()}
     for class_name, field, value in settings:
@@ -60,7 +60,7 @@ class InventorySet(PlacementCommand, Lister):
         add("provider", help="the provider, by uuid or name; with --aggregate the uuid of an aggregate")
         add(
             "--resource",
-            type=typed.setting,
+            type=argument_types.setting,
             action="append",
             default=[],
             metavar="CLASS[:FIELD]=VALUE",
@@ -130,10 +130,10 @@ class InventoryClassSet(ProviderCommand, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource_class", type=typed.resource_class, help="the class")
+        parser.add_argument("resource_class", type=argument_types.resource_class, help="the class")
         for field in INVENTORY_FIELDS:
             parser.add_argument(
-                # As all our options are spelled, and as osc-placement spells these.
+                # Both spellings: with hyphens as all of Moorage's options, and with underscores as in osc-placement.
                 *dict.fromkeys((f"--{field.replace('_', '-')}", f"--{field}")),
                 type=_field(field),
                 required=field == "total",
@@ -169,7 +169,7 @@ class InventoryShow(ProviderCommand, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("resource_class", type=typed.resource_class, help="the class")
+        parser.add_argument("resource_class", type=argument_types.resource_class, help="the class")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -190,7 +190,7 @@ class InventoryList(ProviderCommand, Lister):
     """List the inventories of a resource provider, and what is used of them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a class.
+        """Return one row per class.
 
         :raises ProviderNotFound: there is no such provider.
         """
@@ -206,7 +206,7 @@ class InventoryDelete(ProviderCommand, Command):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--resource-class", type=typed.resource_class, metavar="CLASS", help="this one alone; default: all"
+            "--resource-class", type=argument_types.resource_class, metavar="CLASS", help="this one alone; default: all"
         )
         return parser
 
@@ -215,7 +215,7 @@ class InventoryDelete(ProviderCommand, Command):
 
         :raises ProviderNotFound: there is no such provider.
         :raises InventoryNotFound: it has no inventory of that class.
-        :raises InventoryInUse: somebody holds something of them.
+        :raises InventoryInUse: a consumer has allocations of them.
         """
         uuid = uuid_of(self.placement, parsed_args.provider)
         if parsed_args.resource_class is None:
@@ -235,7 +235,7 @@ _MEANINGS = {
 
 
 def _field(name: str) -> Any:
-    return partial(typed.field_value, name)
+    return partial(argument_types.field_value, name)
 
 
 def _fields(inventory: Inventory) -> tuple[Any, ...]:
@@ -243,5 +243,5 @@ def _fields(inventory: Inventory) -> tuple[Any, ...]:
 
 
 def _described(inventories: Inventories) -> list[tuple[Any, ...]]:
-    """Return the cells of each class, by name."""
+    """Return the table cells of each class, by name."""
     return [(name, *_fields(inventory)) for name, inventory in sorted(inventories.items())]

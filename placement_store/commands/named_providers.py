@@ -1,4 +1,4 @@
-"""Providers as an operator names them: by uuid or by name."""
+"""Find the providers that an operator refers to by uuid or by name."""
 
 import argparse
 import uuid as uuids
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_uuid(named: str) -> str | None:
-    """Return a uuid in its canonical form, or nothing where a name was given."""
+    """Return a uuid in its canonical form; null where the text is a name."""
     try:
         return str(uuids.UUID(named))
     except ValueError:
@@ -24,9 +24,9 @@ def as_uuid(named: str) -> str | None:
 
 
 def find(placement: "PlacementClient", named: str) -> ResourceProvider:
-    """Return a provider by its uuid or its name.
+    """Find a provider by its uuid or its name.
 
-    :raises ProviderNotFound: there is none of that uuid, or of that name.
+    :raises ProviderNotFound: there is none.
     """
     uuid = as_uuid(named)
     if uuid is not None:
@@ -37,9 +37,9 @@ def find(placement: "PlacementClient", named: str) -> ResourceProvider:
 
 
 def find_if_there(placement: "PlacementClient", named: str) -> ResourceProvider | None:
-    """Return a provider by its uuid or its name, or nothing where there is none.
+    """Find a provider by its uuid or its name; return null where there is none.
 
-    :raises MoorageError: nobody could say.
+    :raises MoorageError: the call failed.
     """
     try:
         return find(placement, named)
@@ -48,7 +48,7 @@ def find_if_there(placement: "PlacementClient", named: str) -> ResourceProvider 
 
 
 def uuid_of(placement: "PlacementClient", named: str) -> str:
-    """Return the uuid of a provider; of one that was named by it, without asking.
+    """Return the uuid of a provider; a uuid is returned without a call.
 
     :raises ProviderNotFound: there is none of that name.
     """
@@ -56,7 +56,7 @@ def uuid_of(placement: "PlacementClient", named: str) -> str:
 
 
 def in_named_tree(placement: "PlacementClient", group: ResourceGroup) -> ResourceGroup:
-    """Return a group whose tree was named by uuid or by name, with the uuid.
+    """Resolve the ``in_tree`` of a group, a uuid or a name, to the uuid.
 
     :raises ProviderNotFound: there is no provider of that name.
     """

@@ -49,39 +49,39 @@ class PlacementApi(Configured, Command):
         if parsed_args.database_url:
             self.conf.set_override("connection", parsed_args.database_url, group="database")
         logs.setup(self.conf, "placement-api")
-        # What is wrong for good is said once, before there are any processes; they have connections of their own.
+        # A permanent fault is reported once, before any worker is forked; workers have connections of their own.
         wsgi.prepare_once(self.conf)
         _Servers(self.conf).run()
 
 
-def _override(conf: cfg.ConfigOpts, group: str, typed: argparse.Namespace, names: list[str]) -> None:
+def _override(conf: cfg.ConfigOpts, group: str, given: argparse.Namespace, names: list[str]) -> None:
     try:
         for name in names:
-            if (value := getattr(typed, name)) is not None:
+            if (value := getattr(given, name)) is not None:
                 conf.set_override(name, value, group=group)
     except ValueError as fault:
         raise errors.ConfigurationError(reason=str(fault)) from fault
 
 
 class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn's processes, each of which makes the application for itself once it is there."""
+    """gunicorn's processes, each of which builds the application for itself once it is forked."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         super().__init__()
 
     def load_config(self) -> None:
-        """Tell gunicorn what the configuration says."""
+        """Translate the configuration to gunicorn's settings."""
         api = self._conf.placement_api
         host = f"[{api.host}]" if ":" in api.host else api.host
         settings: dict[str, Any] = {
             "bind": f"{host}:{api.port}",
-            # By its name: whoever only asks for help needs no server.
+            # By its name: `--help` must not import the server.
             "worker_class": "placement_store.http.buffered_worker.BufferedWorker",
             "workers": api.workers,
             "graceful_timeout": round(api.stop_timeout),
             "proc_name": "moorage-placement-api",
-            # The socket by which gunicorn's own tool would steer it.
+            # The socket of gunicorn's own control tool.
             "control_socket_disable": True,
         }
         for name, value in settings.items():
@@ -89,16 +89,16 @@ class _Servers(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     @cached_property
     def limits(self) -> "WorkerLimits":
-        """The limits that each worker keeps to."""
+        """The limits of each worker."""
         from placement_store.http.buffered_worker import WorkerLimits
 
         return WorkerLimits.of(self._conf)
 
     def load(self) -> "WSGIApplication":
-        """Return the application of one process: one that fails here would have gunicorn end all of them."""
+        """Build the application of one process; an error here would make gunicorn end all of them."""
         made = wsgi.make(self._conf, self._conf.placement_api.threads)
-        # What is there by now stays: the garbage collector need not look through all modules again during requests,
-        # which would be a third of what an answer of a thousand candidates costs.
+        # Modules loaded by now stay: the garbage collector need not scan them again during requests, which would be a
+        # third of the cost of a response of a thousand candidates.
         gc.collect()
         gc.freeze()
         return made

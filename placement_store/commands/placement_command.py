@@ -1,4 +1,4 @@
-"""What every command about resource providers has: whom it asks, and how it changes something."""
+"""The base of commands that call topic `placement`, and the retry of a command whose read was stale."""
 
 import argparse
 import functools
@@ -19,15 +19,15 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Stands for the URL of the configuration file, so that no password need be typed.
+#: Stands for the URL of the configuration file, so that no password need be on the command line.
 CONFIGURED = "configured"
-#: How often a command reads and writes anew while others are faster. Arbitrary: a person's command meets a conflict
-#: once in a while, and more than that means that somebody else is at work.
+#: The attempts of a command to read and write before it gives up on conflicts. Arbitrary: a person's command rarely
+#: meets one conflict, and more of them mean that somebody else keeps writing.
 _TRIES = 3
 
 
 class PlacementCommand(Configured):
-    """A command that asks topic `placement`, over the bus or in this process; mixed in before a cliff command class."""
+    """A command that calls topic `placement`, by the bus or in this process; mixed in before a cliff command class."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
@@ -48,14 +48,14 @@ class PlacementCommand(Configured):
 
     @functools.cached_property
     def placement(self) -> "PlacementClient":
-        """Whoever answers: the service, or the store itself where a URL was given.
+        """The client of the service, or the store in this process where a URL was given.
 
-        :raises SchemaMismatch: its tables are older or newer than this version.
-        :raises StoreUnavailable: its database cannot be reached.
+        :raises SchemaMismatch: the tables are older or newer than this version.
+        :raises StoreUnavailable: the database cannot be reached.
         """
         if self._database_url is None:
             return self.client("placement")
-        # The whole store, which is not needed to ask a service.
+        # Imported here: a client of the service does not need the whole store.
         from placement_store.in_process import InProcessPlacement
 
         url = main_database(self.conf) if self._database_url == CONFIGURED else self._database_url
@@ -64,9 +64,9 @@ class PlacementCommand(Configured):
         return direct
 
     def change(self, message: Mutation[R]) -> R:
-        """Have something changed and return the answer; where none comes, ask once more under the same request id.
+        """Call a method that writes; where no reply comes, repeat it once with the same request id.
 
-        :raises MoorageError: what the service has raised.
+        :raises MoorageError: the error of the service.
         """
         try:
             return self.placement.call(message)
@@ -76,9 +76,9 @@ class PlacementCommand(Configured):
 
 
 def retry_on_stale_view(read_and_write: Callable[[], T]) -> T:
-    """Return what a reading and a writing return that name what they have read, begun anew while others are faster.
+    """Run a read and a conditional write, and run both again if the generation has changed in between.
 
-    :raises StaleView: others were faster each time.
+    :raises StaleView: it has changed at each attempt.
     """
     for _ in range(_TRIES - 1):
         try:
@@ -101,6 +101,6 @@ def _database_url(text: str) -> str:
     try:
         make_url(text).get_dialect().import_dbapi()
     except (ArgumentError, ImportError):
-        # Without the text itself: it may hold a password.
+        # Without the text itself: it may contain a password.
         raise argparse.ArgumentTypeError("not a URL of a database that can be opened here") from None
     return text

@@ -19,7 +19,7 @@ from moorage.messages import (
     UpdateResourceProvider,
 )
 from moorage.model import ResourceGroup, ResourceProvider
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from placement_store.commands.named_providers import ProviderCommand, find, in_named_tree, uuid_of
 from placement_store.commands.placement_command import PlacementCommand
 
@@ -29,7 +29,7 @@ Shown = tuple[tuple[str, ...], tuple[Any, ...]]
 
 
 def row(provider: ResourceProvider) -> tuple[ShownValue, ...]:
-    """Return a provider as it is shown under :data:`COLUMNS`."""
+    """Return the row of a provider under :data:`COLUMNS`."""
     return shown(
         (
             provider.uuid,
@@ -49,7 +49,7 @@ class ProviderCreate(PlacementCommand, ShowOne):
         parser = super().get_parser(prog_name)
         add = parser.add_argument
         add("name", help="what it is called; no two have the same name")
-        add("--uuid", type=typed.uuid, help="its uuid; default: a new one")
+        add("--uuid", type=argument_types.uuid, help="its uuid; default: a new one")
         add("--parent-provider", metavar="PROVIDER", help="its parent, by uuid or name")
         return parser
 
@@ -79,12 +79,12 @@ class ProviderList(PlacementCommand, Lister):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--name", help="the one of this name")
-        parser.add_argument("--uuid", type=typed.uuid, help="the one of this uuid")
+        parser.add_argument("--uuid", type=argument_types.uuid, help="the one of this uuid")
         group_options.add_group_words(parser, trees_by_name=True)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a provider."""
+        """Return one row per provider."""
         asked = in_named_tree(self.placement, group_options.group(parsed_args))
         message = ListResourceProviders(
             name=parsed_args.name, uuid=parsed_args.uuid, matching=None if asked == ResourceGroup() else asked
@@ -163,7 +163,7 @@ class ProviderDelete(ProviderCommand, Command):
         """Delete the provider.
 
         :raises ProviderNotFound: there is no such provider.
-        :raises ProviderInUse: somebody holds something of it, or it has children.
+        :raises ProviderInUse: a consumer has allocations of it, or it has children.
         """
         uuid = uuid_of(self.placement, parsed_args.provider)
         self.change(DeleteResourceProvider(request_id=ids.fresh(), uuid=uuid))

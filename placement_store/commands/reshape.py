@@ -60,7 +60,7 @@ class ProviderReshape(PlacementCommand, Lister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show what has become of each entry, and tell by the exit status what that comes to."""
+        """Show the outcome of each entry, and return the exit status."""
         self._status = NOTHING_DONE
         try:
             super().run(parsed_args)
@@ -70,10 +70,10 @@ class ProviderReshape(PlacementCommand, Lister):
         return self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Look, and then do it; return a row an entry, or with --dry-run a row a change.
+        """Plan all entries, then carry them out; return one row per entry, or with --dry-run one per change.
 
-        :raises MalformedFile: with all that is wrong with it; nothing was asked of anybody.
-        :raises Unavailable: not every entry could be looked at; nothing was done.
+        :raises MalformedFile: with all faults of the file; nothing was called.
+        :raises Unavailable: not every entry could be planned; nothing was done.
         """
         entries = reshape_file.read(parsed_args.file)
         looked = self._look(entries, parsed_args)
@@ -91,12 +91,12 @@ class ProviderReshape(PlacementCommand, Lister):
     def _look(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[EntryOutcome]:
         with _progress() as progress:
             return [
-                reshape_fleet.look(self.placement, entry, given.search_steps, again=given.again)
+                reshape_fleet.plan_entry(self.placement, entry, given.search_steps, again=given.again)
                 for entry in progress.track(entries, description="looking")
             ]
 
     def _carry_out(self, looked: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
-        """Return what has become of each entry, in the order of the file."""
+        """Return the outcome of each entry, in the order of the file."""
         planned = [outcome for outcome in looked if outcome.state == PLANNED]
         done = reshape_fleet.carry_out(
             planned,
@@ -109,7 +109,7 @@ class ProviderReshape(PlacementCommand, Lister):
 
 
 def _progress() -> Progress:
-    """Return a progress bar on standard error, which is for people alone."""
+    """Build a progress bar on standard error, shown on a terminal only."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
@@ -119,11 +119,11 @@ def _status(outcomes: Sequence[EntryOutcome]) -> int:
     states = {outcome.state for outcome in outcomes}
     if states <= {DONE, MOVED_BEFORE}:
         return ALL_DONE
-    # What was not answered may have been done all the same.
+    # A call without a reply may have been carried out.
     return SOME_DONE if states & {DONE, UNKNOWN} else NOTHING_DONE
 
 
-# --- What has become of each entry ----------------------------------------------------------------------------------
+# --- Rows of outcomes -----------------------------------------------------------------------------------------------
 
 _OUTCOMES = ("line", "host", "state", "created", "allocations", "reason")
 
@@ -135,7 +135,7 @@ def _outcome(outcome: EntryOutcome, planned_as: str = PLANNED) -> tuple[Any, ...
     return shown((outcome.entry.line, outcome.entry.host, state, created, moved, outcome.reason))
 
 
-# --- What would be done ---------------------------------------------------------------------------------------------
+# --- Rows of planned changes ----------------------------------------------------------------------------------------
 
 _CHANGES = ("line", "host", *PlannedChange._fields)
 

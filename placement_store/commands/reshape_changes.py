@@ -1,4 +1,4 @@
-"""What a planned reshape would change, one thing after the other, as a person wants to read it before."""
+"""List the changes of a planned reshape, for an operator to read before it is carried out."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from placement_store.commands.reshape_fleet import EntryOutcome
 
 
 class PlannedChange(NamedTuple):
-    """One thing that changes; null where a field has nothing to say. Providers are named by name.
+    """One change; fields that do not apply are null. Providers are given by name.
 
-    ``before`` and ``after`` are of an inventory its description, and of a move where it is from and where it goes.
+    ``before`` and ``after`` are, for an inventory, its fields; for a move, its source and target.
     """
 
-    #: One of ``create`` (a provider), ``inventory`` and ``move`` (of what a consumer holds); else what became of it.
+    #: One of ``create`` (a provider), ``inventory`` and ``move`` (an allocation); else the state of the entry.
     change: str
     provider: str | None = None
     resource_class: str | None = None
@@ -26,7 +26,7 @@ class PlannedChange(NamedTuple):
 
 
 def changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[PlannedChange]:
-    """Yield the providers that are created, the inventories that change, and the amounts that move."""
+    """Yield the providers to create, the inventories that change, and the allocations that move."""
     names = {known.uuid: known.name for known in outcome.before.values() if known is not None} | plan.created
     parents = {child.name: child.parent for child in outcome.entry.reshape.providers}
     for name in plan.created.values():
@@ -39,7 +39,7 @@ def changes(outcome: EntryOutcome, plan: ReshapePlan) -> Iterator[PlannedChange]
 
 
 def _inventories(outcome: EntryOutcome, plan: ReshapePlan, names: dict[str, str]) -> Iterator[PlannedChange]:
-    """Yield a change for each inventory that something moves from or to."""
+    """Yield a change for each inventory that is a source or a target of a move."""
     before = {known.uuid: known.inventories for known in outcome.before.values() if known is not None}
     uuids = {name: uuid for uuid, name in plan.created.items()}
     uuids |= {named: known.uuid for named, known in outcome.before.items() if known is not None}
@@ -55,7 +55,7 @@ def _inventories(outcome: EntryOutcome, plan: ReshapePlan, names: dict[str, str]
 
 
 def _described(inventory: Inventory | None) -> str | None:
-    """Return the total of an inventory, and those fields that are not at their default."""
+    """Return the total of an inventory, and the fields that differ from their default."""
     if inventory is None:
         return None
     usual = asdict(Inventory(total=inventory.total))

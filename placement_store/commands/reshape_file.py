@@ -1,4 +1,4 @@
-"""The file of `moorage resource provider reshape`: what is to be moved on each host, checked as a whole."""
+"""Read the file of `moorage resource provider reshape`, and check it as a whole."""
 
 import hashlib
 import re
@@ -14,32 +14,32 @@ from moorage import errors
 from moorage.messages import wire
 from moorage.messages.providers import CallersDeals, Children, MoveInstructions
 from moorage.model import Value
-from placement_store.commands.lined_yaml import LinedDocument, Step
+from placement_store.commands.yaml_document import Step, YamlDocument
 
 T = TypeVar("T")
 
-#: A step of a path as msgspec and :mod:`moorage.messages.wire` write it; of a key no more than that it is one.
+#: A step of a path as msgspec and :mod:`moorage.messages.wire` write it; msgspec writes every key as `[...]`.
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<position>\d+)\]|\['(?P<key>[^']*)'\]|(?P<some_key>\[\.\.\.\])")
 
 
 class HostReshape(Value, frozen=True, kw_only=True):
-    """What is to be moved between the providers of one tree, in one transaction.
+    """A reshape of one host's tree, carried out in one transaction.
 
     The fields are those of :class:`~moorage.messages.ReshapeByInstructions`.
     """
 
     instructions: MoveInstructions
     providers: Children = ()
-    #: The caller's word for where what a consumer holds shall go.
+    #: The allocations whose target the caller chooses.
     allocations: CallersDeals = ()
 
     def digest(self) -> str:
-        """Return a digest of all that it says, in hexadecimal."""
+        """Return a digest of the content, in hexadecimal."""
         return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
 
     @property
     def named(self) -> list[str]:
-        """The providers that something moves from or to, as they are named, each once."""
+        """The sources and targets of its moves, as they are named, each once."""
         both = ((move.from_resource_provider, move.to_resource_provider) for move in self.instructions)
         return list(dict.fromkeys(name for pair in both for name in pair))
 
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def host(self) -> str:
-        """What the entry is called in answers: the provider that it takes from first."""
+        """The name of the entry in the output: the source of its first move."""
         return self.reshape.instructions[0].from_resource_provider
 
 
@@ -64,21 +64,21 @@ class _Document(Value, frozen=True, kw_only=True):
 
 
 class MalformedFile(Exception):
-    """The file says something that cannot be meant; nothing was done."""
+    """The file has faults; nothing was done."""
 
     def __init__(self, faults: Sequence[errors.InvalidRequest]) -> None:
         super().__init__("; ".join(str(fault) for fault in faults))
-        #: All that was found, each with its line.
+        #: All faults that were found, each with its line.
         self.faults = faults
 
 
 def read(path: Path) -> list[Entry]:
-    """Return the entries of a file.
+    """Read the entries of a file.
 
-    :raises MalformedFile: with every entry's first fault.
+    :raises MalformedFile: with the first fault of every entry.
     """
     try:
-        document = LinedDocument(path)
+        document = YamlDocument(path)
         outer = _checked(document, _Document, ())
     except errors.InvalidRequest as fault:
         raise MalformedFile([fault]) from None
@@ -96,8 +96,8 @@ def read(path: Path) -> list[Entry]:
     return entries
 
 
-def _doubles(document: LinedDocument, entries: Sequence[Entry]) -> Iterator[errors.InvalidRequest]:
-    """Yield a fault for each entry about a provider that another one is about: a host is one transaction."""
+def _doubles(document: YamlDocument, entries: Sequence[Entry]) -> Iterator[errors.InvalidRequest]:
+    """Yield a fault for each entry with a provider of another entry: a host is reshaped in one transaction."""
     first: dict[str, Entry] = {}
     for entry in entries:
         for name in entry.reshape.named:
@@ -107,13 +107,13 @@ def _doubles(document: LinedDocument, entries: Sequence[Entry]) -> Iterator[erro
                 break
 
 
-# --- Where a fault stands -------------------------------------------------------------------------------------------
+# --- The line of a fault --------------------------------------------------------------------------------------------
 
 
-def _checked(document: LinedDocument, kind: type[T], steps: tuple[Step, ...]) -> T:
-    """Return a part of the document as a value.
+def _checked(document: YamlDocument, kind: type[T], steps: tuple[Step, ...]) -> T:
+    """Decode a part of the document.
 
-    :raises InvalidRequest: naming the line of the fault.
+    :raises InvalidRequest: with the line of the fault.
     """
     data = document.data
     for step in steps:
@@ -128,7 +128,7 @@ def _checked(document: LinedDocument, kind: type[T], steps: tuple[Step, ...]) ->
 
 
 def _steps_to(kind: type[Any], data: Any, fault: errors.InvalidRequest) -> list[Step]:
-    """Return the steps to a fault, as near as they can be told."""
+    """Return the path to a fault, as far as it can be determined."""
     steps: list[Step] = []
     part = data
     for found in _STEP.finditer(fault.path):
@@ -146,7 +146,7 @@ def _step(found: re.Match[str]) -> str | None:
 
 
 def _culprit(kind: type[Any], data: Any, steps: Sequence[Step], part: Any, fault: errors.InvalidRequest) -> str | None:
-    """Return the key of a mapping that is at fault: the one without which there is no fault at this place."""
+    """Find the faulty key of a mapping: without it, there is no fault at this path."""
     for key in part if isinstance(part, dict) else ():
         without = {name: value for name, value in part.items() if name != key}
         try:
@@ -159,7 +159,7 @@ def _culprit(kind: type[Any], data: Any, steps: Sequence[Step], part: Any, fault
 
 
 def _replaced(data: Any, steps: Sequence[Step], part: Any) -> Any:
-    """Return a copy of ``data`` with another ``part`` where ``steps`` lead to."""
+    """Return a copy of ``data`` with another ``part`` at the path ``steps``."""
     if not steps:
         return part
     first, *rest = steps

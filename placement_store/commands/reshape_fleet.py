@@ -1,4 +1,4 @@
-"""Reshaping many hosts, one transaction each: all are looked at first, and what was moved before is told apart."""
+"""Reshape many hosts, one transaction each: all are planned first, and those carried out before are skipped."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from placement_store.commands.reshape_file import Entry, HostReshape
 if TYPE_CHECKING:
     from placement_store.in_process import PlacementClient
 
-#: What may become of an entry.
+#: The states of an entry.
 PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
     "planned",
     "refused",
@@ -23,16 +23,16 @@ PLANNED, REFUSED, NOT_BEGUN, UNKNOWN, DONE, MOVED_BEFORE = (
     "done",
     "moved before",
 )
-#: Whoever must act on these is not the writer of the file, and the rest of the fleet would fare alike.
+#: Errors that end the run: the file is not at fault, and the other hosts would fail in the same way.
 _STOPPING = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
-#: The providers that an entry names, by the name used; null where there is none.
+#: The providers of an entry, by the uuid or name it uses; null where there is none.
 Named = Mapping[str, ResourceProvider | None]
 
 
 @dataclass(frozen=True, slots=True)
 class EntryOutcome:
-    """What has become of an entry so far; ``before`` is what was there when it was looked at."""
+    """The outcome of an entry so far; ``before`` has its providers as they were when it was planned."""
 
     entry: Entry
     state: str
@@ -41,14 +41,14 @@ class EntryOutcome:
     reason: str | None = None
 
 
-# --- Looking --------------------------------------------------------------------------------------------------------
+# --- Planning -------------------------------------------------------------------------------------------------------
 
 
-def look(placement: "PlacementClient", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
-    """Return what would become of an entry now: planned, refused or moved before.
+def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *, again: bool) -> EntryOutcome:
+    """Plan an entry; the outcome is planned, refused or moved before.
 
-    :param again: plan it even where it looks as if it had been done before.
-    :raises Unavailable: nobody could say.
+    :param again: plan it even where it seems to have been carried out before.
+    :raises Unavailable: the call failed.
     """
     before = {named: find_if_there(placement, named) for named in entry.reshape.named}
     if not again:
@@ -59,7 +59,7 @@ def look(placement: "PlacementClient", entry: Entry, search_steps: int, *, again
             reason = "what is to be moved may have been moved before, since as much of it is there; see --again"
             return EntryOutcome(entry, REFUSED, before, reason=reason)
     try:
-        plan = placement.call(PlanReshape(**_words(entry, search_steps)))
+        plan = placement.call(PlanReshape(**_request_fields(entry, search_steps)))
     except _STOPPING:
         raise
     except errors.MoorageError as refusal:
@@ -68,9 +68,9 @@ def look(placement: "PlacementClient", entry: Entry, search_steps: int, *, again
 
 
 class _NetChange:
-    """What an entry adds to each inventory and takes from it, held against what is there.
+    """The net change of an entry to each inventory, compared with the present totals.
 
-    An answer that the store keeps would tell for as long as it is kept; what is there tells for ever.
+    The store's stored answers would show whether the entry was carried out, but they expire; the totals do not.
     """
 
     def __init__(self, reshape: HostReshape, before: Named) -> None:
@@ -91,12 +91,12 @@ class _NetChange:
 
     @property
     def has_arrived(self) -> bool:
-        """Whether as much as is to be moved is where it is to go."""
+        """True if the targets have at least the amounts to be moved."""
         return bool(self._gained) and all(self._total(place) >= amount for place, amount in self._gained.items())
 
     @property
     def is_proof(self) -> bool:
-        """Whether that can be so only because it was moved: it was taken away, or the file itself creates its place."""
+        """True if only this move explains that: a source lacks the amount, or the file itself creates the targets."""
         is_taken = any(self._total(place) < amount for place, amount in self._lost.items())
         return is_taken or all(provider in self._described for provider, _ in self._gained)
 
@@ -105,12 +105,12 @@ class _NetChange:
 
 
 def _key(named: str, before: Named) -> str:
-    """Return what a provider goes by, whether it was named by uuid or by name."""
+    """Return one key for a provider, whether it was named by uuid or by name."""
     known = before.get(named)
     return named if known is None else known.uuid
 
 
-def _words(entry: Entry, search_steps: int) -> dict[str, Any]:
+def _request_fields(entry: Entry, search_steps: int) -> dict[str, Any]:
     return {
         "instructions": entry.reshape.instructions,
         "providers": entry.reshape.providers,
@@ -119,27 +119,27 @@ def _words(entry: Entry, search_steps: int) -> dict[str, Any]:
     }
 
 
-# --- Doing ----------------------------------------------------------------------------------------------------------
+# --- Carrying out ---------------------------------------------------------------------------------------------------
 
 
 def request(outcome: EntryOutcome, search_steps: int) -> ReshapeByInstructions:
-    """Return the message that does what was planned.
+    """Build the message that carries out a plan.
 
-    Its request id follows from what is to be done and from the generations that were seen: two who begin at the same
-    state do it once; ordered again after it was moved back, it is another request.
+    Its request id is derived from the entry and from the generations at planning: two operators who begin at the same
+    state carry it out once; after the amounts were moved back, the same entry is another request.
     """
     seen = sorted(f"{known.uuid}={known.generation}" for known in outcome.before.values() if known is not None)
     request_id = ids.derived("reshape", outcome.entry.reshape.digest(), search_steps, *seen)
-    return ReshapeByInstructions(request_id=request_id, **_words(outcome.entry, search_steps))
+    return ReshapeByInstructions(request_id=request_id, **_request_fields(outcome.entry, search_steps))
 
 
 def carry_out(
     planned: Sequence[EntryOutcome], reshape: Callable[[EntryOutcome], ReshapePlan], *, skip_refused: bool
 ) -> Iterator[EntryOutcome]:
-    """Do what was planned, one entry after the other, and yield what has become of each.
+    """Carry out planned entries, one after the other, and yield the outcome of each.
 
-    :param reshape: does one of them and returns what was done.
-    :param skip_refused: go on after one that is refused.
+    :param reshape: carries out one of them and returns the changes made.
+    :param skip_refused: go on after a refused entry.
     """
     stopped = False
     for outcome in planned:

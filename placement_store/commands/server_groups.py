@@ -18,7 +18,7 @@ from moorage.messages import (
     ServerGroupState,
 )
 from moorage.model import GroupPolicy, ServerGroup
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from placement_store.commands.placement_command import PlacementCommand
 
 _COLUMNS = ("uuid", "name", "project_id", "policy", "max_server_per_host", "members")
@@ -47,13 +47,13 @@ class ServerGroupCreate(PlacementCommand, ShowOne):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("name", type=typed.name, help="what it is called; others may be called the same")
+        add("name", type=argument_types.name, help="what it is called; others may be called the same")
         add("--policy", choices=get_args(GroupPolicy), required=True, help="its rule")
-        add("--project", type=typed.name, required=True, metavar="PROJECT", help="the project whose it is")
-        add("--uuid", type=typed.uuid, help="its uuid; default: a new one")
+        add("--project", type=argument_types.name, required=True, metavar="PROJECT", help="the project whose it is")
+        add("--uuid", type=argument_types.uuid, help="its uuid; default: a new one")
         add(
             "--max",
-            type=typed.members_on_host,
+            type=argument_types.members_on_host,
             default=1,
             metavar="N",
             help="how many of it one host may have; default: 1",
@@ -81,26 +81,26 @@ class ServerGroupList(PlacementCommand, Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--project", type=typed.name, metavar="PROJECT", help="only those of this project")
+        parser.add_argument("--project", type=argument_types.name, metavar="PROJECT", help="only those of this project")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a group, with how many members it has."""
+        """Return one row per group, with the number of its members."""
         states = lists.server_groups(self.placement, ListServerGroups(project_id=parsed_args.project))
         return _COLUMNS, [(*_described(state), len(state.members)) for state in states]
 
 
-class _OfGroup(PlacementCommand):
+class _ServerGroupCommand(PlacementCommand):
     """A command about one server group."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("group", type=typed.uuid, help="the group, by uuid")
+        parser.add_argument("group", type=argument_types.uuid, help="the group, by uuid")
         return parser
 
 
-class ServerGroupShow(_OfGroup, ShowOne):
+class ServerGroupShow(_ServerGroupCommand, ShowOne):
     """Show a server group with its members, and the compute node that each is on; of one that moves, where it goes."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
@@ -111,7 +111,7 @@ class ServerGroupShow(_OfGroup, ShowOne):
         return _shown(self.placement.call(GetServerGroup(uuid=parsed_args.group)))
 
 
-class ServerGroupDelete(_OfGroup, Command):
+class ServerGroupDelete(_ServerGroupCommand, Command):
     """Delete a server group. It is refused while it has members, shelved ones included."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:

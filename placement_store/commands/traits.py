@@ -10,7 +10,7 @@ from cliff.show import ShowOne
 from moorage import errors, ids
 from moorage.cli.command import shown
 from moorage.messages import DeleteTrait, EnsureTrait, ListTraits, SetTraits
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from placement_store.commands.named_providers import ProviderCommand, find, uuid_of
 from placement_store.commands.placement_command import PlacementCommand
 
@@ -27,7 +27,7 @@ class ProviderTraitList(ProviderCommand, Lister):
     """List the traits of a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a trait.
+        """Return one row per trait.
 
         :raises ProviderNotFound: there is no such provider.
         """
@@ -41,7 +41,14 @@ class ProviderTraitSet(ProviderCommand, Lister):
         """Return the parser."""
         parser = super().get_parser(prog_name)
         add = parser.add_argument
-        add("--trait", type=typed.trait, action="append", default=[], metavar="TRAIT", help="a trait; may be repeated")
+        add(
+            "--trait",
+            type=argument_types.trait,
+            action="append",
+            default=[],
+            metavar="TRAIT",
+            help="a trait; may be repeated",
+        )
         add("--generation", type=int, metavar="N", help="only if the provider is still at this generation")
         return parser
 
@@ -97,21 +104,21 @@ class TraitList(PlacementCommand, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a trait."""
+        """Return one row per trait."""
         return _rows(self.placement.call(ListTraits(**parsed_args.name, associated=parsed_args.associated)))
 
 
-class _OfTrait(PlacementCommand):
+class _TraitCommand(PlacementCommand):
     """A command about one trait."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=typed.trait, help="the trait")
+        parser.add_argument("name", type=argument_types.trait, help="the trait")
         return parser
 
 
-class TraitShow(_OfTrait, ShowOne):
+class TraitShow(_TraitCommand, ShowOne):
     """Show a trait, if there is one of that name."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -124,7 +131,7 @@ class TraitShow(_OfTrait, ShowOne):
         return ("name",), shown((parsed_args.name,))
 
 
-class TraitCreate(_OfTrait, Command):
+class TraitCreate(_TraitCommand, Command):
     """Create a custom trait, named CUSTOM_..., unless it is there."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -135,7 +142,7 @@ class TraitCreate(_OfTrait, Command):
         self.change(EnsureTrait(request_id=ids.fresh(), name=parsed_args.name))
 
 
-class TraitDelete(_OfTrait, Command):
+class TraitDelete(_TraitCommand, Command):
     """Delete a custom trait that no provider has."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -148,7 +155,7 @@ class TraitDelete(_OfTrait, Command):
 
 
 def _filter(text: str) -> dict[str, Any]:
-    """Return which traits were asked for, under the field names of the message."""
+    """Parse a filter of traits into fields of the message."""
     if text.startswith(_STARTING_WITH):
-        return {"starting_with": typed.trait(text.removeprefix(_STARTING_WITH))}
-    return {"names": tuple(typed.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}
+        return {"starting_with": argument_types.trait(text.removeprefix(_STARTING_WITH))}
+    return {"names": tuple(argument_types.trait(name) for name in text.removeprefix(_ANY_OF).split(","))}

@@ -18,7 +18,7 @@ _FORK, _LAST, _PASSING, _NOTHING = "├─ ", "└─ ", "│  ", "   "
 
 
 class Drawn(NamedTuple):
-    """A provider in its place: ``branch`` stands before its name, ``stem`` before lines that follow below that."""
+    """A provider in the drawing: ``branch`` is printed before its name, ``stem`` before the lines below that."""
 
     provider: ResourceProvider
     branch: str
@@ -26,7 +26,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(providers: Sequence[ResourceProvider]) -> Iterator[Drawn]:
-    """Yield the providers of trees in the order in which they are drawn: children under their parents, by name."""
+    """Yield the providers of trees in the order of the drawing: children under their parents, by name."""
     children: dict[str | None, list[ResourceProvider]] = defaultdict(list)
     for provider in sorted(providers, key=lambda one: one.name):
         children[provider.parent_provider_uuid].append(provider)
@@ -55,7 +55,7 @@ class ProviderTreeShow(PlacementCommand, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Return a row a provider.
+        """Return one row per provider.
 
         :raises ProviderNotFound: there is no such provider.
         """
@@ -74,7 +74,7 @@ def _row(place: Drawn) -> tuple[Any, ...]:
         for name, inventory in sorted(provider.inventories.items())
     }
     amounts = [f"{name} {amount['used']}/{amount['capacity']}" for name, amount in use.items()]
-    # The branches go on beside all lines of the row, or the tree would fall apart.
+    # The stem must be repeated beside every line of the row, or the lines of the tree would have gaps.
     height = max(len(amounts), len(provider.traits), len(provider.aggregates))
     name = [place.branch + provider.name, *[place.stem.rstrip()] * (height - 1)]
     parent = provider.parent_provider_uuid

@@ -17,7 +17,7 @@ class ProviderUsageShow(ProviderCommand, Lister):
     """Show how much is used of each inventory of a resource provider."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a class.
+        """Return one row per class.
 
         :raises ProviderNotFound: there is no such provider.
         """
@@ -38,7 +38,7 @@ class UsageShow(PlacementCommand, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Rows]:
-        """Return a row a type and class."""
+        """Return one row per consumer type and class."""
         message = ListUsages(
             project_id=parsed_args.project_id,
             user_id=parsed_args.user_id,

@@ -22,7 +22,7 @@ from moorage.messages import (
     SyncHostAggregates,
 )
 from moorage.model import ZONE_KEY, HostAggregate, Text
-from placement_store.commands import typed
+from placement_store.commands import argument_types
 from scheduler.commands.hosts import WithCells
 
 Shown = tuple[tuple[str, ...], tuple[Any, ...]]
@@ -55,7 +55,9 @@ class _OfAggregate(_Aggregates):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("aggregate", type=typed.name, metavar="AGGREGATE", help="the aggregate, by name or uuid")
+        parser.add_argument(
+            "aggregate", type=argument_types.name, metavar="AGGREGATE", help="the aggregate, by name or uuid"
+        )
         return parser
 
 
@@ -65,7 +67,7 @@ class _OfHost(_OfAggregate):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("host", type=typed.name, metavar="HOST", help="the host")
+        parser.add_argument("host", type=argument_types.name, metavar="HOST", help="the host")
         parser.add_argument("--cell", metavar="NAME", help="its cell, where several have a host of this name")
         return parser
 
@@ -79,9 +81,11 @@ class AggregateCreate(_Aggregates, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("name", type=typed.name, help="what it is called; no other may be called the same")
+        parser.add_argument("name", type=argument_types.name, help="what it is called; no other may be called the same")
         parser.add_argument(
-            "--uuid", type=typed.uuid, help="that of an aggregate of providers that it is to be; default: a new one"
+            "--uuid",
+            type=argument_types.uuid,
+            help="that of an aggregate of providers that it is to be; default: a new one",
         )
         _add_metadata(parser)
         return parser
@@ -107,10 +111,10 @@ class AggregateSet(_OfAggregate, ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--name", type=typed.name, help="its new name")
+        parser.add_argument("--name", type=argument_types.name, help="its new name")
         parser.add_argument(
             "--unset",
-            type=typed.name,
+            type=argument_types.name,
             action="append",
             default=[],
             metavar="KEY",
@@ -194,7 +198,9 @@ class AggregateList(_Aggregates, Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--host", type=typed.name, metavar="NAME", help="only those that a host of this name is in")
+        parser.add_argument(
+            "--host", type=argument_types.name, metavar="NAME", help="only those that a host of this name is in"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
@@ -292,7 +298,9 @@ def _add_metadata(parser: argparse.ArgumentParser) -> None:
         help="metadata of it; may be given several times",
     )
     parser.add_argument(
-        "--zone", type=typed.name, help=f"the availability zone of its hosts: the same as --metadata {ZONE_KEY}=ZONE"
+        "--zone",
+        type=argument_types.name,
+        help=f"the availability zone of its hosts: the same as --metadata {ZONE_KEY}=ZONE",
     )
 
 
@@ -305,7 +313,7 @@ def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return typed.name(key), _text(value)
+    return argument_types.name(key), _text(value)
 
 
 def _text(text: str) -> str:

@@ -67,7 +67,7 @@ def entry(*moves: tuple[str, str, dict[str, int]], created: tuple[str, ...] = ()
 
 
 def state(placement: FakePlacement, what: Entry, *, again: bool = False) -> str:
-    return reshape_fleet.look(placement, what, 1000, again=again).state
+    return reshape_fleet.plan_entry(placement, what, 1000, again=again).state
 
 
 EVERYTHING = entry(("host", "gpu0", {"VGPU": 4}), ("host", "gpu1", {"VGPU": 4}), created=("gpu0", "gpu1"))
@@ -113,16 +113,16 @@ def test_a_provider_named_once_by_uuid_and_once_by_name_is_one() -> None:
 def test_a_refusal_is_of_one_host_and_an_absent_store_of_all() -> None:
     placement = FakePlacement(host={"VGPU": 8})
     placement.refusal = errors.ImpossibleDeal(consumer_uuid="c", provider_uuid="p", reason="too big")
-    outcome = reshape_fleet.look(placement, EVERYTHING, 1000, again=False)
+    outcome = reshape_fleet.plan_entry(placement, EVERYTHING, 1000, again=False)
     assert (outcome.state, outcome.reason) == (REFUSED, str(placement.refusal))
     placement.refusal = errors.StoreUnavailable(schema="main", reason="gone")
     with pytest.raises(errors.StoreUnavailable):
-        reshape_fleet.look(placement, EVERYTHING, 1000, again=False)
+        reshape_fleet.plan_entry(placement, EVERYTHING, 1000, again=False)
 
 
 def test_the_same_order_at_the_same_state_is_one_request_and_at_another_state_another_one() -> None:
     def request_id() -> str:
-        return reshape_fleet.request(reshape_fleet.look(placement, EVERYTHING, 10, again=False), 10).request_id
+        return reshape_fleet.request(reshape_fleet.plan_entry(placement, EVERYTHING, 10, again=False), 10).request_id
 
     placement = FakePlacement(host={"VGPU": 8})
     first = request_id()

@@ -1,4 +1,7 @@
-"""What is typed on command lines about resources: amounts, fields of inventories, allocations, names."""
+"""Types of command line arguments for resources: amounts, fields of inventories, allocations, names.
+
+Each function is an argparse type: it takes the text of an argument, returns its value, and raises ArgumentTypeError.
+"""
 
 import argparse
 import uuid as uuids
@@ -21,14 +24,14 @@ class Setting(NamedTuple):
 
 
 class TypedAllocation(NamedTuple):
-    """What a consumer shall hold of one provider, as `rp=PROVIDER,VCPU=2,MEMORY_MB=512`."""
+    """The allocations of a consumer from one provider, as `rp=PROVIDER,VCPU=2,MEMORY_MB=512`."""
 
     provider: str
     resources: Resources
 
 
 def uuid(text: str) -> str:
-    """Return a uuid in its canonical form."""
+    """Parse a uuid; return its canonical form."""
     try:
         return str(uuids.UUID(text))
     except ValueError:
@@ -36,32 +39,32 @@ def uuid(text: str) -> str:
 
 
 def resource_class(text: str) -> str:
-    """Return the name of a resource class, whether or not there is one."""
+    """Check the form of a resource class's name; the class need not exist."""
     name: str = _checked(text, ResourceClassName, f"{text!r} is no resource class: A-Z, 0-9 and _ are its letters")
     return name
 
 
 def trait(text: str) -> str:
-    """Return the name of a trait, whether or not there is one."""
+    """Check the form of a trait's name; the trait need not exist."""
     name: str = _checked(text, TraitName, f"{text!r} is no trait: A-Z, 0-9 and _ are its letters")
     return name
 
 
 def name(text: str) -> str:
-    """Return a name of the usual length."""
+    """Check the length of a name."""
     name: str = _checked(text, Name, f"{text!r} is no name: it has 1 to 255 characters")
     return name
 
 
 def members_on_host(text: str) -> int:
-    """Return how many members of a server group one host may have."""
+    """Parse the maximum of members of a server group on one host."""
     kind = next(field.type for field in msgspec.structs.fields(ServerGroup) if field.name == "max_server_per_host")
     most: int = _checked(text, kind, f"{text!r} is not a number from 1 to 1000", strict=False)
     return most
 
 
 def field_value(field: str, text: str) -> float:
-    """Return the value of a field of an inventory."""
+    """Parse the value of a field of an inventory."""
     kind = _FIELD_TYPES[field]
     what = "a number more than 0" if field == "allocation_ratio" else "a whole number that such a field may have"
     value: float = _checked(text, kind, f"{field} of {text!r}: it takes {what}", strict=False)
@@ -69,7 +72,7 @@ def field_value(field: str, text: str) -> float:
 
 
 def setting(text: str) -> Setting:
-    """Return one field of an inventory."""
+    """Parse one field of an inventory, `CLASS=TOTAL` or `CLASS:FIELD=VALUE`."""
     name, equals, value = text.partition("=")
     class_name, colon, field = name.partition(":")
     field = field if colon else "total"
@@ -81,7 +84,7 @@ def setting(text: str) -> Setting:
 
 
 def allocation(text: str) -> TypedAllocation:
-    """Return what a consumer shall hold of one provider."""
+    """Parse the allocations from one provider, `rp=PROVIDER,CLASS=AMOUNT[,...]`."""
     provider = ""
     resources: Resources = {}
     for part in text.split(","):
@@ -103,7 +106,7 @@ _FIELD_TYPES = {field.name: field.type for field in msgspec.structs.fields(Inven
 
 
 def _checked(text: str, kind: Any, refusal: str, *, strict: bool = True) -> Any:
-    """Return what was typed as ``kind``; unless ``strict``, a number may be written as text."""
+    """Convert a text to ``kind``; unless ``strict``, also to a number."""
     try:
         return msgspec.convert(text, kind, strict=strict)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""YAML and JSON documents that know on which line each part of them stands."""
+"""YAML and JSON documents with the line number of each part."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from moorage import errors
 Step = str | int
 
 
-class LinedDocument:
-    """The one document of a file; JSON is taken as the YAML that it is.
+class YamlDocument:
+    """The one document of a file, YAML or its subset JSON.
 
-    :raises InvalidRequest: naming the file, the line and the fault: it cannot be read or is no YAML, a mapping has a
-        key twice, or a part of it refers to itself.
+    :raises InvalidRequest: with the file, the line and the fault: it cannot be read or is not YAML, a mapping has a
+        duplicate key, or a part refers to itself.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,7 +27,7 @@ class LinedDocument:
             if node is None:
                 raise self.fault(1, "the file is empty")
             self._refuse_loops_and_doubles(node, ())
-            #: What it says, as builtins.
+            #: The content, as builtins.
             self.data: Any = loader.construct_document(node)
             self._node = node
         except yaml.MarkedYAMLError as fault:
@@ -38,11 +38,11 @@ class LinedDocument:
             loader.dispose()
 
     def fault(self, line: int, reason: str) -> errors.InvalidRequest:
-        """Return the error that names the file and a line of it."""
+        """Build the error for a line of the file."""
         return errors.InvalidRequest(path=f"{self._path}:{line}", reason=reason)
 
     def line(self, steps: Sequence[Step]) -> int:
-        """Return the line, from 1, of what ``steps`` lead to; of a key of a mapping, where the key itself stands."""
+        """Return the line, from 1, of the part at the path ``steps``; for a value of a mapping, the line of its key."""
         node, line = self._node, self._node.start_mark.line
         for step in steps:
             found = _child(node, step)
@@ -79,7 +79,7 @@ class LinedDocument:
 
 
 def _child(node: yaml.Node, step: Step) -> tuple[yaml.Node, int] | None:
-    """Return a part of a mapping or of a list, and the line on which it begins."""
+    """Return a child of a mapping or of a list, and the line on which it begins."""
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
         child = node.value[step]
         return child, child.start_mark.line

@@ -6,16 +6,16 @@ import pytest
 
 from moorage import errors
 from moorage.model import Inventory
-from placement_store.commands import typed
+from placement_store.commands import argument_types
+from placement_store.commands.argument_types import Setting, TypedAllocation
 from placement_store.commands.inventories import amended
-from placement_store.commands.typed import Setting, TypedAllocation
 
 
 def test_a_setting_is_a_total_or_names_another_field() -> None:
-    assert typed.setting("VCPU=16") == Setting("VCPU", "total", 16)
-    assert typed.setting("VCPU:max_unit=4") == Setting("VCPU", "max_unit", 4)
-    assert typed.setting("VCPU:allocation_ratio=1.5") == Setting("VCPU", "allocation_ratio", 1.5)
-    assert typed.setting("VCPU:reserved=0") == Setting("VCPU", "reserved", 0)
+    assert argument_types.setting("VCPU=16") == Setting("VCPU", "total", 16)
+    assert argument_types.setting("VCPU:max_unit=4") == Setting("VCPU", "max_unit", 4)
+    assert argument_types.setting("VCPU:allocation_ratio=1.5") == Setting("VCPU", "allocation_ratio", 1.5)
+    assert argument_types.setting("VCPU:reserved=0") == Setting("VCPU", "reserved", 0)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +36,15 @@ def test_a_setting_is_a_total_or_names_another_field() -> None:
 )
 def test_a_setting_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refusal:
-        typed.setting(text)
+        argument_types.setting(text)
     assert told in str(refusal.value)
 
 
 def test_an_allocation_names_a_provider_and_amounts() -> None:
-    assert typed.allocation("rp=host1,VCPU=2,MEMORY_MB=512") == TypedAllocation("host1", {"VCPU": 2, "MEMORY_MB": 512})
-    assert typed.allocation("VCPU=2,rp=host1") == TypedAllocation("host1", {"VCPU": 2})
+    assert argument_types.allocation("rp=host1,VCPU=2,MEMORY_MB=512") == TypedAllocation(
+        "host1", {"VCPU": 2, "MEMORY_MB": 512}
+    )
+    assert argument_types.allocation("VCPU=2,rp=host1") == TypedAllocation("host1", {"VCPU": 2})
 
 
 @pytest.mark.parametrize(
@@ -60,14 +62,14 @@ def test_an_allocation_names_a_provider_and_amounts() -> None:
 )
 def test_an_allocation_that_cannot_be_understood_is_told_of(text: str, told: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refusal:
-        typed.allocation(text)
+        argument_types.allocation(text)
     assert told in str(refusal.value)
 
 
 def test_amending_changes_the_fields_that_are_named_and_no_others() -> None:
     before = {"VCPU": Inventory(total=8, reserved=1), "DISK_GB": Inventory(total=100)}
     after = amended(
-        before, [Setting("VCPU", "total", 16), Setting("CUSTOM_A", "max_unit", 2), typed.setting("CUSTOM_A=4")]
+        before, [Setting("VCPU", "total", 16), Setting("CUSTOM_A", "max_unit", 2), argument_types.setting("CUSTOM_A=4")]
     )
     assert after == {
         "VCPU": Inventory(total=16, reserved=1),
