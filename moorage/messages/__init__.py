@@ -1,7 +1,7 @@
-"""Every message of every topic, as a value.
+"""The messages of all topics.
 
-A message class says its topic, its method, the version that brought it and, as its type argument, what it is answered
-with. Senders and servers share the class, so there is one shape per message and no list of methods to keep in step.
+A message class has its topic, its method, the version that introduced it and, as type argument, the type of its answer.
+Senders and servers share the class, so that a message has one shape, and there is no separate list of methods.
 """
 
 from moorage.messages.basis import (
@@ -83,10 +83,20 @@ from moorage.messages.conductor import (
     ShowOperation,
     UnshelveInstance,
 )
+from moorage.messages.operator import (
+    AuditStore,
+    HealConsumers,
+    Healed,
+    ListClaims,
+    ListReconciled,
+    ListServices,
+    Recounted,
+    RecountInventories,
+    ReportService,
+)
 from moorage.messages.placement import (
     AcceptClaim,
     AcknowledgeRequests,
-    AuditStore,
     Claimed,
     ConsumerWritten,
     CreateServerGroup,
@@ -95,22 +105,14 @@ from moorage.messages.placement import (
     EndMove,
     GetAllocations,
     GetServerGroup,
-    HealConsumers,
-    Healed,
     ListCells,
-    ListClaims,
     ListHostsDeclaredDown,
-    ListReconciled,
     ListServerGroups,
-    ListServices,
     LocateCell,
     MoveEnded,
     PostAllocations,
     PutAllocations,
-    Recounted,
-    RecountInventories,
     Released,
-    ReportService,
     ServerGroupState,
     SwapClaim,
 )

@@ -1,4 +1,4 @@
-"""Topic `conductor.<cell uuid>` of the cell bus, served by the cell conductor: its half of everything, and reports."""
+"""Topic `conductor.<cell uuid>` of the cell bus, served by cell conductors: their half of operations, and reports."""
 
 from typing import Annotated, ClassVar
 
@@ -26,7 +26,7 @@ from moorage.model.inspection import OperationSummary, UnknownGuest
 
 #: Numbers of an agent's messages, from 1 on.
 MessageNumber = Annotated[int, Meta(ge=1, le=2_000_000_000)]
-#: How often a host has begun to return: each time is a new life of it.
+#: The number of times that a host has begun to return: each begins a new life of it.
 HostLife = Annotated[int, Meta(ge=0, le=2_000_000_000)]
 HostLives = Annotated[dict[Name, HostLife], Meta(max_length=20_000)]
 
@@ -56,18 +56,18 @@ class DeleteInCell(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ShowInCell(Message[list[Instance]], frozen=True, kw_only=True):
-    """The cell's half of `show_instance` and `list_instances`: those of the named ones that the cell knows."""
+    """The cell's half of `show_instance` and `list_instances`: the named instances that the cell has."""
 
     topic = "conductor.cell"
     method = "list_instances"
     since: ClassVar = {"with_request": "1.4"}
     instance_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]
-    #: With what was asked for, as it stands by now (``Instance.request_spec``).
+    #: Include the present request (``Instance.request_spec``).
     with_request: bool = False
 
 
 class AcceptInCell(Mutation[Done], frozen=True, kw_only=True):
-    """The first gate, asked by the host before it starts anything."""
+    """The first gate, sent by the host before it starts anything."""
 
     topic = "conductor.cell"
     method = "accept_claim"
@@ -88,7 +88,7 @@ class BuildFinished(Mutation[Done], frozen=True, kw_only=True):
 
 
 class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
-    """The attempt has failed on its host, and nothing of the guest is left there."""
+    """Report that the attempt has failed on its host, and nothing of the guest is left there."""
 
     topic = "conductor.cell"
     method = "build_failed"
@@ -98,9 +98,9 @@ class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
     attempt_id: Uuid
     claim_id: Uuid
     reason: Text
-    #: The fault lies with what was asked for: it would fail everywhere, and no other host is to be tried.
+    #: The request itself is at fault: the build would fail everywhere, and no other host is to be tried.
     no_other_host: bool | None = None
-    #: The life of the host in which nothing is left. Without it the report proves nothing of an attempt that is older
+    #: The life of the host in which nothing is left. Without it the report is no proof for an attempt that is older
     #: than the host's present life.
     life: HostLife | None = None
 
@@ -108,22 +108,22 @@ class BuildFailedInCell(Mutation[Done], frozen=True, kw_only=True):
 class HostsReported(Value, frozen=True, kw_only=True):
     """The answer of a cell to a report."""
 
-    #: Hosts that this cell has missed, or that have started anew: they do not count as up before `return_hosts`.
+    #: Hosts that were silent for too long or have restarted: they do not count as up before `return_hosts`.
     returning: tuple[Name, ...] = ()
-    #: The present life of each of them, which `return_hosts` names.
+    #: The present life of each of them, to be sent back by `return_hosts`.
     lives: dict[Name, HostLife] = {}
-    #: Hosts that the schedulers do not know: their providers are to be reported, and then they are to be described, as
-    #: if they had just started.
+    #: Hosts that the schedulers do not have: the agent reports their providers and then describes them, as at its
+    #: start.
     undescribed: tuple[Name, ...] = ()
-    #: Another incarnation of the agent has reported since: if this one still runs, it begins anew under another uuid.
+    #: Another incarnation of the agent has reported since: this one, if it still runs, begins another incarnation.
     superseded: bool = False
 
 
 class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
-    """What an agent knows of its hosts: descriptions that are new or have changed, and who is alive.
+    """Report hosts of an agent: new or changed descriptions, or heartbeats of those that are alive.
 
-    ``started`` names hosts whose agent has just started: what it left unfinished is not known to it any more.
-    Descriptions and heartbeats do not travel in one message where they are numbered.
+    ``started`` names hosts whose agent has just started and so has lost its attempts in progress. A numbered message
+    has either descriptions or heartbeats.
     """
 
     topic = "conductor.cell"
@@ -133,13 +133,13 @@ class ReportHostsInCell(Mutation[HostsReported], frozen=True, kw_only=True):
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
     started: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
-    #: Of the agent's process, and the number of this message within it: a late one changes nothing.
+    #: The incarnation of the agent, and the number of this message within it: a late one changes nothing.
     incarnation: Uuid | None = None
     number: MessageNumber = 1
 
 
 class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True):
-    """What the providers of an agent's hosts are; answered once the placement role has them."""
+    """Report the provider trees of an agent's hosts; answered once the placement role has them."""
 
     topic = "conductor.cell"
     method = "report_provider_tree"
@@ -153,7 +153,7 @@ class ReportProviderTree(Mutation[ProvidersReported], frozen=True, kw_only=True)
 
 
 class ListProviderTreesInCell(Message[list[ResourceProvider]], frozen=True, kw_only=True):
-    """All providers of the trees that these belong to, as the placement role has them now."""
+    """List all providers of the trees of these providers, as the placement role has them now."""
 
     topic = "conductor.cell"
     method = "list_provider_trees"
@@ -179,7 +179,7 @@ class ReshapeProviderTree(Mutation[ReshapePlan], frozen=True, kw_only=True):
 
 
 class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):
-    """The ended attempts of these hosts whose guests are not known to be gone."""
+    """List the ended attempts of these hosts whose guests are not known to be gone."""
 
     topic = "conductor.cell"
     method = "list_ended_attempts"
@@ -189,7 +189,7 @@ class ListEndedAttempts(Message[list[EndedAttempt]], frozen=True, kw_only=True):
 
 
 class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
-    """The host has nothing of these attempts, and nothing of them will come."""
+    """Report that nothing is left of these attempts on their hosts, and nothing will be started."""
 
     topic = "conductor.cell"
     method = "attempts_gone"
@@ -197,17 +197,16 @@ class AttemptsGone(Mutation[Done], frozen=True, kw_only=True):
     since: ClassVar = {"lives": "1.6"}
     agent: Name
     attempts: Annotated[tuple[EndedAttempt, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
-    #: The lives of their hosts as the agent knows them: a message of an earlier life changes nothing.
+    #: The lives of their hosts as last received by the agent: a message of an earlier life changes nothing.
     lives: HostLives = {}
 
 
 class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
-    """Hosts have worked through their ended attempts, and have these guests: from now on they count as up.
+    """Report that hosts have destroyed their ended attempts and have these guests: from now on they count as up.
 
-    A guest that the cell knows nothing of is recorded as a stranger and left running. An attempt that was ordered in an
-    earlier life, is current here and whose guest is not among them has failed with its host. A host that is not
-    returning, or is in another life than the message names, is left out. Without ``lives`` the message proves of no
-    guest that it is gone.
+    A guest without a record is recorded as an unknown guest and left running. A current attempt that was ordered in an
+    earlier life, and whose guest is not among them, has failed with its host. A host that is not returning, or is in
+    another life than the message names, is skipped. Without ``lives`` the message is no proof that a guest is gone.
     """
 
     topic = "conductor.cell"
@@ -217,12 +216,12 @@ class ReturnHosts(Mutation[Done], frozen=True, kw_only=True):
     agent: Name
     hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=20_000)]
     guests: Annotated[tuple[Guest, ...], Meta(max_length=20_000)] = ()
-    #: As the cell has named them (``HostsReported.lives``) before the guests were counted.
+    #: As received from the cell (``HostsReported.lives``) before the guests were listed.
     lives: HostLives = {}
 
 
 class OwnsClaimInCell(Mutation[Ownership], frozen=True, kw_only=True):
-    """The cell's half of `owns_claim`: it alone may say "not mine", and then refuses what comes late."""
+    """The cell's half of `owns_claim`: only the cell may disown a claim, and then it refuses late messages for it."""
 
     topic = "conductor.cell"
     method = "owns_claim"

@@ -1,4 +1,4 @@
-"""Topic `conductor.<cell uuid>`: what a cell's records say is held, and how the store is brought to agree with them."""
+"""Topic `conductor.<cell uuid>`: the allocations by a cell's records, and healing of the store by them."""
 
 from typing import Annotated
 
@@ -12,10 +12,10 @@ Uuids = Annotated[tuple[Uuid, ...], Meta(max_length=MAX_INSTANCES)]
 
 
 class HoldsInCell(Value, frozen=True, kw_only=True):
-    """A part of what a cell has on record."""
+    """A part of the allocations by a cell's records."""
 
     instances: tuple[InstanceHolds, ...] = ()
-    #: The greatest uuid of this part, where others may come after it.
+    #: The greatest uuid of this part, if more may follow.
     more_after: Uuid | None = None
 
 
@@ -30,24 +30,24 @@ class ListHoldsInCell(Message[HoldsInCell], frozen=True, kw_only=True):
     version = "1.6"
     limit: Annotated[int, Meta(ge=1, le=MAX_LISTED)] = 1000
     after: Uuid | None = None
-    #: Only those to which one of these belongs: instances, attempts and migrations. Not part by part.
+    #: Only the instances of these uuids of instances, attempts and migrations; then not in parts.
     uuids: Uuids = ()
 
 
 class HealsBegun(Value, frozen=True, kw_only=True):
-    """Answer an order to heal, by instance."""
+    """The answer to an order to heal, by instance."""
 
-    #: The operation that heals it.
+    #: The healing operation of each instance.
     operations: dict[Uuid, Uuid] = {}
-    #: Why none was begun.
+    #: The reason of each instance for which none was begun.
     refused: dict[Uuid, Text] = {}
 
 
 class HealInCell(Mutation[HealsBegun], frozen=True, kw_only=True):
-    """Bring what the store has of some instances into agreement with the cell's records, an operation for each.
+    """Heal the store's allocations of some instances by the cell's records, with an operation for each.
 
-    By instance: the consumers of it that the store has or lacks, as they were seen. Those of them that the records do
-    not know, or know to be over, release what they hold.
+    The consumers are given by instance, as last read from the store. Those without a record, or with an ended one,
+    release their allocations.
     """
 
     topic = "conductor.cell"

@@ -1,4 +1,4 @@
-"""Topic `conductor.<cell uuid>` once more: what is done with a server that has been built, the cell's half of it."""
+"""Topic `conductor.<cell uuid>`: the cell's half of operations on servers that have been built."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -25,9 +25,9 @@ Selections = Annotated[tuple[Selection, ...], Meta(min_length=1, max_length=101)
 
 
 class PrepareMoveInCell(NumberedOrder[Placement], frozen=True, kw_only=True):
-    """Take an instance for a move: from now on it is `moving`, and no other operation but its deletion begins.
+    """Prepare the move of an instance: it becomes `moving`, and no other operation than its deletion can begin.
 
-    Refused with ``InvalidState`` where it is not in a state to be moved.
+    Refused with ``InvalidState`` if its state does not allow a move.
     """
 
     topic = "conductor.cell"
@@ -38,7 +38,7 @@ class PrepareMoveInCell(NumberedOrder[Placement], frozen=True, kw_only=True):
 
 
 class CancelMoveInCell(Mutation[Done], frozen=True, kw_only=True):
-    """Nothing has been claimed for a move that was prepared: the instance is as it was before."""
+    """Cancel a prepared move without a claim: the instance returns to its former state."""
 
     topic = "conductor.cell"
     method = "cancel_move"
@@ -56,17 +56,17 @@ class MoveInCell(Mutation[Done], frozen=True, kw_only=True):
     version = "1.3"
     instance_uuid: Uuid
     migration_uuid: Uuid
-    #: What is asked for from now on; confirmed, it is the instance's.
+    #: The request of the move, which becomes the instance's when the move is confirmed.
     request_spec: RequestSpec
-    #: What the migration holds of the source, as the move was claimed with.
+    #: The migration's allocations on the source, as in the claim of the move.
     held: AllocationRequest
     selections: Selections
 
 
 class EndMoveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
-    """Confirm or revert a move that is done, or break one off that is under way.
+    """Confirm or revert a completed move, or abort one in progress.
 
-    To break one off has no number: it is ordered while the order to move is carried out.
+    An abort has no order number: it is ordered while the order to move is carried out.
     """
 
     topic = "conductor.cell"
@@ -74,7 +74,7 @@ class EndMoveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
     version = "1.3"
     since: ClassVar = {"order_number": "1.6", "migration_uuid": "1.6"}
     guards: ClassVar = frozenset({"order_number", "migration_uuid"})
-    #: Refused with ``StaleOrder`` where the instance has another one by now; null compares nothing.
+    #: Refused with ``StaleOrder`` if the instance has another one by now; null is not compared.
     migration_uuid: Uuid | None = None
     outcome: Literal["confirm", "revert", "abort"]
 
@@ -88,7 +88,7 @@ class ShelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
 
 
 class PrepareUnshelveInCell(NumberedOrder[RequestSpec], frozen=True, kw_only=True):
-    """Take a shelved instance to be placed again; answered with what is to be asked for."""
+    """Prepare a shelved instance to be placed again; answered with its request."""
 
     topic = "conductor.cell"
     method = "prepare_unshelve"
@@ -96,7 +96,7 @@ class PrepareUnshelveInCell(NumberedOrder[RequestSpec], frozen=True, kw_only=Tru
 
 
 class CancelUnshelveInCell(NumberedOrder[Done], frozen=True, kw_only=True):
-    """Nothing has been claimed for it: the instance stays shelved."""
+    """Cancel a prepared unshelving without a claim: the instance stays shelved."""
 
     topic = "conductor.cell"
     method = "cancel_unshelve"
@@ -142,7 +142,7 @@ class DetachResourceInCell(NumberedOrder[OperationBegun], frozen=True, kw_only=T
 
 
 class ListMigrationsInCell(Message[list[Migration]], frozen=True, kw_only=True):
-    """Those of the named migrations that the cell knows."""
+    """List the named migrations that the cell has."""
 
     topic = "conductor.cell"
     method = "list_migrations"

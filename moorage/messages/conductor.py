@@ -1,4 +1,4 @@
-"""Topic `conductor` of the main bus, served by the super conductor: what is done with servers."""
+"""Topic `conductor` of the main bus, served by the super conductor: operations on servers."""
 
 from typing import Annotated, ClassVar
 
@@ -40,20 +40,20 @@ class DeleteInstance(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ShowInstance(Message[Instance], frozen=True, kw_only=True):
-    """One instance with all its attempts."""
+    """Return one instance with all its attempts."""
 
     topic = "conductor"
     method = "show_instance"
     since: ClassVar = {"with_request": "1.4"}
     instance_uuid: Uuid
-    #: With what was asked for, as it stands by now (``Instance.request_spec``).
+    #: Include the present request (``Instance.request_spec``).
     with_request: bool = False
 
 
 class ListInstances(ListInParts[list[Instance]], frozen=True, kw_only=True):
-    """The instances in the order they were asked for; deleted ones only on request.
+    """List the instances in the order of their requests; deleted ones only on request.
 
-    In parts by ``number``; in a part an instance is shown whose cell has just deleted it.
+    In parts by ``number``; a part may contain an instance that its cell has just deleted.
     """
 
     topic = "conductor"
@@ -61,19 +61,19 @@ class ListInstances(ListInParts[list[Instance]], frozen=True, kw_only=True):
     since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     project_id: Name | None = None
     deleted: bool = False
-    #: Those that one request has ordered to be built.
+    #: Only the instances of one build request.
     request_id: RequestId | None = None
     after: Annotated[int, Meta(ge=0)] | None = None
 
 
 class Ownership(Value, frozen=True, kw_only=True):
-    """Whether the owner still wants a claim. A "no" is on its record: it will refuse what may yet arrive for it."""
+    """The owner's answer whether it wants a claim. A "no" is recorded: late messages for the claim are refused."""
 
     owned: bool
 
 
 class OwnsClaim(Mutation[Ownership], frozen=True, kw_only=True):
-    """Does anybody here want this claim? Where that cannot be told, an error says why, and the claim is kept."""
+    """Ask whether a claim is still wanted. If that is unknown, the answer is an error, and the claim is kept."""
 
     topic = "conductor"
     method = "owns_claim"
@@ -83,23 +83,23 @@ class OwnsClaim(Mutation[Ownership], frozen=True, kw_only=True):
 
 
 class ListOperations(ListInParts[list[OperationSummary]], frozen=True, kw_only=True):
-    """The operations on record, the oldest first, the cells' too where they answer.
+    """List the recorded operations, the oldest first, with those of the cells that answer.
 
-    In one message the newest 5,000 of the super conductor and of each cell; in parts by ``uuid``, all of them.
+    One message has the newest 5,000 of the super conductor and of each cell; parts by ``uuid`` have all of them.
     """
 
     topic = "conductor"
     method = "list_operations"
     version = "1.1"
-    #: All of them, not only the pending ones.
+    #: Include ended operations.
     ended: bool = False
-    #: Those about this instance, or begun by the build of it.
+    #: Only the operations about this instance, or begun by its build.
     instance_uuid: Uuid | None = None
     after: Uuid | None = None
 
 
 class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
-    """One operation, the super conductor's or a cell's."""
+    """Return one operation, of the super conductor or of a cell."""
 
     topic = "conductor"
     method = "show_operation"
@@ -107,7 +107,7 @@ class ShowOperation(Message[OperationSummary], frozen=True, kw_only=True):
     uuid: Uuid
 
 
-#: Its host, its attempt and its cell.
+#: The host, the attempt and the cell of an unknown guest.
 UnknownGuestKey = tuple[Name, Uuid, Uuid]
 
 
@@ -124,13 +124,13 @@ class ListStrangers(ListInParts[list[UnknownGuest]], frozen=True, kw_only=True):
 
 
 class Ordered(Value, frozen=True, kw_only=True):
-    """A move that is on record."""
+    """The answer to an order to move: the recorded migration."""
 
     migration_uuid: Uuid
 
 
 class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
-    """Move a server to another host, stopped meanwhile; then it waits to be confirmed or reverted."""
+    """Move a server to another host, stopped meanwhile; then the move waits to be confirmed or reverted."""
 
     topic = "conductor"
     method = "migrate_instance"
@@ -141,7 +141,7 @@ class MigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 
 
 class ResizeInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
-    """Give a server another size, on its own or another host; then it waits to be confirmed or reverted."""
+    """Resize a server, on its own or another host; then the resize waits to be confirmed or reverted."""
 
     topic = "conductor"
     method = "resize_instance"
@@ -162,7 +162,7 @@ class LiveMigrateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
 
 
 class EvacuateInstance(OrderAfter[Ordered], frozen=True, kw_only=True):
-    """Start a server anew elsewhere, whose host has been declared down."""
+    """Rebuild a server on another host after its host was forced down."""
 
     topic = "conductor"
     method = "evacuate_instance"
@@ -177,13 +177,13 @@ class EndOfMigration(Mutation[Done], frozen=True, kw_only=True):
     since: ClassVar = {"migration_uuid": "1.6"}
     guards: ClassVar = frozenset({"migration_uuid"})
     instance_uuid: Uuid
-    #: Refused with ``StaleOrder`` where the instance has another one by now. Null for the one that it has when the
-    #: super conductor takes the order.
+    #: Refused with ``StaleOrder`` if the instance has another one by now. Null for the one that it has when the super
+    #: conductor takes the order.
     migration_uuid: Uuid | None = None
 
 
 class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
-    """Let a moved server be where it is: what it left is destroyed and released."""
+    """Confirm a move: the guest on the source is destroyed, and its allocations are released."""
 
     topic = "conductor"
     method = "confirm_migration"
@@ -191,7 +191,7 @@ class ConfirmMigration(EndOfMigration, frozen=True, kw_only=True):
 
 
 class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
-    """Take a moved server back to where it came from."""
+    """Revert a move: the server returns to its source."""
 
     topic = "conductor"
     method = "revert_migration"
@@ -199,7 +199,7 @@ class RevertMigration(EndOfMigration, frozen=True, kw_only=True):
 
 
 class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
-    """Break a live migration off that is under way."""
+    """Abort a live migration in progress."""
 
     topic = "conductor"
     method = "abort_migration"
@@ -207,7 +207,7 @@ class AbortMigration(EndOfMigration, frozen=True, kw_only=True):
 
 
 class ShelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
-    """Take a server off its host; it keeps its record and holds nothing."""
+    """Shelve a server: its guest is destroyed and its allocations are released; its record stays."""
 
     topic = "conductor"
     method = "shelve_instance"
@@ -224,7 +224,7 @@ class UnshelveInstance(OrderAfter[Done], frozen=True, kw_only=True):
 
 
 class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
-    """Make a server anew where it is, from another image; what it holds stays as it is."""
+    """Rebuild a server in place from another image; its allocations stay."""
 
     topic = "conductor"
     method = "rebuild_instance"
@@ -233,28 +233,27 @@ class RebuildInstance(OrderAfter[Done], frozen=True, kw_only=True):
 
 
 class OperationBegun(Value, frozen=True, kw_only=True):
-    """The operation that carries an order out: `show_operation` says how it fares."""
+    """The operation that carries an order out, for `show_operation`."""
 
     operation_uuid: Uuid
 
 
 class AttachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
-    """Claim a further resource group for a server that runs, in the tree of its host.
+    """Claim a further resource group for a running server, in the tree of its host.
 
-    From then on the group is part of the server's request: wherever the server goes, it is asked for. Answered as soon
-    as the order is on record.
+    From then on the group is part of the server's request, also for moves. Answered as soon as the order is recorded.
     """
 
     topic = "conductor"
     method = "attach_resource"
     version = "1.4"
-    #: What the group is called: by this name it is detached.
+    #: The suffix of the group, by which it is detached.
     suffix: Suffix
     group: ResourceGroup
 
 
 class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
-    """Release a resource group that was attached; answered as soon as the order is on record."""
+    """Release an attached resource group; answered as soon as the order is recorded."""
 
     topic = "conductor"
     method = "detach_resource"
@@ -263,7 +262,7 @@ class DetachResource(OrderAfter[OperationBegun], frozen=True, kw_only=True):
 
 
 class ShowMigration(Message[Migration], frozen=True, kw_only=True):
-    """One migration."""
+    """Return one migration."""
 
     topic = "conductor"
     method = "show_migration"
@@ -272,9 +271,9 @@ class ShowMigration(Message[Migration], frozen=True, kw_only=True):
 
 
 class ListMigrations(ListInParts[list[Migration]], frozen=True, kw_only=True):
-    """The migrations, the oldest first; ended ones only on request.
+    """List the migrations, the oldest first; ended ones only on request.
 
-    In parts by ``number``; in a part a migration is shown that has just ended.
+    In parts by ``number``; a part may contain a migration that has just ended.
     """
 
     topic = "conductor"
@@ -283,6 +282,6 @@ class ListMigrations(ListInParts[list[Migration]], frozen=True, kw_only=True):
     since: ClassVar = {**IN_PARTS, "request_id": "1.4"}
     instance_uuid: Uuid | None = None
     ended: bool = False
-    #: The one that a request has ordered.
+    #: Only the migration of this request.
     request_id: RequestId | None = None
     after: Annotated[int, Meta(ge=0)] | None = None

@@ -1,4 +1,4 @@
-"""How a message travels: typed, versioned, decoded strictly where it arrives and leniently where it returns."""
+"""Base classes and encoding of messages: typed and versioned; requests are decoded strictly, answers leniently."""
 
 import hashlib
 import threading
@@ -17,59 +17,59 @@ T = TypeVar("T")
 
 
 class Message(Value, Generic[R], frozen=True, kw_only=True):
-    """A call of one method; the type argument is what it is answered with."""
+    """A call of one method; the type argument is the type of its answer."""
 
     topic: ClassVar[str]
     method: ClassVar[str]
-    #: The version of the topic's interface that brought this method.
+    #: The version of the topic's interface that introduced this method.
     version: ClassVar[str] = "1.0"
-    #: Fields that came later, each with the version that brought it; one within another's value by both, with a dot.
-    #: A field that is new in a nested value since version 1.6 stands in that value's own ``since`` instead.
+    #: Fields added later, each with its version; a field of a nested value by both names, with a dot. A field added to
+    #: a nested value since version 1.6 stands in that value's own ``since`` instead.
     since: ClassVar[Mapping[str, str]] = {}
-    #: Optional fields, null by default, that a server of a former release can do without: it gets the message without
-    #: them. Most name the state which the message may act on. They are no part of the digest.
+    #: Optional fields, null by default, that are left out for a server of a former release. Most name the state that
+    #: the caller relies on. They are not part of the digest.
     guards: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def reply_type(cls) -> Any:
-        """Return the type that the answer is decoded as."""
+        """Return the type of the answer."""
         for base in getattr(cls, "__orig_bases__", ()):
             if arguments := get_args(base):
                 return arguments[0]
         raise TypeError(f"{cls.__name__} does not say what it is answered with")
 
     def lowest_version(self) -> str:
-        """Return the lowest version that carries all that this message says."""
-        said = encode(self)
-        versions = [self.version, *(version for name, version in self.since.items() if _says(said, name))]
+        """Return the lowest version that has all fields set in this message."""
+        encoded = encode(self)
+        versions = [self.version, *(version for name, version in self.since.items() if _has_field(encoded, name))]
         if _later_fields(type(self)):
-            versions += _versions_within(self, said)
+            versions += _versions_within(self, encoded)
         return max(versions, key=_parts)
 
     @classmethod
     def newest_version(cls) -> str:
-        """Return the version that carries all that such a message can say."""
+        """Return the version that has all fields of this type of message."""
         return max([cls.version, *cls.since.values(), *_later_fields(cls)], key=_parts)
 
     def unguarded(self) -> Self:
-        """Return the same message without its guards, as a release that does not know them understands it."""
+        """Return the message without its guards, for a server of a former release."""
         return msgspec.structs.replace(self, **dict.fromkeys(self.guards))
 
 
 class Mutation(Message[R], Generic[R], frozen=True, kw_only=True):
-    """A message that changes something: it names a request, so that repeating it changes nothing more."""
+    """A message that changes something, idempotent by its request id."""
 
     request_id: RequestId
 
     def digest(self) -> bytes:
-        """Return a digest of all content but the request id and the guards (32 bytes)."""
+        """Return the SHA-256 digest of all content but the request id and the guards (32 bytes)."""
         content = encode(self.unguarded() if self.guards else self)
         del content["request_id"]
         return hashlib.sha256(msgspec.json.encode([self.topic, self.method, content], order="sorted")).digest()
 
 
-def _says(content: Any, path: str) -> bool:
-    """Tell whether an encoded message has a field, or one within the value of another."""
+def _has_field(content: Any, path: str) -> bool:
+    """Return whether an encoded message has a field, or a field of a nested value, by its dotted path."""
     for name in path.split("."):
         if not isinstance(content, dict) or name not in content:
             return False
@@ -79,7 +79,7 @@ def _says(content: Any, path: str) -> bool:
 
 @cache
 def _later_fields(kind: type[Value]) -> frozenset[str]:
-    """Return the versions that brought fields of the values nested in a kind of value."""
+    """Return the versions that added fields to the values nested in a type."""
     reached: set[Any] = set()
     pending: list[Any] = [field.type for field in msgspec.structs.fields(kind)]
     while pending:
@@ -92,7 +92,7 @@ def _later_fields(kind: type[Value]) -> frozenset[str]:
 
 
 def _versions_within(value: object, data: object) -> Iterator[str]:
-    """Yield the version of each field that an encoded message has in a nested value; it has the value's shape."""
+    """Yield the version of each later field in the nested values of a message; ``data`` is its encoded form."""
     if isinstance(value, Value) and isinstance(data, dict):
         for name, part in data.items():
             if name in value.since and not isinstance(value, Message):
@@ -107,7 +107,7 @@ def _versions_within(value: object, data: object) -> Iterator[str]:
 
 
 def _parts(version: str) -> tuple[int, ...]:
-    """Return a version as numbers, which compare as they should."""
+    """Return a version as a tuple of numbers, for comparison."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -116,16 +116,16 @@ _PREPARED: set[type[Value]] = set()
 
 
 def prepare() -> None:
-    """Have msgspec work out all values there are by now, before several threads meet one for the first time.
+    """Make msgspec prepare all present value types, before several threads decode one for the first time.
 
-    It works out what a class looks like when it first decodes one. Two threads that come to that at the same moment
-    crash the process (a segmentation fault in msgspec 0.22): so it is done by whatever opens a bus or a database,
-    which is before any thread of its service. A service that was started again under load died of it about once in a
+    It analyses a class when it first decodes it. Two threads that do so at the same moment crash the process (a
+    segmentation fault in msgspec 0.22). So this is called when a bus or a database is opened, before any thread of
+    its service. A service that was started again under load died of it about once in a
     hundred starts, just after it was ready, with nothing in its log.
     """
     with _PREPARING:
         for kind in _known_values(Value) - _PREPARED:
-            # One that cannot be worked out is told to whoever decodes it.
+            # A type that cannot be prepared raises its error when it is decoded.
             with suppress(TypeError, NameError):
                 msgspec.json.Decoder(kind)
             _PREPARED.add(kind)
@@ -136,28 +136,28 @@ def _known_values(kind: type[Value]) -> set[type[Value]]:
 
 
 def encode(value: object) -> Any:
-    """Return ``value`` as JSON-safe builtins; fields at their default are left out."""
+    """Return ``value`` as JSON-safe builtins, without fields at their defaults."""
     return msgspec.to_builtins(value)
 
 
 def decode(kind: type[T], data: object) -> T:
-    """Return a reply or stored value; fields unknown to this version are ignored.
+    """Decode a reply or stored value; fields unknown to this version are ignored.
 
-    :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidRequest: the data does not fit; the error has the path of the fault.
     """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as fault:
-        # A fault of the whole has no path, and one of a key is said to be at "`key` in" the path of what has it.
+        # msgspec gives no path for a fault of the whole value, and for a fault of a key "`key` in" before the path.
         reason, _, path = str(fault).partition(" - at ")
         path = path.strip("`").rpartition("`")[2]
         raise errors.InvalidRequest(path=path or "$", reason=reason[:300]) from fault
 
 
 def decode_strictly(kind: type[T], data: object) -> T:
-    """Return a request; beside what :func:`decode` refuses, a field that this version does not know is refused.
+    """Decode a request as :func:`decode` does; fields unknown to this version are refused.
 
-    :raises InvalidRequest: naming the path of the fault.
+    :raises InvalidRequest: the data does not fit; the error has the path of the fault.
     """
     value = decode(kind, data)
     _refuse_unknown_fields(value, data, "$")
@@ -165,7 +165,7 @@ def decode_strictly(kind: type[T], data: object) -> T:
 
 
 def _refuse_unknown_fields(value: object, data: object, path: str) -> None:
-    """Walk a decoded value beside the data it came from, which has the same shape."""
+    """Compare a decoded value with its data, and refuse fields that the value does not have."""
     if isinstance(value, msgspec.Struct) and isinstance(data, dict):
         for name in data:
             if name not in value.__struct_fields__:

@@ -1,4 +1,4 @@
-"""The values that cross folders and the wire: all frozen, all JSON-safe, each the same word everywhere."""
+"""The shared data model: frozen, JSON-safe values used by all packages and on the wire."""
 
 from moorage.model.allocations import (
     Aggregates,

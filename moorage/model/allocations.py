@@ -1,4 +1,4 @@
-"""What there is, and who holds how much of it."""
+"""Resource providers, inventories, consumers and allocations."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -22,10 +22,10 @@ from moorage.model.basis import (
 
 
 class ProviderAmounts(Value, frozen=True, kw_only=True):
-    """What a consumer holds, or shall hold, of one resource provider."""
+    """Amounts that a consumer holds, or is to hold, of one resource provider."""
 
     resources: Annotated[Resources, Meta(min_length=1, max_length=256)]
-    #: In a write: the provider's generation that the caller relies on, compared where named. In a read: the present.
+    #: In a write: the generation that the caller relies on, compared where given. In a read: the present one.
     generation: Generation | None = None
 
 
@@ -33,28 +33,28 @@ Allocations = Annotated[dict[Uuid, ProviderAmounts], Meta(max_length=256)]
 
 
 class AllocationRequest(Value, frozen=True, kw_only=True):
-    """The amounts that place one consumer, by provider, and which providers serve which resource group."""
+    """An allocation request: amounts by provider, and the providers that serve each resource group."""
 
     allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(min_length=1, max_length=256)]
     mappings: dict[Suffix, tuple[Uuid, ...]] = {}
 
 
 class ConsumerAllocations(Value, frozen=True, kw_only=True):
-    """All that one consumer shall hold from now on; whatever it holds beside this is released."""
+    """The complete allocations of one consumer in a write: its other allocations are released."""
 
     since: ClassVar = {"isolated": "1.6"}
     allocations: Allocations
     project_id: Name
     user_id: Name
     consumer_type: ConsumerType = "INSTANCE"
-    #: The generation that the caller relies on; null means that there is no such consumer yet.
+    #: The generation that the caller relies on; null stands for a consumer that does not exist yet.
     consumer_generation: Generation | None
-    #: Suffixed groups that may share no provider, each with its own: attached by this write, or detached (with none).
+    #: Suffixed groups that may share no provider, with their providers: attached by this write, or detached (empty).
     isolated: dict[Suffix, tuple[Uuid, ...]] = {}
 
 
 class Consumer(Value, frozen=True, kw_only=True):
-    """A consumer as the store has it."""
+    """A consumer in the store."""
 
     uuid: Uuid
     consumer_type: ConsumerType
@@ -71,7 +71,7 @@ class Consumer(Value, frozen=True, kw_only=True):
 
 
 class Inventory(Value, frozen=True, kw_only=True):
-    """What a provider has of one resource class. Capacity = (total - reserved) x allocation_ratio."""
+    """A provider's inventory of one resource class. Capacity = (total - reserved) x allocation_ratio."""
 
     total: Amount
     reserved: Count = 0
@@ -82,7 +82,7 @@ class Inventory(Value, frozen=True, kw_only=True):
 
     @property
     def capacity(self) -> float:
-        """How much may be allocated in all."""
+        """The amount that can be allocated in all."""
         return (self.total - self.reserved) * self.allocation_ratio
 
 
@@ -90,7 +90,7 @@ Inventories = Annotated[dict[ResourceClassName, Inventory], Meta(max_length=256)
 
 
 class ResourceProvider(Value, frozen=True, kw_only=True):
-    """A resource provider as the store has it; ``used`` has a key for each inventory. Names are sorted."""
+    """A resource provider in the store; ``used`` has a key for each inventory. Names are sorted."""
 
     uuid: Uuid
     name: Name
@@ -108,16 +108,16 @@ Aggregates = Annotated[tuple[Uuid, ...], Meta(max_length=1024)]
 
 
 class ProviderReport(Value, frozen=True, kw_only=True):
-    """One provider as the host that has it describes it; what is null is not said, and stays as it is."""
+    """A report of one provider by its host; null fields leave the stored values as they are."""
 
     uuid: Uuid
     name: NewName
     inventories: Inventories = {}
-    #: Null for a root. A report never moves a provider that exists to another parent.
+    #: Null for a root. A report never changes the parent of an existing provider.
     parent_provider_uuid: Uuid | None = None
     traits: Traits | None = None
     aggregates: Aggregates | None = None
-    #: The generation that the reporter relies on, compared where named; null for a provider that is new to it.
+    #: The generation that the reporter relies on, compared where given; null for a new provider.
     generation: Generation | None = None
 
 
@@ -125,21 +125,21 @@ class ProviderReport(Value, frozen=True, kw_only=True):
 
 
 class ConsumerHold(Value, frozen=True, kw_only=True):
-    """What one consumer holds of one provider."""
+    """The amounts that one consumer holds of one provider."""
 
     resources: Resources
     consumer_generation: Generation
 
 
 class ProviderAllocations(Value, frozen=True, kw_only=True):
-    """Who holds what of one provider."""
+    """The consumers of one provider, with their amounts."""
 
     generation: Generation
     allocations: dict[Uuid, ConsumerHold] = {}
 
 
 class Usage(Value, frozen=True, kw_only=True):
-    """What the consumers of one type hold together."""
+    """The sum of the allocations of all consumers of one type."""
 
     consumer_type: ConsumerType
     consumer_count: int
@@ -150,7 +150,7 @@ class Usage(Value, frozen=True, kw_only=True):
 
 
 class ProviderSummary(Value, frozen=True, kw_only=True):
-    """What there is and what is used of one provider of a tree that an allocation candidate comes from."""
+    """Capacity and use of one provider of a tree with an allocation candidate."""
 
     root_provider_uuid: Uuid
     parent_provider_uuid: Uuid | None = None
@@ -161,7 +161,7 @@ class ProviderSummary(Value, frozen=True, kw_only=True):
 
 
 class AllocationCandidates(Value, frozen=True, kw_only=True):
-    """Ways to serve a request, and every provider of the trees that they come from. Nothing is reserved."""
+    """Allocation candidates of a request, and all providers of their trees. Nothing is claimed."""
 
     allocation_requests: tuple[AllocationRequest, ...] = ()
     provider_summaries: dict[Uuid, ProviderSummary] = {}
@@ -172,7 +172,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 
 def in_words(amounts: Amounts) -> str:
-    """Return in words how much of what there is.
+    """Return amounts as text.
 
     :param amounts: by provider uuid and resource class.
     """

@@ -1,4 +1,4 @@
-"""Names, amounts, and what all values have in common."""
+"""Base types of the model: names, amounts, and the base class of all values."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -8,17 +8,17 @@ from msgspec import Meta
 
 #: A uuid in its canonical, lower-case form.
 Uuid = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")]
-#: Names a request for its whole life; see :mod:`moorage.service.stored_requests`.
+#: Identifies a request across retries; see :mod:`moorage.service.stored_requests`.
 RequestId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,64}\Z")]
 ResourceClassName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 ConsumerType = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
 TraitName = Annotated[str, Meta(pattern=r"^[A-Z0-9_]{1,255}\Z")]
-#: What a resource group is called; the empty one names the unsuffixed group.
+#: The suffix of a resource group; the empty one is that of the unsuffixed group.
 Suffix = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 #: The name of a host, node, agent, cell, zone, project or user.
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
-#: A name that something new is to have, or something that is there from now on. MySQL takes names for equal that differ
-#: in trailing blanks only, and SQLite and Python do not. Names that were given earlier may have them.
+#: A name for something new, or a new name for something that exists: without a trailing blank. MySQL ignores trailing
+#: blanks in comparisons, SQLite and Python do not. Existing names may have them.
 NewName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"\S\Z")]
 #: An amount of a resource. The bound is Placement's, and keeps every sum within a signed 64-bit integer.
 Amount = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -35,8 +35,7 @@ DISK_GB = "DISK_GB"
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all values have in common: frozen, keyword-only, and silent about fields left at their default."""
+    """The base class of all values: frozen, keyword-only, encoded without fields at their defaults."""
 
-    #: Fields that came after version 1.5, each with the version that brought it: a message with one is sent at that
-    #: version, whatever message it is.
+    #: Fields added after version 1.5, each with its version: any message that contains one is sent at that version.
     since: ClassVar[Mapping[str, str]] = {}

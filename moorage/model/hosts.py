@@ -1,4 +1,4 @@
-"""Cells, and hosts as they are described and as they are known."""
+"""Cells, hosts and host aggregates."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ ImageProperty = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class Cell(Value, frozen=True, kw_only=True):
-    """A shard of the cloud. A URL of null means: the same as the reader's own main one."""
+    """A cell: a shard of the cloud. A null URL stands for the reader's own main one."""
 
     uuid: Uuid
     name: Name
@@ -20,7 +20,7 @@ class Cell(Value, frozen=True, kw_only=True):
 
 
 class HostReport(Value, frozen=True, kw_only=True):
-    """A host as its agent describes it."""
+    """The description of a host by its agent."""
 
     service_host: Name
     nodename: Name
@@ -30,24 +30,24 @@ class HostReport(Value, frozen=True, kw_only=True):
     attributes: dict[Name, Any] = {}
 
     def misnamed(self) -> str | None:
-        """Return the first field whose name ends with a blank, which databases do not tell from the one without."""
+        """Return the first field whose name ends with a blank: databases ignore it in comparisons."""
         fields = ("service_host", "nodename", "agent", "availability_zone")
         return next((field for field in fields if getattr(self, field)[-1].isspace()), None)
 
 
 class HostLoad(Value, frozen=True, kw_only=True):
-    """What goes on on a host, as its cell has it on record."""
+    """The load of a host, by its cell's records."""
 
-    #: How many servers are being started, moved or rebuilt there.
+    #: The number of servers that are being started, moved or rebuilt there.
     io_ops: Count = 0
-    #: How many builds have failed there lately: each counts less as time goes by, and as others succeed.
+    #: The number of recent failed builds there, which decays with time and with successful builds.
     failed_builds: Annotated[float, Meta(ge=0.0)] = 0.0
-    #: How many servers run from an image with a property; only of those properties that the cell counts.
+    #: The number of servers by property of their image, for the properties that the cell counts.
     image_properties: Annotated[dict[ImageProperty, Count], Meta(max_length=256)] = {}
 
 
 class HostState(Value, frozen=True, kw_only=True):
-    """A host as the registry has it."""
+    """A host in the registry."""
 
     service_host: Name
     nodename: Name
@@ -62,27 +62,27 @@ class HostState(Value, frozen=True, kw_only=True):
     attributes: dict[Name, Any] = {}
     #: Seconds since the last heartbeat, by the database's clock.
     heartbeat_age: float
-    #: How many servers are placed on it; what else goes on there is as in :class:`HostLoad`.
+    #: The number of servers placed on it; the next two are as in :class:`HostLoad`.
     instances: Count = 0
     io_ops: Count = 0
     failed_builds: float = 0.0
 
 
-#: What operators note of a host aggregate, for filters and weighers to read; both are text.
+#: The metadata of a host aggregate, set by operators and read by filters and weighers; keys and values are text.
 HostMetadata = Annotated[dict[Name, Text], Meta(max_length=256)]
 #: The key of metadata whose value is the availability zone of the aggregate's hosts.
 ZONE_KEY = "availability_zone"
 
 
 class AggregateHost(Value, frozen=True, kw_only=True):
-    """A host as a member of a host aggregate: every node that it has or will have belongs to it."""
+    """A host as a member of a host aggregate, with all its present and future nodes."""
 
     service_host: Name
     cell_uuid: Uuid
 
 
 class HostAggregate(Value, frozen=True, kw_only=True):
-    """A named set of hosts with metadata; its uuid is that of an aggregate of providers, which their nodes are in."""
+    """A named set of hosts with metadata; its uuid is that of the provider aggregate of their nodes."""
 
     uuid: Uuid
     name: Name

@@ -1,4 +1,4 @@
-"""What an operator looks at: values that only describe, and that no decision rests on."""
+"""Values for inspection by an operator; no decision depends on them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from moorage.model import ConsumerType, Generation, Guest, Name, Uuid, Value
 
 
 class UnknownGuest(Value, frozen=True, kw_only=True):
-    """A guest that a host has and its cell knows nothing of; it is left running."""
+    """A guest on a host of which its cell has no record; it is left running."""
 
     guest: Guest
     cell_uuid: Uuid
@@ -18,11 +18,11 @@ class UnknownGuest(Value, frozen=True, kw_only=True):
 
 
 class OperationSummary(Value, frozen=True, kw_only=True):
-    """An operation as it is on record: what is to be done next, who has it, since when."""
+    """The record of an operation: its next step, its lease, its times."""
 
     uuid: Uuid
     kind: str
-    #: The instance it is about; of a build of the super conductor, the request.
+    #: Its instance; for a build of the super conductor, its request.
     subject: str
     request_id: str
     step: str
@@ -31,10 +31,10 @@ class OperationSummary(Value, frozen=True, kw_only=True):
     state: str
     tries: int
     reason: str | None = None
-    #: Null for the super conductor's.
+    #: Null for an operation of the super conductor.
     cell_uuid: Uuid | None = None
     lease_owner: str | None = None
-    #: Seconds until the lease runs out; negative where it has.
+    #: Seconds until the lease expires; negative if it has.
     lease_left: float | None = None
     #: Seconds since it was begun, and since it last changed.
     age: float
@@ -42,7 +42,7 @@ class OperationSummary(Value, frozen=True, kw_only=True):
 
 
 class ClaimState(Value, frozen=True, kw_only=True):
-    """A consumer that a claim places, or a residue, as the store has it."""
+    """A consumer with a claim, or a residue, in the store."""
 
     consumer_uuid: Uuid
     consumer_type: ConsumerType
@@ -60,12 +60,12 @@ class ClaimState(Value, frozen=True, kw_only=True):
 
 
 class ReconcilerAction(Value, frozen=True, kw_only=True):
-    """What the reconciler found of one unaccepted claim, the last time it looked."""
+    """The reconciler's last finding about an unaccepted claim."""
 
     consumer_uuid: Uuid
     claim_id: Uuid
     owner: Name
-    #: ``released`` upon the owner's word, ``kept`` because the owner wants it, or ``unknown``.
+    #: ``released`` because the owner does not want it, ``kept`` because it does, or ``unknown``.
     outcome: str
     reason: str = ""
     #: Seconds since then.
@@ -73,7 +73,7 @@ class ReconcilerAction(Value, frozen=True, kw_only=True):
 
 
 class ServiceReport(Value, frozen=True, kw_only=True):
-    """A service as it describes itself."""
+    """A service's description of itself."""
 
     name: Name
     #: One of ``scheduler``, ``placement``, ``conductor``, ``cell conductor`` and ``compute``.
@@ -84,7 +84,7 @@ class ServiceReport(Value, frozen=True, kw_only=True):
 
 
 class ServiceState(Value, frozen=True, kw_only=True):
-    """A service as the store last heard of it."""
+    """A service as last reported to the store."""
 
     service: ServiceReport
     #: Seconds since its last report, and since its first.
@@ -95,7 +95,7 @@ class ServiceState(Value, frozen=True, kw_only=True):
 
 
 class InventoryFinding(Value, frozen=True, kw_only=True):
-    """An inventory that holds too much, or whose ``used`` is not the sum of its allocations."""
+    """An over-allocated inventory, or one whose ``used`` is not the sum of its allocations."""
 
     provider_uuid: str
     resource_class: str
@@ -105,64 +105,64 @@ class InventoryFinding(Value, frozen=True, kw_only=True):
 
 
 class Holder(Value, frozen=True, kw_only=True):
-    """A consumer that holds something; without uuid, allocations whose consumer is gone."""
+    """A consumer with allocations; without uuid, the allocations whose consumer is gone."""
 
     uuid: Uuid | None = None
     consumer_type: str | None = None
     claim_id: Uuid | None = None
-    #: The instance that it moves, if it is a migration.
+    #: For a migration, its instance.
     migration_of: Uuid | None = None
-    #: The attempt whose host has accepted what it holds.
+    #: The attempt whose host has accepted its claim.
     accepted_by: Uuid | None = None
-    #: How many allocations, and the root providers that they are on.
+    #: The number of its allocations, and their root providers.
     allocations: int
     root_provider_uuids: tuple[Uuid, ...] = ()
-    #: It was deleted for good, and no claim places it: what it holds all the same, others have put there. By provider
-    #: and resource class; a class that is unknown is named by its number.
+    #: The foreign allocations of a consumer that was deleted for good and has no claim: written by others. By provider
+    #: and resource class; an unknown class is given by its number.
     foreign: dict[str, dict[str, int]] = field(default_factory=dict)
-    #: Only where the amounts are asked for: all that it holds, by provider and resource class, and what its row says.
+    #: Only on request: all its allocations, by provider and resource class, and the columns of its row.
     held: dict[str, dict[str, int]] = field(default_factory=dict)
     generation: Generation | None = None
     owner: Name | None = None
-    #: The provider of the host that its claim, or the residue, is on.
+    #: The root provider of its claim or residue.
     placed_on: Uuid | None = None
     group_uuid: Uuid | None = None
 
 
 class StoreAudit(Value, frozen=True, kw_only=True):
-    """What the store says of itself; nothing is changed by looking."""
+    """The result of the store's own audit, which changes nothing."""
 
     overcommitted: tuple[InventoryFinding, ...] = ()
     drifted: tuple[InventoryFinding, ...] = ()
     holders: tuple[Holder, ...] = ()
-    #: The number of the last of these, where they are a part and others may come after it.
+    #: The number of the last of these, if more may follow.
     more_after: int | None = None
-    #: Only where the amounts are asked for: the root of each provider held that is none itself.
+    #: Only on request: the root of each allocated provider that is not a root.
     roots: dict[str, Uuid] = field(default_factory=dict)
 
 
 class ViewDrift(Value, frozen=True, kw_only=True):
-    """How the host view of the scheduler that answered differs from the store, at one moment."""
+    """The differences between the answering scheduler's host view and the store, at one moment."""
 
     hosts: int
-    #: Service hosts whose row or provider the view had at another ``seq`` than the store.
+    #: Service hosts whose row or provider has another ``seq`` in the view than in the store.
     drifted: tuple[Name, ...] = ()
 
 
 class PluginUse(Value, frozen=True, kw_only=True):
-    """A plug-in as a scheduler uses it."""
+    """A plug-in in use by a scheduler."""
 
     name: Name
     #: Where it comes from, as ``module:Class``.
     source: str
-    #: The values of its options; one that is secret is not told.
+    #: The values of its options, without secret ones.
     settings: dict[str, Any] = field(default_factory=dict)
-    #: Of a weigher.
+    #: Only for a weigher.
     multiplier: float | None = None
 
 
 class RefusedReload(Value, frozen=True, kw_only=True):
-    """A new configuration whose policy could not be taken; the one before it stays in force."""
+    """A reload that was refused; the former policy stays in force."""
 
     reason: str
     #: Seconds since then.
@@ -170,9 +170,9 @@ class RefusedReload(Value, frozen=True, kw_only=True):
 
 
 class PolicyState(Value, frozen=True, kw_only=True):
-    """By what the scheduler that answered decides; everything but what is said of time is in the fingerprint."""
+    """The policy of the answering scheduler. The fingerprint covers all fields but the times."""
 
-    #: The same where two schedulers decide by the same.
+    #: Equal for equal policies of two schedulers.
     fingerprint: str
     filters: tuple[PluginUse, ...] = ()
     weighers: tuple[PluginUse, ...] = ()
@@ -183,11 +183,11 @@ class PolicyState(Value, frozen=True, kw_only=True):
     age: float = 0.0
     #: The last reload, if it was refused.
     refused: RefusedReload | None = None
-    #: Options that had another value at the last reload than the scheduler was started with, and need a restart.
+    #: Options with another value at the last reload than at the scheduler's start, which need a restart.
     needs_restart: tuple[str, ...] = ()
-    #: How often each plug-in has been broken since the scheduler was started: ``filter rack``.
+    #: The faults of each plug-in, as ``filter rack``, since the scheduler's start.
     broken: dict[str, int] = field(default_factory=dict)
-    #: Those that have been broken since a request was decided last: every request since has failed.
+    #: The plug-ins with faults since the last successful decision: every request since has failed.
     breaking: tuple[str, ...] = ()
-    #: The longest time in seconds that a question to each slow plug-in has taken since the scheduler was started.
+    #: The longest call of each slow plug-in since the scheduler's start, in seconds.
     slow: dict[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Instances, the attempts at building them, and their guests."""
+"""Instances, attempts, migrations and guests."""
 
 from moorage.model.basis import Name, Resources, Suffix, Uuid, Value
 from moorage.model.explanation import Explanation
@@ -8,7 +8,7 @@ from moorage.model.selection import Selection
 
 
 class Attempt(Value, frozen=True, kw_only=True):
-    """One try at building an instance on one host."""
+    """An attempt at building an instance on one host."""
 
     attempt_id: Uuid
     number: int
@@ -18,11 +18,11 @@ class Attempt(Value, frozen=True, kw_only=True):
     #: The migration that it was made for; null for an attempt to build.
     migration_uuid: Uuid | None = None
     reason: str | None = None
-    #: Its host has found that no other one would do either.
+    #: Its host reported that the build would fail on every host.
     no_other_host: bool = False
-    #: Its host may still have the guest.
+    #: The guest may still be on its host.
     guest_left: bool = False
-    #: When it was begun, and when its record last changed, in seconds since 1970 by its cell's clock.
+    #: The times of its begin and of its record's last change, in seconds since 1970 by its cell's clock.
     created_at: float = 0.0
     updated_at: float = 0.0
 
@@ -31,12 +31,12 @@ class AttachedResource(Value, frozen=True, kw_only=True):
     """A resource group that was attached to an instance after its build."""
 
     resources: Resources
-    #: What it was claimed of; null while the instance is on no host.
+    #: The provider of its claim; null while the instance is on no host.
     provider_uuid: Uuid | None = None
 
 
 class Instance(Value, frozen=True, kw_only=True):
-    """An instance as the conductor has it."""
+    """An instance in the conductor's records."""
 
     uuid: Uuid
     project_id: Name
@@ -52,13 +52,13 @@ class Instance(Value, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     explanation: Explanation | None = None
     request_id: str | None = None
-    #: The migration that is under way, or waits to be confirmed or reverted.
+    #: The migration in progress, or waiting to be confirmed or reverted.
     migration_uuid: Uuid | None = None
-    #: The number of the last order about it, which an order may name; null from a release that counts none.
+    #: The number of its last order, which a new order may name; null from a release without such numbers.
     last_order: int | None = None
-    #: What was attached to it after its build, by the name of the group.
+    #: The groups attached to it after its build, by suffix.
     attached: dict[Suffix, AttachedResource] = {}
-    #: What was asked for, as it stands by now; only where it was wanted.
+    #: Its present request; only on request.
     request_spec: RequestSpec | None = None
     #: The order in which it was asked for; 0 from a release that lists no parts.
     number: int = 0
@@ -67,17 +67,17 @@ class Instance(Value, frozen=True, kw_only=True):
 
 
 class Placement(Value, frozen=True, kw_only=True):
-    """Where an instance is, as its cell knows it: what the next operation on it begins from."""
+    """The present place of an instance by its cell's records, from which its next operation begins."""
 
     request_spec: RequestSpec
-    #: The host with the allocation request that it was claimed with.
+    #: The host, with the allocation request of its claim.
     selection: Selection
     attempt_id: Uuid
     claim_id: Uuid
 
 
 class Migration(Value, frozen=True, kw_only=True):
-    """A move of an instance as the conductor has it."""
+    """A move of an instance in the conductor's records."""
 
     uuid: Uuid
     instance_uuid: Uuid
@@ -98,7 +98,7 @@ class Migration(Value, frozen=True, kw_only=True):
 
 
 class Guest(Value, frozen=True, kw_only=True):
-    """A guest as the driver has it: who it is, and under which attempt and claim it was started."""
+    """A guest in the driver's records, with the attempt and the claim under which it was started."""
 
     instance_uuid: Uuid
     host: Name
@@ -108,7 +108,7 @@ class Guest(Value, frozen=True, kw_only=True):
 
 
 class EndedAttempt(Value, frozen=True, kw_only=True):
-    """An attempt that has ended, of which its host may still have the guest: the positive record to destroy it by."""
+    """An ended attempt whose guest may still be on its host: the record by which the host destroys it."""
 
     host: Name
     instance_uuid: Uuid

@@ -1,4 +1,4 @@
-"""Servers that move, and rules that bind where several of them go."""
+"""Moves of servers, and server groups."""
 
 from typing import Annotated, Literal
 
@@ -11,21 +11,21 @@ MoveKind = Literal["cold-migration", "resize", "live-migration", "evacuation"]
 
 
 class Move(Value, frozen=True, kw_only=True):
-    """An instance that goes to another host, or takes another size on the same one.
+    """A move of an instance to another host, or to another size on the same host.
 
-    In one write its source goes to the migration, together with the claim that stands there, and its destination to
-    the instance. On a pool that both sides use, the instance holds the larger of the two amounts until the move ends.
+    One write gives the source's allocations and claim to the migration, and the destination's to the instance. On a
+    pool that both sides use, the instance holds the larger of the two amounts until the move ends.
     """
 
     migration_uuid: Uuid
     kind: MoveKind
-    #: The claim that places the instance until now; a host has accepted it.
+    #: The instance's present claim, which a host has accepted.
     claim_id: Uuid
-    #: What the instance holds for its own request, on the source and its pools. What it holds beyond that, others have
-    #: put there: on providers that stay it stays.
+    #: The instance's allocations for its own request, on the source and its pools. Its other allocations are foreign:
+    #: those on providers that it keeps stay.
     held: AllocationRequest
-    #: Let what others have put on providers that are left go with the migration, and be lost when the move is
-    #: confirmed; without it such a move is refused (``CannotCarryOver``).
+    #: Let foreign allocations on the providers that are left go with the migration, and be lost when the move is
+    #: confirmed; otherwise such a move is refused (``CannotCarryOver``).
     drop_extras: bool = False
 
 
@@ -33,9 +33,9 @@ GroupPolicy = Literal["affinity", "anti-affinity", "soft-affinity", "soft-anti-a
 
 
 class ServerGroup(Value, frozen=True, kw_only=True):
-    """A group of servers and the rule that binds them; a soft one is a wish."""
+    """A server group and its rule; a soft rule is a preference."""
 
     uuid: Uuid
     policy: GroupPolicy
-    #: How many members of an anti-affinity group one host may have.
+    #: The most members of an anti-affinity group on one host.
     max_server_per_host: Annotated[int, Meta(ge=1, le=1000)] = 1

@@ -1,4 +1,4 @@
-"""Describe the amounts that consumers hold by their owners' records, for an audit to compare and heal the store by."""
+"""Allocations by their owners' records, by which an audit compares and heals the store."""
 
 from typing import Annotated, Literal
 
@@ -10,52 +10,52 @@ from moorage.model.moves import ServerGroup
 
 
 class RecordedHold(Value, frozen=True, kw_only=True):
-    """Describe the amounts that one consumer holds by its owner's records.
+    """The allocations of one consumer by its owner's records.
 
-    The amounts are those that the claim was made with. Those of ``pools`` are held of these very providers; the others
-    may be anywhere in the host's tree, for a reshape moves them.
+    The amounts are those of the claim. Those of ``pools`` are on these very providers; a reshape may have moved the
+    others to any provider of the host's tree.
     """
 
     consumer_uuid: Uuid
     consumer_type: Literal["INSTANCE", "MIGRATION", "RESIDUE"]
     #: Null for a residue.
     claim_id: Uuid | None = None
-    #: The host's own provider.
+    #: The host's root provider.
     root_provider_uuid: Uuid
-    #: The attempt whose host has accepted the claim, and that host; null where none has, as far as that is on record.
+    #: The attempt whose host has accepted the claim, and that host; null where no acceptance is recorded.
     accepted_by: Uuid | None = None
     accepted_host: Name | None = None
     allocations: Annotated[dict[Uuid, ProviderAmounts], Meta(min_length=1, max_length=256)]
     pools: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
     project_id: Name
     user_id: Name
-    #: The instance that it belongs to; null for that instance itself.
+    #: For a migration or a residue, its instance.
     migration_of: Uuid | None = None
     group: ServerGroup | None = None
-    #: The providers of its suffixed groups, where they are isolated from each other.
+    #: The providers of its suffixed groups that are isolated from each other.
     isolated: dict[Suffix, tuple[Uuid, ...]] = {}
-    #: Who can be asked whether the claim is wanted.
+    #: The service that knows whether the claim is wanted.
     owner: Name | None = None
 
 
 class InstanceHolds(Value, frozen=True, kw_only=True):
-    """All that an instance, its migration and its residues hold according to their cell's records."""
+    """The allocations of an instance, its migration and its residues by their cell's records."""
 
     instance_uuid: Uuid
     state: str
-    #: False while an operation is under way that may change what is held: the records are then no measure.
+    #: False while an operation may change the allocations: the records are then not comparable.
     settled: bool
     holds: tuple[RecordedHold, ...] = ()
-    #: All attempts on record, and all moves: a consumer of one of these uuids belongs to the instance.
+    #: All recorded attempts and moves: a consumer with one of these uuids belongs to the instance.
     attempts: tuple[Uuid, ...] = ()
-    #: Those of the attempts whose hosts are still to be cleaned up.
+    #: The attempts whose hosts are still to be cleaned up.
     cleaned: tuple[Uuid, ...] = ()
     migrations: tuple[Uuid, ...] = ()
 
 
 class SeenConsumer(Value, frozen=True, kw_only=True):
-    """A consumer as the store was seen to have it, for a later write to compare."""
+    """A consumer as last read from the store, which a later write compares."""
 
-    #: Null where there was none.
+    #: Null if it did not exist.
     generation: Generation | None = None
     claim_id: Uuid | None = None

@@ -1,4 +1,4 @@
-"""What is asked for: a server, and what of it the store must find room for."""
+"""Requests: the specification of a server and its resource groups."""
 
 import math
 from collections.abc import Mapping
@@ -26,18 +26,18 @@ UNSUFFIXED = ""
 
 
 class ResourceGroup(Value, frozen=True, kw_only=True):
-    """What is asked of one provider or, in the unsuffixed group, of all that serve it together.
+    """A resource group: a request to one provider or, if unsuffixed, to several providers of a host together.
 
-    Of each class the amount comes whole from one provider. A trait stands once on any of the providers that serve the
-    group; a forbidden one on none of them. Names are Placement's (API 1.39).
+    The amount of each class comes whole from one provider. A required trait is on any of the providers that serve the
+    group; a forbidden one on none of them. Field names are Placement's (API 1.39).
     """
 
     resources: Resources = {}
     required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    #: Of each of these, at least one trait.
+    #: At least one trait of each of these.
     any_of: Annotated[tuple[Annotated[tuple[TraitName, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
     forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    #: Of each of these, at least one aggregate. In the unsuffixed group a provider's root may be the member.
+    #: At least one aggregate of each of these. In the unsuffixed group a provider's root may be the member.
     member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
     not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=256)] = ()
     #: Only providers of the tree that this one belongs to.
@@ -45,18 +45,18 @@ class ResourceGroup(Value, frozen=True, kw_only=True):
 
 
 class ResourceRequest(Value, frozen=True, kw_only=True):
-    """The groups of a request by suffix, and what holds between them (Placement's allocation candidates)."""
+    """The resource groups of a request by suffix, and the conditions between them, as in Placement's API."""
 
     groups: Annotated[dict[Suffix, ResourceGroup], Meta(max_length=64)]
-    #: Whether suffixed groups must be served by pairwise different providers; to be said where there are several.
+    #: Whether suffixed groups must be served by pairwise different providers; required where there are several.
     group_policy: Literal["none", "isolate"] | None = None
-    #: Of the providers that serve these groups, one is an ancestor of all, or itself.
+    #: For each of these, one of the providers that serve its groups is an ancestor of all others.
     same_subtree: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
-    #: The groups of each of these are served by pairwise different providers, whatever the policy says of the others.
+    #: The groups of each of these are served by pairwise different providers, whatever the group policy is.
     apart: Annotated[tuple[Annotated[tuple[Suffix, ...], Meta(min_length=1)], ...], Meta(max_length=64)] = ()
     root_required: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
     root_forbidden: Annotated[tuple[TraitName, ...], Meta(max_length=256)] = ()
-    #: Of each of these, the root itself is in at least one aggregate; and in none of those after them.
+    #: The root itself is in at least one aggregate of each of these, and in none of the next field.
     root_member_of: Annotated[tuple[Annotated[tuple[Uuid, ...], Meta(min_length=1)], ...], Meta(max_length=256)] = ()
     root_not_member_of: Annotated[tuple[Uuid, ...], Meta(max_length=10_000)] = ()
 
@@ -81,7 +81,7 @@ class Image(Value, frozen=True, kw_only=True):
 
 
 class Destination(Value, frozen=True, kw_only=True):
-    """Where a server shall go: any of host, node and cell, the others left open.
+    """A destination that the caller requests: a host, a node or a cell, or several of them.
 
     With ``allow_cross_cell_move`` the cell is where the server is, and other cells will do as well (Nova's word).
     """
@@ -96,7 +96,7 @@ HostNames = Annotated[tuple[Name, ...], Meta(max_length=10_000)]
 
 
 class RequestSpec(Value, frozen=True, kw_only=True):
-    """What is asked of the scheduler, for each instance of the request alike."""
+    """A request to the scheduler, the same for each of its instances."""
 
     project_id: Name
     user_id: Name

@@ -54,7 +54,7 @@ class MoveInstruction(Value, frozen=True, kw_only=True):
 
 
 class Dealt(Value, frozen=True, kw_only=True):
-    """What one consumer held of one provider and holds of another after a reshape.
+    """Amounts of one consumer that a reshape moves from one provider to another.
 
     In a request it is the caller's word for where that shall go; providers are then named by uuid or by name.
     """
@@ -66,7 +66,7 @@ class Dealt(Value, frozen=True, kw_only=True):
 
 
 class ReshapePlan(Value, frozen=True, kw_only=True):
-    """What a reshape by move instructions does, or has done. Providers are named by uuid."""
+    """The effect of a reshape by move instructions, planned or done. Providers are named by uuid."""
 
     #: Name by uuid. In a plan, the uuids of providers that are not named by one are made up.
     created: dict[Uuid, Name] = {}

@@ -1,4 +1,4 @@
-"""What the scheduler answers."""
+"""Selections: the scheduler's answer."""
 
 from collections import Counter
 
@@ -36,7 +36,7 @@ class Selection(Value, frozen=True, kw_only=True):
 
     @property
     def resources(self) -> Resources:
-        """What is claimed of the host itself, by resource class: of its own providers together."""
+        """The claimed amounts by resource class, summed over the host's own providers."""
         amounts: Counter[str] = Counter()
         for uuid, part in self.allocation_request.allocations.items():
             if uuid not in self.shared_providers:

@@ -1,23 +1,23 @@
-"""How a count of hosts by reason becomes one line for people, of whatever size the cloud is."""
+"""Formatting of host counts by reason as one line of text of bounded length."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: A name or a reason takes up no more of a line than this, in characters.
+#: The most characters of a name and of a reason in a line.
 _LONGEST_NAME, _LONGEST_REASON = 40, 90
-#: What a reason begins with, which follows the name of one host, and what it becomes after a number of hosts.
+#: The singular begin of a reason, which follows a host's name, and its plural, which follows a number of hosts.
 _OF_MANY = {"is ": "", "has ": "have ", "was ": "were ", "does ": "do "}
 
 
 class Part(NamedTuple):
-    """So many hosts, and what is the matter with them."""
+    """A number of hosts and their common reason."""
 
     hosts: int
     words: str
 
 
 def shortened(text: str, longest: int = _LONGEST_NAME) -> str:
-    """Return a text on one line, cut off where it is too long."""
+    """Return a text on one line, truncated if it is too long."""
     text = " ".join(text.split())
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
@@ -32,11 +32,11 @@ def of_many(reason: str) -> str:
 
 
 def joined(head: str, parts: Sequence[Part], besides: Sequence[str], longest: int) -> str:
-    """Return a line that begins with ``head`` and names the parts, most hosts first, and what else is to be said.
+    """Return a line of ``head``, the parts, most hosts first, and further texts as far as there is room.
 
-    What has no room is counted together, so that the numbers of hosts still add up.
+    Parts without room are summed up, so that the numbers of hosts still add up.
 
-    :param longest: how many characters the line may have; ``head`` and the shortest end of it always have room.
+    :param longest: the most characters of the line; ``head`` and the shortest ending always have room.
     """
     parts = _merged(parts)
     said: list[str] = []
@@ -44,7 +44,7 @@ def joined(head: str, parts: Sequence[Part], besides: Sequence[str], longest: in
         words = f"{part.hosts:,} {part.words}"
         rest = parts[number + 1 :]
         if len(_line(head, [*said, words, *_counted(rest)])) > longest:
-            # A later one may be shorter, but the largest come first: after a gap the order would say nothing.
+            # A later part may be shorter and fit, but would break the order of the largest first.
             said.extend(_counted(parts[number:]))
             break
         said.append(words)
@@ -55,7 +55,7 @@ def joined(head: str, parts: Sequence[Part], besides: Sequence[str], longest: in
 
 
 def _merged(parts: Sequence[Part]) -> list[Part]:
-    """Return the parts, those of the same words as one, most hosts first; of as many, in the order of the filters."""
+    """Merge parts with the same words; sort them by hosts, most first, and then in the order of the filters."""
     hosts: dict[str, int] = {}
     for part in parts:
         if part.hosts > 0:
