@@ -67,7 +67,7 @@ AttemptState = Literal[
 ]
 
 # A migration. Its cell has the state. The super conductor has `placing`, then `moving` once the cell has the claim, and
-# in the end the cell's final state.
+# in the end the cell's final state; or `failed` at once, if there is no host for it.
 #
 #   ordered ──▶ placing ── claimed ──▶ moving ── guest runs ──▶ moved ── confirm ──▶ confirming ──▶ confirmed
 #                  │                      │                       └── revert ──▶ reverting ──▶ reverted

@@ -95,7 +95,7 @@ class CellGates:
 
     @serves(BuildFinished)
     def build_finished(self, message: BuildFinished) -> Done:
-        """Record that the guest of the current attempt runs: a build ends here, and so does the journey of a move.
+        """Record that the guest of the current attempt runs: a build ends here, and a move has arrived.
 
         :raises InstanceNotFound: the instance is unknown here.
         :raises ClaimReleased: the attempt is not the current one, or the instance is no longer wanted.
@@ -157,7 +157,7 @@ class CellGates:
         if kind is None or instance.attempt_number != attempt.number or attempt.state == "failed":
             return None
         pending = self._operations.pending(connection, instance.uuid, kind)
-        # A pending swap is not disturbed, because its request may have been sent. It looks for this report afterwards.
+        # A pending swap is not disturbed, because its request may have been sent. It reads this report afterwards.
         if pending is None or pending.step not in ("start", "wait"):
             return None
         following = self._sequences.next_step(connection, instance, attempt.number, reason, fate)

@@ -207,8 +207,8 @@ class CellReturns:
             return None
         # Compared under the lock, which the first gate takes too. Once the host has returned, an attempt may begin
         # there that the list cannot contain: it must not count as lost.
-        now = self._records.lives.of_host(connection, attempt.host)
-        if not now.is_returning or now.number != life or attempt.host_life >= life:
+        present = self._records.lives.of_host(connection, attempt.host)
+        if not present.is_returning or present.number != life or attempt.host_life >= life:
             return None
         if attempt.state == "active" and instance.state in ("active", "moved"):
             # Its allocations stay: moving the instance is the operator's decision.

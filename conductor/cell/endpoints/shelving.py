@@ -12,7 +12,7 @@ from conductor.cell.requests import CellRequests, origin
 from conductor.engine.operations import Operations
 from conductor.engine.preconditions import require_settled
 from conductor.engine.revoked_claims import RevokedClaims
-from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Next, Operation
+from conductor.engine.steps import SHELVE, UNSHELVE, NewOperation, Operation
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -53,10 +53,8 @@ class ShelfOrders:
         def work(connection: Connection, begun: list[Operation]) -> Done:
             instance = self._lock(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
-            pending = self._operations.pending(connection, instance.uuid, SHELVE)
-            if pending is not None:
-                again = self._operations.redirect(connection, pending, Next(pending.step, pending.read(StartStep)))
-                begun += [] if again is None else [again]
+            if retried := self._operations.retry_now(connection, instance.uuid, SHELVE):
+                begun += retried
                 return Done()
             _require(instance, "active")
             require_settled(connection, self._operations, instance.uuid)

@@ -220,7 +220,7 @@ class CellDeletes:
 
         released = self._writes.write(operation, payload, message, migration_uuid)
         if not isinstance(released, Released):
-            return released  # a conflict: the policy's next step
+            return released  # not carried out: generations to read, or a conflict, are recorded first
         residues = {released.residue_uuid, *released.residue_uuids, *payload.left}
         reason = describe_foreign(released.extras, stay=self._writes.keeps_foreign)
 

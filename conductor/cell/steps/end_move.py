@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from conductor.cell.agents import CellAgents
 from conductor.cell.guest_orders import CellGuests
 from conductor.cell.hosts.forced_down import ForcedDownHosts, why_waiting
-from conductor.cell.payloads import EndMoveStep, Fate, GiveBackStep, RestartStep
+from conductor.cell.payloads import EndMoveStep, Fate, GiveBackStep
 from conductor.cell.records import order_numbers
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
@@ -94,9 +94,8 @@ class CellMoveEnds:
 
         :raises InvalidState: the instance has no move that waits to be confirmed or reverted.
         """
-        if (pending := self._operations.pending(connection, instance.uuid, kind)) is not None:
-            again = self._operations.redirect(connection, pending, Next(pending.step, _as_it_is(pending)))
-            return [] if again is None else [again]
+        if retried := self._operations.retry_now(connection, instance.uuid, kind):
+            return retried
         migration = self._waiting(connection, instance)
         state: MigrationState = "confirming" if kind == CONFIRM else "reverting"
         self._migrations.change(connection, migration.uuid, state=state)
@@ -268,7 +267,7 @@ class CellMoveEnds:
             LOG.warning("Nothing is left to release for migration %s: %s", migration.uuid, fault)
             return partial(self._confirmed, operation, payload.fate, None, None)
         if not isinstance(ended, MoveEnded):
-            return ended  # a conflict: the policy's next step
+            return ended  # not carried out: generations to read, or a conflict, are recorded first
         foreign = describe_foreign(ended.extras, stay=self._writes.keeps_foreign)
         return partial(self._confirmed, operation, payload.fate, ended.residue_uuid, foreign)
 
@@ -303,15 +302,3 @@ class CellMoveEnds:
         if instance is None or instance.state != "moved":
             raise Superseded
         return instance, self._migrations.of(connection, instance)
-
-
-def _as_it_is(operation: Operation) -> EndMoveStep | GiveBackStep | RestartStep | NoPayload:
-    """Return the recorded payload of the present step, so that it is repeated as the same request."""
-    match operation.step:
-        case "end":
-            return operation.read(EndMoveStep)
-        case "give_back":
-            return operation.read(GiveBackStep)
-        case "restart":
-            return operation.read(RestartStep)
-    return NoPayload()
