@@ -1,21 +1,42 @@
-"""List the API's resources, one module each: falcon routes each request by their paths."""
+"""List the API's resources: falcon routes each request by their paths; the root, the version document, is here."""
 
+import time
 from collections.abc import Sequence
 
-from placement_store.http.operations import Resource
+from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.resources.aggregates import AggregatesResource
 from placement_store.http.resources.allocation_candidates import CandidatesResource
-from placement_store.http.resources.allocations import AllocationsOfConsumerResource, AllocationsResource
+from placement_store.http.resources.allocations import (
+    AllocationsOfConsumerResource,
+    AllocationsOfProviderResource,
+    AllocationsResource,
+)
 from placement_store.http.resources.inventories import InventoriesResource, InventoryOfClassResource
-from placement_store.http.resources.provider_allocations import AllocationsOfProviderResource
-from placement_store.http.resources.provider_traits import ProviderTraitsResource
-from placement_store.http.resources.provider_usages import ProviderUsagesResource
 from placement_store.http.resources.reshaper import ReshaperResource
 from placement_store.http.resources.resource_classes import ResourceClassesResource, ResourceClassResource
 from placement_store.http.resources.resource_providers import ResourceProviderResource, ResourceProvidersResource
-from placement_store.http.resources.root import RootResource
-from placement_store.http.resources.traits import TraitResource, TraitsResource
-from placement_store.http.resources.usages import UsagesResource
+from placement_store.http.resources.traits import ProviderTraitsResource, TraitResource, TraitsResource
+from placement_store.http.resources.usages import ProviderUsagesResource, UsagesResource
+from placement_store.http.versions import MAX, MIN
+
+
+class RootResource(Resource):
+    """The version document."""
+
+    path = "/"
+
+    @operation(None)
+    def on_get(self, _call: Call) -> OperationResult:
+        """Show the range of microversions."""
+        version = {
+            "id": f"v{MIN}",
+            "max_version": str(MAX),
+            "min_version": str(MIN),
+            "status": "CURRENT",
+            "links": [{"rel": "self", "href": ""}],
+        }
+        return OperationResult(body={"versions": [version]}, modified=time.time())
+
 
 RESOURCES: Sequence[type[Resource]] = [
     RootResource,

@@ -1,4 +1,4 @@
-"""``/allocations``: the allocations of consumers."""
+"""``/allocations`` and ``/resource_providers/{uuid}/allocations``: the allocations of consumers, and of a provider."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from moorage import errors, ids
-from moorage.messages import DeleteAllocations
+from moorage.messages import DeleteAllocations, ListProviderAllocations
+from moorage.model import ProviderAllocations
 from placement_store.allocations import consumers
 from placement_store.allocations import read as consumer_list
 from placement_store.allocations.read import Stored
@@ -31,6 +32,7 @@ from placement_store.http.schemas import (
     with_more,
 )
 from placement_store.http.versions import Version, v
+from placement_store.providers import outlines, usages
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 _RESOURCES: Schema = {
@@ -242,3 +244,27 @@ def _shown(stored: Stored, version: Version) -> dict[str, Any]:
     if version >= _TYPE_SINCE:
         shown["consumer_type"] = stored.consumer_type or UNKNOWN
     return shown
+
+
+class AllocationsOfProviderResource(Resource):
+    """The allocations of one provider, by consumer."""
+
+    path = "/resource_providers/{uuid}/allocations"
+
+    @operation("placement:resource_providers:allocations:list")
+    def on_get(self, call: Call, uuid: str) -> OperationResult:
+        """List the allocations of a provider, by consumer."""
+
+        def work(connection: Connection) -> tuple[float, ProviderAllocations]:
+            modified = outlines.get(connection, uuid).updated_at
+            return modified, usages.of_provider(connection, ListProviderAllocations(uuid=uuid), self.store.classes)
+
+        modified, found = self.store.read(work)
+        shown: dict[str, dict[str, Any]] = {}
+        for consumer_uuid, held in found.allocations.items():
+            shown[consumer_uuid] = {"resources": held.resources}
+            if call.version >= _GENERATION_SINCE:
+                shown[consumer_uuid]["consumer_generation"] = held.consumer_generation
+        return OperationResult(
+            body={"resource_provider_generation": found.generation, "allocations": shown}, modified=modified
+        )

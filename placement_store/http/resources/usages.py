@@ -1,14 +1,19 @@
-"""``/usages``: the allocations of a project's consumers, summed."""
+"""``/usages`` and ``/resource_providers/{uuid}/usages``: the allocations of a project or of a provider, summed."""
 
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sqlalchemy import Connection
+
 from placement_store.http.operations import Call, OperationResult, Resource, operation
+from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import Schema, Schemas, document, with_more
 from placement_store.http.versions import v
-from placement_store.providers import usages
+from placement_store.providers import outlines, usages
+from placement_store.providers import rows as providers
+from placement_store.providers.outlines import Outline
 from placement_store.providers.usages import Sums
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
@@ -59,3 +64,22 @@ def _together(parts: Iterable[Sums]) -> Sums:
         consumer_count += part.consumer_count
         resources.update(part.resources)
     return Sums(consumer_count, dict(sorted(resources.items())))
+
+
+class ProviderUsagesResource(ProviderScopedResource):
+    """The used amount of each inventory of a provider."""
+
+    path = "/resource_providers/{uuid}/usages"
+
+    @operation("placement:resource_providers:usages")
+    def on_get(self, _call: Call, uuid: str) -> OperationResult:
+        """Show the used amount of each inventory, zeros included."""
+
+        def work(connection: Connection) -> tuple[Outline, dict[str, int]]:
+            provider = outlines.get(connection, uuid)
+            rows = providers.inventories_of(connection, [provider.id]).get(provider.id, {})
+            return provider, {self.store.classes.name_of(n, connection): row.used for n, row in rows.items()}
+
+        provider, used = self.store.read(work)
+        body = {"resource_provider_generation": provider.generation, "usages": dict(sorted(used.items()))}
+        return OperationResult(body=body, modified=provider.updated_at)
