@@ -1,6 +1,6 @@
-"""One policy: by what a scheduler decides, loaded whole from a configuration, and replaced whole or not at all.
+"""The scheduling policy: loaded from a configuration as a whole, and replaced as a whole or not at all.
 
-A decision takes the policy that is in force when it begins, and keeps it to its end.
+A decision uses the policy that is in force when it begins until its end.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ from scheduler.plugins.watch import PluginWatchdog
 
 LOG = logging.getLogger(__name__)
 
-#: What of a configuration is the policy: whole groups, and of the scheduler's group some options.
-_GROUPS = frozenset({"filters", "weighers", "request_filters"})
+#: The part of a configuration that is the policy: whole groups, and some options of the scheduler's group.
+_POLICY_GROUPS = ("[filters] ", "[weighers] ", "[request_filters] ")
 _OPTIONS = frozenset(
     {"enabled_filters", "enabled_weighers", "enabled_request_filters", "host_subset_size", "broken_plugin"}
 )
-#: What a service sets for itself is no change of the file.
+#: Options that each service sets for itself: they are no change of the file.
 _OF_EACH_SERVICE = frozenset({"[DEFAULT] log_service_name"})
 _HIDDEN = "***"
 _FINGERPRINT_LENGTH = 12
@@ -43,22 +43,22 @@ _FINGERPRINT_LENGTH = 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SchedulingPolicy:
-    """Filters, weighers and request filters with their options, and what is done with their answers."""
+    """The filters, weighers and request filters with their options, and how their results are used."""
 
     decision_policy: DecisionPolicy
-    #: What `moorage scheduler config show` shows of it.
+    #: The policy as `moorage scheduler config show` shows it.
     described: PolicyState
 
     @classmethod
     def load(
         cls, conf: cfg.ConfigOpts, failure_counts: FailureCounts, watch: PluginWatchdog | None = None
     ) -> "SchedulingPolicy":
-        """Return the policy of a configuration.
+        """Load the policy of a configuration.
 
-        :param ledger: where it is counted how often a plug-in breaks.
-        :param watch: what limits the time of plug-ins that are not our own.
-        :raises ConfigurationError: there is no such plug-in, one cannot be loaded or made with its options' values, or
-            a file has an option of plug-ins that none of them has.
+        :param failure_counts: counts the failures of plug-ins.
+        :param watch: limits the time of plug-ins that are not built-in.
+        :raises ConfigurationError: a plug-in does not exist, cannot be loaded, or refuses the values of its options;
+            or a file has an option in a plug-ins' group that no installed plug-in has.
         """
         check_names(conf)
         settings = conf.scheduler
@@ -76,6 +76,7 @@ class SchedulingPolicy:
             host_subset_size=settings.host_subset_size,
             broken_plugin=settings.broken_plugin,
         )
+        # Built-in plug-ins are not timed; without others, decisions need no worker threads.
         plugins: list[Filter | Weigher | RequestFilter] = [
             *(each.plugin for each in filters),
             *(each.plugin for each in weighers),
@@ -84,7 +85,7 @@ class SchedulingPolicy:
         plugin_failures = PluginFailures(
             failure_counts,
             skip=settings.broken_plugin == "skip",
-            watch=watch if any(map(_is_others, plugins)) else None,
+            watch=watch if any(map(_is_foreign, plugins)) else None,
         )
         decision_policy = DecisionPolicy(filters, weighers, request_filters, settings.host_subset_size, plugin_failures)
         described = structs.replace(described, fingerprint=_fingerprint(conf, described))
@@ -92,12 +93,12 @@ class SchedulingPolicy:
 
 
 class ActivePolicy:
-    """The policy in force, and what came of the last reload.
+    """The policy in force, and the outcome of the last reload.
 
-    :param conf: what the scheduler was started with; a later one may differ in more than the policy.
-    :param ledger: where it is counted how often a plug-in breaks.
-    :param watch: what limits the time of plug-ins.
-    :param take: has the decisions that begin from now on go by a policy; must not fail.
+    :param conf: the configuration at start; a later one may differ in more than the policy.
+    :param failure_counts: counts the failures of plug-ins.
+    :param watch: limits the time of plug-ins.
+    :param take: makes decisions that begin from now on use a policy; must not raise.
     """
 
     def __init__(
@@ -122,11 +123,13 @@ class ActivePolicy:
         self._needs_restart: tuple[str, ...] = ()
 
     def reload(self, reread: Callable[[], cfg.ConfigOpts]) -> bool:
-        """Put the policy of a configuration in force, or refuse it whole and say why; return whether it is in force.
+        """Put the policy of a configuration in force, or refuse it as a whole; return whether it is in force.
 
-        :param reread: reads the configuration anew.
+        A refusal is logged, and shown by :meth:`show`.
+
+        :param reread: reads the configuration again.
         """
-        # Apart from the other lock: plug-ins may take their time to be made, and `show` does not wait for them.
+        # A lock of its own: plug-ins may take long to load, and `show` must not wait for them.
         with self._reloading:
             before = self._policy.described.fingerprint
             try:
@@ -135,9 +138,10 @@ class ActivePolicy:
                 needs_restart = _differing(self._started_with, _values(conf))
             except errors.MoorageError as fault:
                 return self._refuse(before, str(fault))
-            except Exception as fault:  # whatever a file, or an operator's class, can do: the old one stays
+            except Exception as fault:  # anything that a file or a plug-in's constructor may raise: the old one stays
                 LOG.debug("The reloaded configuration is beyond understanding", exc_info=True)
                 return self._refuse(before, f"{type(fault).__name__}: {fault}")
+            # Nothing can fail from here on: decisions and `show` change over together.
             with self._lock:
                 self._take(policy)
                 self._policy, self._since, self._refused = policy, self._clock(), None
@@ -170,7 +174,7 @@ class ActivePolicy:
         return False
 
 
-# --- What is told of a policy ---------------------------------------------------------------------------------------
+# --- The description of a policy ------------------------------------------------------------------------------------
 
 
 def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: Filter | Weigher | RequestFilter) -> PluginUse:
@@ -180,13 +184,13 @@ def _use(conf: cfg.ConfigOpts, group: str, name: str, plugin: Filter | Weigher |
 
 
 def _version(kind: type) -> str:
-    """Return which version of which package a class is from, unless it is ours."""
+    """Return the packages of a plug-in class with their versions, or nothing for a built-in one."""
     top = kind.__module__.split(".")[0]
     named = [f"{owner} {metadata.version(owner)}" for owner in _owners().get(top, ())] if top not in OURS else []
     return f" ({', '.join(sorted(set(named)))})" if named else ""
 
 
-def _is_others(plugin: Filter | Weigher | RequestFilter) -> bool:
+def _is_foreign(plugin: Filter | Weigher | RequestFilter) -> bool:
     return type(plugin).__module__.split(".")[0] not in OURS
 
 
@@ -196,19 +200,15 @@ def _owners() -> Mapping[str, Sequence[str]]:
 
 
 def _fingerprint(conf: cfg.ConfigOpts, described: PolicyState) -> str:
-    """Return a short word for all that is decided by, secret values included."""
-    said = wire.encode(described)
-    values = {name: repr(value) for name, value in _values(conf).items() if name.startswith(tuple(_in_groups()))}
-    content = json.dumps([said, values], sort_keys=True)
+    """Return a short hash of the policy, secret values included."""
+    encoded = wire.encode(described)
+    values = {name: repr(value) for name, value in _values(conf).items() if name.startswith(_POLICY_GROUPS)}
+    content = json.dumps([encoded, values], sort_keys=True)
     return hashlib.blake2b(content.encode(), digest_size=32).hexdigest()[:_FINGERPRINT_LENGTH]
 
 
-def _in_groups() -> list[str]:
-    return [f"[{group}] " for group in _GROUPS]
-
-
 def _plain(value: Any) -> Any:
-    """Return a value of an option as what JSON has."""
+    """Return the value of an option as a JSON value."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -216,11 +216,11 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-# --- What else a configuration says ---------------------------------------------------------------------------------
+# --- The options of a configuration ---------------------------------------------------------------------------------
 
 
 def _values(conf: cfg.ConfigOpts) -> dict[str, Any]:
-    """Return the value of every option that is registered, by ``[group] name``."""
+    """Return the value of every registered option, by ``[group] name``."""
     found: dict[str, Any] = {}
     for name in conf:
         value = conf[name]
@@ -232,12 +232,12 @@ def _values(conf: cfg.ConfigOpts) -> dict[str, Any]:
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the options, beside those of the policy, that both have with different values."""
+    """Return the options outside the policy whose values differ; options that only one of the two has do not count."""
     others = _OF_EACH_SERVICE | {f"[scheduler] {name}" for name in _OPTIONS}
     return tuple(
         sorted(
             name
             for name in before.keys() & after.keys() - others
-            if not name.startswith(tuple(_in_groups())) and before[name] != after[name]
+            if not name.startswith(_POLICY_GROUPS) and before[name] != after[name]
         )
     )

@@ -1,4 +1,4 @@
-"""The scheduler as a service: its endpoint on the bus, and what it does by itself from time to time."""
+"""The scheduler as a service: its endpoints on the bus, and its periodic tasks."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -48,17 +48,17 @@ from scheduler.view.host_cache import HostCache
 
 LOG = logging.getLogger(__name__)
 
-#: Two reports may bring the same new host at once; the one that comes second finds it there at its next try.
+#: Two concurrent reports may add the same new host; the second one finds its row at its next try.
 _REPORT_TRIES = 3
-#: A scheduler that was away for longer than this finds what it missed by comparing everything.
+#: The retention of the change feed. A scheduler that was away for longer catches up by the comparison of all `seq`.
 _FEED_KEPT_SECONDS = 3600.0
 _PRUNE_INTERVAL = 60.0
-#: Threads for the reports of cells. Arbitrary: a cell reports every few seconds, and waits for the answer.
+#: Threads for the reports of cells. Arbitrary: a cell reports every few seconds and waits for the answer.
 _REPORT_THREADS = 2
 
 
 class HostReportEndpoint:
-    """Serve the reports of cells on a topic of its own; cells of former releases report on the scheduler's."""
+    """Serve the reports of cells, on their own topic; cells of former releases report on topic ``scheduler``."""
 
     def __init__(self, requests: StoredRequests) -> None:
         self._requests = requests
@@ -67,7 +67,7 @@ class HostReportEndpoint:
     def report_hosts(self, message: ReportHosts) -> HostsRegistered:
         """Answer :class:`~moorage.messages.ReportHosts`.
 
-        :raises CellNotFound: there is no such cell.
+        :raises CellNotFound: the cell does not exist.
         """
         for _ in range(_REPORT_TRIES - 1):
             try:
@@ -84,7 +84,7 @@ class HostReportEndpoint:
 
 
 class SchedulerEndpoint(HostReportEndpoint):
-    """The methods of topic ``scheduler``."""
+    """Serve the methods of topic ``scheduler``: decisions, hosts, and reports of former releases."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SchedulerEndpoint(HostReportEndpoint):
     def list_hosts(self, message: ListHosts) -> list[HostState]:
         """Answer :class:`~moorage.messages.ListHosts`.
 
-        :raises CellNotFound: there is no such cell.
+        :raises CellNotFound: the cell does not exist.
         """
 
         def work(connection: Connection) -> list[HostState]:
@@ -151,10 +151,10 @@ class SchedulerEndpoint(HostReportEndpoint):
 
 
 class SchedulerService:
-    """One scheduler; with ``[scheduler] serve_placement`` it serves the placement role as well.
+    """A scheduler; with ``[scheduler] serve_placement`` it serves the placement role too.
 
-    :param name: its own name among the servers of its topics.
-    :param reread: reads the configuration anew; without it, from the files that ``conf`` was read from.
+    :param name: its name among the servers of its topics.
+    :param reread: reads the configuration again; by default from the files that ``conf`` was read from.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, name: str, reread: Callable[[], cfg.ConfigOpts] | None = None) -> None:
@@ -173,20 +173,21 @@ class SchedulerService:
     def start(self) -> None:
         """Load the plug-ins, read all hosts, and begin to serve.
 
-        :raises UnknownPlugin: a configured filter or weigher does not exist.
+        :raises UnknownPlugin: an enabled filter, weigher or request filter does not exist.
         :raises ConfigurationError: one of them cannot be loaded, or not within `[scheduler] plugin_timeout`.
         :raises SchemaMismatch: the main schema is of another revision.
         :raises StoreUnavailable: the database has been away for a minute.
         :raises BusUnavailable: the broker cannot be reached.
         """
         conf = self._conf
-        # First what is wrong for good: an unknown plug-in should not have to wait for a database.
+        # Permanent errors first: an unknown plug-in must show without waiting for a database.
         failure_counts = FailureCounts()
         watch = self._watch = PluginWatchdog(conf.scheduler.plugin_timeout, failure_counts.count)
         policy = SchedulingPolicy.load(conf, failure_counts, watch)
         database = self._database = Database.configured(conf)
         until_available(lambda: schema.MAIN.check(database), "the main database")
         names = ResourceClassNames(database)
+        # The view is complete before the first decision.
         host_cache = HostCache()
         follower = Follower(database, names, host_cache)
         until_available(lambda: follower.catch_up(follower.now()), "the main database")
@@ -217,17 +218,17 @@ class SchedulerService:
             AggregateEndpoint(database, requests, numeric_metadata(conf.scheduler.plugin_timeout)),
         ]
         bus = self._serve(endpoints, database, names)
-        self._begin_rounds(database, follower, bus)
+        self._start_periodics(database, follower, bus)
 
     def reload(self) -> None:
-        """Read the configuration anew, and decide by its policy from now on, unless there is anything wrong with it."""
+        """Read the configuration again and put its policy in force, unless it is refused."""
         if self._policies:
             self._policies.reload(self._reread)
 
     def stop(self) -> None:
-        """Answer what was taken, take no more, and let go of all connections."""
-        # A scheduler that has reported its stop decides no more: `moorage host set --disable` does not wait for it. The
-        # placement role, which may be this process, takes that report.
+        """Finish the requests in progress, accept no more, and close all connections."""
+        # The scheduler's server first: `moorage host set --disable` does not wait for a scheduler that has reported its
+        # stop. The placement role last: it receives that report, and may be in this process.
         for server in self._servers[:1]:
             server.stop()
         if self._watch:
@@ -247,7 +248,7 @@ class SchedulerService:
     def _serve(self, endpoints: Sequence[object], database: Database, names: ResourceClassNames) -> Bus:
         conf = self._conf
         bus = self._bus = Bus(conf)
-        # With connections of its own: whatever the placement role and decisions wait for, hosts stay up.
+        # A connection pool of its own: hosts stay up while the placement role and decisions wait for connections.
         own = self._report_database = Database.configured(conf, pool_size=_REPORT_THREADS)
         reports = HostReportEndpoint(StoredRequests(own, schema.requests))
         self._servers = [
@@ -264,7 +265,7 @@ class SchedulerService:
             heartbeat.start()
         return bus
 
-    def _begin_rounds(self, database: Database, follower: Follower, bus: Bus) -> None:
+    def _start_periodics(self, database: Database, follower: Follower, bus: Bus) -> None:
         settings = self._conf.scheduler
         sweep = Sweep(database, settings.host_down_after, bus.probe)
         self._periodics = [

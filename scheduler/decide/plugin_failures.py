@@ -94,8 +94,8 @@ class PluginFailures:
         return decide() if self._watch is None else self._watch.run(decide, skip=self.skip)
 
     def timed(self, kind: str, name: str) -> AbstractContextManager[None]:
-        """Time one call of a plug-in; see :meth:`scheduler.plugins.watch.PluginWatchdog.asking`."""
-        return _UNWATCHED if self._watch is None else self._watch.asking(f"{kind} {name}")
+        """Time one call of a plug-in; see :meth:`scheduler.plugins.watch.PluginWatchdog.timed`."""
+        return _UNWATCHED if self._watch is None else self._watch.timed(f"{kind} {name}")
 
     def pausing(self) -> AbstractContextManager[None]:
         """Stop the clock of a call while the scheduler itself works for the plug-in."""

@@ -1,4 +1,4 @@
-"""The lists of enabled plug-ins: names in full, or what differs from the default."""
+"""The lists of enabled plug-ins: full lists of names, or differences from the default."""
 
 from collections.abc import Sequence
 
@@ -15,36 +15,36 @@ _DEFAULTS: dict[str, Sequence[str]] = {
 def enabled(conf: cfg.ConfigOpts, option: str) -> list[str]:
     """Return the names that a list option of ``[scheduler]`` enables, in their order.
 
-    ``+rack, -ram`` is the default without ``ram`` and with ``rack`` at its end. Whether a plug-in of a name exists is
-    not looked at.
+    ``+rack, -ram`` is the default without ``ram`` and with ``rack`` at its end. The existence of the plug-ins is not
+    checked here.
 
-    :raises ConfigurationError: names with and without a sign are mixed, a sign stands alone, a name to take away is not
-        among the defaults, or one to add is, or a name is given twice.
+    :raises ConfigurationError: names with and without a sign are mixed, a sign has no name, a name to remove is not
+        among the defaults, a name to add is, or a name is given twice.
     """
     written: list[str] = conf.scheduler[option]
     signed = [name for name in written if name.startswith(("+", "-"))]
     if not signed:
         return list(written)
     default = _DEFAULTS[option]
-    taken, added = ([name[1:].strip() for name in written if name[0] == sign] for sign in "-+")
-    _check(option, written, signed, taken, added)
-    return [*(name for name in default if name not in taken), *added]
+    removed, added = ([name[1:].strip() for name in written if name[0] == sign] for sign in "-+")
+    _check(option, written, signed, removed, added)
+    return [*(name for name in default if name not in removed), *added]
 
 
 def _check(
-    option: str, written: Sequence[str], signed: Sequence[str], taken: Sequence[str], added: Sequence[str]
+    option: str, written: Sequence[str], signed: Sequence[str], removed: Sequence[str], added: Sequence[str]
 ) -> None:
     default = _DEFAULTS[option]
     if len(signed) < len(written):
         bare = ", ".join(name for name in written if name not in signed)
         reason = f"mixes names with and without a sign ({bare}): write all of them, or only +name and -name"
-    elif "" in (*taken, *added):
+    elif "" in (*removed, *added):
         reason = "has a sign without a name"
-    elif unknown := [name for name in taken if name not in default]:
+    elif unknown := [name for name in removed if name not in default]:
         reason = f"takes away {', '.join(unknown)}, which is not enabled by default: {', '.join(default)}"
     elif twice := [name for name in added if name in default]:
         reason = f"adds {', '.join(twice)}, which is enabled by default"
-    elif len({*taken, *added}) < len(written):
+    elif len({*removed, *added}) < len(written):
         reason = f"names one twice: {', '.join(written)}"
     else:
         return

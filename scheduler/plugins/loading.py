@@ -1,4 +1,4 @@
-"""Filters, weighers and request filters, loaded by name from their entry points, in the order that is configured."""
+"""Load filters, weighers and request filters by name from their entry points, in the configured order."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ FILTERS = "moorage.filters"
 WEIGHERS = "moorage.weighers"
 REQUEST_FILTERS = "moorage.request_filters"
 _REQUEST_FILTER = "request filter"
-#: Packages of the plug-ins that come with Moorage: these are not timed.
+#: The packages of the built-in plug-ins: these are not timed.
 OURS = frozenset({"filters", "weighers"})
 
 
@@ -37,7 +37,7 @@ class Named(NamedTuple, Generic[P]):
 
 
 class Weighted(NamedTuple):
-    """A weigher, and what its normalised weights are multiplied by."""
+    """A weigher with the multiplier of its normalised weights."""
 
     name: str
     plugin: Weigher
@@ -47,14 +47,14 @@ class Weighted(NamedTuple):
 def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filter]]:
     """Return the filters of these names, in this order.
 
-    :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
-        clash with another's, or cannot take the values that its options have.
+    :raises UnknownPlugin: no plug-in has one of these names.
+    :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or refuses the values of its options.
     """
     seconds = conf.scheduler.plugin_timeout
     classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter, seconds)
     return [
-        Named(name, _made("filter", name, kind, _settings(conf, "filters", name, kind.options), seconds))
+        Named(name, _construct("filter", name, kind, _settings(conf, "filters", name, kind.options), seconds))
         for name, kind in classes.items()
     ]
 
@@ -62,9 +62,9 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
 def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     """Return the weighers of these names, in this order, each with its configured multiplier.
 
-    :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
-        clash with another's, or cannot take the values that its options have.
+    :raises UnknownPlugin: no plug-in has one of these names.
+    :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or refuses the values of its options.
     """
     loaded = []
     seconds = conf.scheduler.plugin_timeout
@@ -74,42 +74,42 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
         settings = _settings(conf, "weighers", name, [*kind.options, multiplier])
         if not math.isfinite(settings[multiplier.dest]):
             raise errors.ConfigurationError(reason=f"[weighers] {multiplier.name} is no finite number")
-        loaded.append(Weighted(name, _made("weigher", name, kind, settings, seconds), settings[multiplier.dest]))
+        loaded.append(Weighted(name, _construct("weigher", name, kind, settings, seconds), settings[multiplier.dest]))
     return loaded
 
 
 def load_request_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[RequestFilter]]:
     """Return the request filters of these names, in this order.
 
-    :raises UnknownPlugin: there is none of one of these names.
-    :raises ConfigurationError: one of them cannot be loaded, not within `[scheduler] plugin_timeout`, has options that
-        clash with another's, or cannot take the values that its options have.
+    :raises UnknownPlugin: no plug-in has one of these names.
+    :raises ConfigurationError: a plug-in cannot be loaded, or not within `[scheduler] plugin_timeout`, has options that
+        clash with another's, or refuses the values of its options.
     """
     loaded: list[Named[RequestFilter]] = []
     seconds = conf.scheduler.plugin_timeout
     classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter, seconds)
     for name, kind in classes.items():
         settings = _settings(conf, "request_filters", name, kind.options)
-        loaded.append(Named(name, _made(_REQUEST_FILTER, name, kind, settings, seconds)))
+        loaded.append(Named(name, _construct(_REQUEST_FILTER, name, kind, settings, seconds)))
     return loaded
 
 
 def multiplier_key(name: str) -> str:
-    """Return what the multiplier of a weigher is called, as an option and as metadata of aggregates."""
+    """Return the name of the multiplier of a weigher, as an option and as metadata of aggregates."""
     return f"{name}_weight_multiplier"
 
 
 def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
-    """Return the keys of aggregates' metadata that filters and weighers of this installation read as numbers.
+    """Return the metadata keys of aggregates that installed filters and weighers read as numbers.
 
-    All that are installed: one that is enabled later shall not find what it cannot read. What cannot be loaded says
-    nothing.
+    All installed plug-ins count, not only the enabled ones: one that is enabled later must be able to read the values.
+    A plug-in that cannot be loaded is left out.
 
-    :param seconds: limit for the import of each; 0 for none.
+    :param seconds: time limit for each import; 0 for none.
     """
-    keys = {multiplier_key(name) for name in _known(WEIGHERS)}
+    keys = {multiplier_key(name) for name in _entry_points(WEIGHERS)}
     for what, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
-        for name in _known(namespace):
+        for name in _entry_points(namespace):
             try:
                 [kind] = _classes(what, namespace, [name], base, seconds).values()
             except errors.ConfigurationError as fault:
@@ -120,14 +120,14 @@ def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
 
 
 def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
-    """Return the options of all plug-ins of this installation, as oslo-config-generator asks for them.
+    """Return the options of all installed plug-ins by group, in the form that oslo-config-generator expects.
 
-    :param seconds: limit for the import of each; 0 for none.
+    :param seconds: time limit for each import; 0 for none.
     """
-    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _known(FILTERS), Filter, seconds)
-    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _known(WEIGHERS), Weigher, seconds)
+    filters: dict[str, type[Filter]] = _classes("filter", FILTERS, _entry_points(FILTERS), Filter, seconds)
+    weighers: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, _entry_points(WEIGHERS), Weigher, seconds)
     of_requests: dict[str, type[RequestFilter]] = _classes(
-        _REQUEST_FILTER, REQUEST_FILTERS, _known(REQUEST_FILTERS), RequestFilter, seconds
+        _REQUEST_FILTER, REQUEST_FILTERS, _entry_points(REQUEST_FILTERS), RequestFilter, seconds
     )
     of_filters = [option for kind in filters.values() for option in kind.options]
     of_weighers = [
@@ -138,9 +138,9 @@ def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def check_names(conf: cfg.ConfigOpts) -> None:
-    """Refuse options in the plug-ins' groups of the configuration files that no installed plug-in has.
+    """Check that the options in the plug-ins' groups of the configuration files belong to an installed plug-in.
 
-    :raises ConfigurationError: there is one; the error names the file and what was probably meant.
+    :raises ConfigurationError: one does not; the error names the file and the option that was probably meant.
     """
     files = [Path(file) for file in conf.config_file or ()]
     try:
@@ -149,7 +149,7 @@ def check_names(conf: cfg.ConfigOpts) -> None:
             for group, options in list_opts(conf.scheduler.plugin_timeout)
         }
     except errors.ConfigurationError as fault:
-        # A package that is broken and not enabled is no reason not to start.
+        # A broken package whose plug-ins are not enabled must not prevent the start.
         LOG.warning("The names of the plug-ins' options are not checked: %s", fault)
         return
     unknown.of_groups(files, known)
@@ -164,8 +164,8 @@ def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:
     )
 
 
-def _known(namespace: str) -> dict[str, set[str]]:
-    """Return the classes that installed packages bring, by name; the same package may be found twice on the path."""
+def _entry_points(namespace: str) -> dict[str, set[str]]:
+    """Return the entry points of a namespace by name; a set, as a package may be found twice on the path."""
     manager = NamedExtensionManager[Any](namespace, names=[])
     known: dict[str, set[str]] = {}
     for entry_point in manager.list_entry_points():
@@ -174,7 +174,9 @@ def _known(namespace: str) -> dict[str, set[str]]:
 
 
 def _classes(what: str, namespace: str, names: Collection[str], base: type, seconds: float) -> dict[str, Any]:
-    known = _known(namespace)
+    """Import the plug-in classes of these names, in their order."""
+    known = _entry_points(namespace)
+    # Before any import: a wrong name must not wait for one.
     for name in names:
         if name not in known:
             raise errors.UnknownPlugin(kind=what, name=name, known=", ".join(known) or "none")
@@ -186,14 +188,14 @@ def _classes(what: str, namespace: str, names: Collection[str], base: type, seco
     classes = {}
     for name in names:
         [source] = known[name]
-        load = partial(_imported, what, namespace, name)
-        kind = classes[name] = _bounded(seconds, what, name, source, load)
+        load = partial(_import, what, namespace, name)
+        kind = classes[name] = _within(seconds, what, name, source, load)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             raise errors.ConfigurationError(reason=f"the {what} {name} is no {base.__name__}, but {kind!r}")
     return classes
 
 
-def _imported(what: str, namespace: str, name: str) -> Any:
+def _import(what: str, namespace: str, name: str) -> Any:
     def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
         raise errors.ConfigurationError(
             reason=f"the {what} {name} ({entry_point.value}) cannot be loaded: {fault}"
@@ -202,16 +204,16 @@ def _imported(what: str, namespace: str, name: str) -> Any:
     try:
         manager = NamedExtensionManager[Any](namespace, [name], on_load_failure_callback=refuse)
     except (AssertionError, SystemExit) as fault:
-        # The library lets these through; a module that is imported may raise anything.
+        # The library does not catch these, and a module may raise anything at import.
         reason = f"the {what} {name} cannot be loaded: {type(fault).__name__}: {fault}"
         raise errors.ConfigurationError(reason=reason) from fault
     return manager[name].plugin
 
 
-def _made(what: str, name: str, kind: type[P], settings: Mapping[str, Any], seconds: float) -> P:
-    """Return a plug-in with its settings; whatever its constructor raises becomes an error that names it."""
+def _construct(what: str, name: str, kind: type[P], settings: Mapping[str, Any], seconds: float) -> P:
+    """Construct a plug-in with its settings; any exception of its constructor becomes an error that names it."""
     try:
-        return _bounded(seconds, what, name, kind.__module__, lambda: kind(settings))
+        return _within(seconds, what, name, kind.__module__, lambda: kind(settings))
     except errors.ConfigurationError:
         raise
     except (Exception, SystemExit) as fault:
@@ -219,24 +221,24 @@ def _made(what: str, name: str, kind: type[P], settings: Mapping[str, Any], seco
         raise errors.ConfigurationError(reason=f"the {what} {name}: {said}") from fault
 
 
-def _bounded(seconds: float, what: str, name: str, source: str, work: Callable[[], T]) -> T:
-    """Return what a plug-in's import or constructor returns.
+def _within(seconds: float, what: str, name: str, source: str, work: Callable[[], T]) -> T:
+    """Run the import or the constructor of a plug-in within a time limit, and return its result.
 
-    :param seconds: limit for a plug-in that does not come with Moorage; 0 for none.
-    :param source: module that it is in; what comes after it does not matter.
-    :raises ConfigurationError: it has not ended in time.
+    :param seconds: time limit for a plug-in that is not built-in; 0 for none.
+    :param source: the module of the plug-in; a suffix after the package does not matter.
+    :raises ConfigurationError: it has not returned in time.
     """
     if source.split(".")[0] in OURS:
         return work()
-    # Not the watch of decisions: what hangs here is not in force, and nothing is counted against it.
+    # A watchdog of its own, not that of decisions: this plug-in is not in force yet, so no failure is counted.
     watch = PluginWatchdog(seconds)
 
-    def ask() -> T:
-        with watch.asking(f"{what} {name}"):
+    def timed_work() -> T:
+        with watch.timed(f"{what} {name}"):
             return work()
 
     try:
-        return watch.run(ask)
+        return watch.run(timed_work)
     except errors.SlowPlugin as slow:
         raise errors.ConfigurationError(
             reason=f"the {what} {name} ({source}) cannot be loaded: its import or its constructor has not ended within "

@@ -1,9 +1,9 @@
-"""Plug-ins that do not come to an end: the decision is given up, its thread is left behind, and the plug-in is named.
+"""A watchdog for plug-ins that do not return: the decision is abandoned with its thread, and the plug-in is named.
 
-Python cannot end a thread. So a decision that asks plug-ins of others runs in a thread of its own, and the thread that
-has to answer waits for it: no longer than one question to one plug-in may take. A thread that is given up can do
-nothing any more. It is interrupted, which ends a loop in Python and not a call into C. If its plug-in ever answers, the
-first thing that the thread does is to end. While too many threads hang in one plug-in, it is not asked at all.
+Python cannot kill a thread. So a decision that calls foreign plug-ins runs in a worker thread, and the thread that must
+answer waits for it, no longer than the time limit of one call of one plug-in. An abandoned thread can change nothing
+any more. An exception is raised in it, which ends a loop in Python but not a call into C. If its plug-in ever returns,
+the thread ends at once. While too many threads hang in one plug-in, the plug-in is not called at all.
 """
 
 import ctypes
@@ -25,30 +25,30 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Threads that may hang in one plug-in before it is not asked any more; each keeps its memory. Arbitrary.
+#: Threads that may hang in one plug-in before it is not called any more; each keeps its memory. Arbitrary.
 _MAX_HANGING = 4
 _STOP_SECONDS = 2.0
-#: A question that takes longer is noted. Arbitrary: a whole decision takes a hundredth of that.
+#: A longer call is recorded as slow, in seconds. Arbitrary: a whole decision takes a hundredth of that.
 SLOW_SECONDS = 0.5
 
 
-class _GivenUp(BaseException):
-    """Ends a thread whose decision was given up; no plug-in that catches ``Exception`` keeps it from that."""
+class _Abandoned(BaseException):
+    """Ends a thread whose decision was abandoned; a plug-in that catches ``Exception`` does not stop it."""
 
 
-class _Question:
-    """One question to one plug-in."""
+class _Call:
+    """One call of one plug-in."""
 
     __slots__ = ("_undecided", "began", "plugin")
 
     def __init__(self, plugin: str, began: float) -> None:
         self.plugin = plugin
         self.began: float | None = began
-        # Whoever takes it out decides: the plug-in has answered, or it is given up. To take it out is atomic.
+        # The thread that pops the item decides: the plug-in has returned, or the call is abandoned. A pop is atomic.
         self._undecided = [True]
 
     def decide(self) -> bool:
-        """Return whether it was undecided until now."""
+        """Decide the outcome of the call; return False if the other thread has done so before."""
         try:
             return self._undecided.pop()
         except IndexError:
@@ -56,20 +56,20 @@ class _Question:
 
 
 class _Decision(Generic[T]):
-    """Work that asks plug-ins, in a thread that can be given up."""
+    """Work that calls plug-ins, in a thread that can be abandoned."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self.work = work
         self.context: Context = copy_context()
         self.ended = threading.Event()
-        self.question: _Question | None = None
+        self.call: _Call | None = None
         self.thread_id = 0
-        self.given_up: str | None = None
+        self.abandoned: str | None = None
         self.answer: T | None = None
         self.fault: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, and keep what comes of it."""
+        """Do the work, and keep its result or its exception."""
         self.thread_id = threading.get_ident()
         _LOCAL.decision = self
         try:
@@ -86,25 +86,25 @@ class _Local(threading.local):
 
 
 _LOCAL = _Local()
-#: The plug-ins that are not asked, because a decision on the same request was given up for them.
-_LEFT_OUT: ContextVar[frozenset[str]] = ContextVar("plug-ins left out", default=frozenset())
+#: The plug-ins to skip, because a decision on the same request was abandoned for them.
+_SKIPPED: ContextVar[frozenset[str]] = ContextVar("skipped plug-ins", default=frozenset())
 
 
 class PluginWatchdog:
-    """Times the questions to plug-ins, and gives up decisions in which one does not come to an end.
+    """Times the calls of plug-ins, and abandons decisions in which a plug-in does not return.
 
-    :param seconds: how long one question to one plug-in may take; 0 for as long as it likes.
-    :param met: is called with each plug-in that was given up, as ``filter rack``.
+    :param seconds: the time limit of one call of one plug-in; 0 for no limit.
+    :param on_timeout: called with the name of each plug-in that has not returned, as ``filter rack``.
     """
 
     def __init__(
         self,
         seconds: float,
-        met: Callable[[str], None] = lambda _plugin: None,
+        on_timeout: Callable[[str], None] = lambda _plugin: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seconds = seconds
-        self._met = met
+        self._on_timeout = on_timeout
         self._clock = clock
         self._lock = threading.Lock()
         self._hanging: Counter[str] = Counter()
@@ -113,22 +113,22 @@ class PluginWatchdog:
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], T], *, skip: bool = False) -> T:
-        """Return what some work returns that asks plug-ins.
+        """Return the result of work that calls plug-ins.
 
-        :param skip: whether it is done once more where a plug-in does not come to an end, which is then not asked.
-        :raises SlowPlugin: a plug-in has not come to an end.
+        :param skip: whether to do the work again without a plug-in that has not returned.
+        :raises SlowPlugin: a plug-in has not returned in time.
         """
         try:
             return self._run(work)
         except errors.SlowPlugin as slow:
             plugin = f"{slow.plugin} {slow.name}"
-            if not skip or plugin in (left_out := _LEFT_OUT.get()):
+            if not skip or plugin in (skipped := _SKIPPED.get()):
                 raise
-        token = _LEFT_OUT.set(left_out | {plugin})
+        token = _SKIPPED.set(skipped | {plugin})
         try:
             return self.run(work, skip=True)
         finally:
-            _LEFT_OUT.reset(token)
+            _SKIPPED.reset(token)
 
     def _run(self, work: Callable[[], T]) -> T:
         if not self._seconds:
@@ -137,59 +137,62 @@ class PluginWatchdog:
         with self._lock:
             inbox = self._idle.pop() if self._idle else self._new_thread()
         inbox.put(decision)
-        while not decision.ended.wait(self._left(decision.question)):
-            question = decision.question
-            if question is not None and self._left(question) <= 0 and question.decide():
-                self._give_up(decision, question.plugin)
-                raise self._slow(question.plugin)
+        # Wait for the end of the work, but wake up when the present call has used up its time.
+        while not decision.ended.wait(self._left(decision.call)):
+            call = decision.call
+            # The call may have returned between the wake-up and this check: then the work goes on.
+            if call is not None and self._left(call) <= 0 and call.decide():
+                self._abandon(decision, call.plugin)
+                raise self._slow(call.plugin)
         if decision.fault is not None:
             raise decision.fault
         return decision.answer  # type: ignore[return-value]
 
     @contextmanager
-    def asking(self, plugin: str) -> Iterator[None]:
-        """Ask a plug-in one question.
+    def timed(self, plugin: str) -> Iterator[None]:
+        """Time one call of a plug-in while the context lasts.
 
-        :param plugin: as ``filter rack``.
-        :raises SlowPlugin: it is not asked.
+        :param plugin: its name, as ``filter rack``.
+        :raises SlowPlugin: the plug-in hangs in too many threads already, or is to be skipped.
         """
-        if self._hanging[plugin] >= _MAX_HANGING or plugin in _LEFT_OUT.get():
+        if self._hanging[plugin] >= _MAX_HANGING or plugin in _SKIPPED.get():
             raise self._slow(plugin)
         decision = _LOCAL.decision
         began = self._clock()
-        question = _Question(plugin, began)
+        call = _Call(plugin, began)
         if decision is not None:
-            decision.question = question
+            decision.call = call
         try:
             yield
         finally:
-            if not question.decide():
-                raise _GivenUp
+            # The waiting thread has abandoned this one: it must not go on with the decision.
+            if not call.decide():
+                raise _Abandoned
             if decision is not None:
-                decision.question = None
-            self._note(plugin, self._clock() - (question.began or began))
+                decision.call = None
+            self._record(plugin, self._clock() - (call.began or began))
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Do for a plug-in what it cannot be blamed for, as reading from the database."""
-        question = _LOCAL.decision.question if _LOCAL.decision is not None else None
-        if question is None or question.began is None:
+        """Stop the clock of the present call while the context lasts, as for a read from the database."""
+        call = _LOCAL.decision.call if _LOCAL.decision is not None else None
+        if call is None or call.began is None:
             yield
             return
-        spent = self._clock() - question.began
-        question.began = None
+        spent = self._clock() - call.began
+        call.began = None
         try:
             yield
         finally:
-            question.began = self._clock() - spent
+            call.began = self._clock() - spent
 
     def slow(self) -> dict[str, float]:
-        """Return the longest time that a question to each slow plug-in has taken, in seconds."""
+        """Return the longest call of each slow plug-in, in seconds."""
         with self._lock:
             return dict(sorted(self._longest.items()))
 
     def stop(self) -> None:
-        """End the threads that wait for work; those that hang end with the process."""
+        """End the idle threads; those that hang end with the process."""
         with self._lock:
             idle, self._idle = self._idle, []
             threads, hanging = self._threads, +self._hanging
@@ -199,30 +202,32 @@ class PluginWatchdog:
             for thread in threads:
                 thread.join(_STOP_SECONDS)
 
-    def _left(self, question: _Question | None) -> float:
-        began = question.began if question is not None else None
-        # Of a question that begins meanwhile the time is looked at again when this one is over.
+    def _left(self, call: _Call | None) -> float:
+        """Return the seconds that a call has left; the whole limit without a call, or while its clock is stopped."""
+        began = call.began if call is not None else None
+        # A call that begins during the wait is checked when this time is over.
         return self._seconds if began is None else began + self._seconds - self._clock()
 
     def _slow(self, plugin: str) -> errors.SlowPlugin:
         kind, _, name = plugin.rpartition(" ")
         return errors.SlowPlugin(plugin=kind, name=name, seconds=self._seconds)
 
-    def _note(self, plugin: str, seconds: float) -> None:
+    def _record(self, plugin: str, seconds: float) -> None:
         if seconds >= SLOW_SECONDS:
             with self._lock:
                 self._longest[plugin] = max(seconds, self._longest.get(plugin, 0.0))
 
-    def _give_up(self, decision: _Decision[Any], plugin: str) -> None:
+    def _abandon(self, decision: _Decision[Any], plugin: str) -> None:
         with self._lock:
             self._hanging[plugin] += 1
             self._longest[plugin] = max(self._seconds, self._longest.get(plugin, 0.0))
         frame = sys._current_frames().get(decision.thread_id)  # noqa: SLF001 - the documented way to another stack
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         LOG.error("The %s has not answered within %s s, and is at\n%s", plugin, self._seconds, stack.rstrip())
-        self._met(plugin)
-        decision.given_up = plugin
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(decision.thread_id), ctypes.py_object(_GivenUp))
+        self._on_timeout(plugin)
+        decision.abandoned = plugin
+        # The only way to interrupt another thread: the exception is raised at its next bytecode.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(decision.thread_id), ctypes.py_object(_Abandoned))
 
     def _new_thread(self) -> "SimpleQueue[_Decision[Any] | None]":
         inbox: SimpleQueue[_Decision[Any] | None] = SimpleQueue()
@@ -233,19 +238,20 @@ class PluginWatchdog:
         return inbox
 
     def _work(self, inbox: "SimpleQueue[_Decision[Any] | None]") -> None:
-        """Decide again and again; a thread whose decision was given up has an interruption coming, and ends."""
+        """Run decisions from the inbox until it gets None; end after a decision that was abandoned."""
         decision: _Decision[Any] | None = None
         try:
             while (decision := inbox.get()) is not None:
                 decision.run()
-                if isinstance(decision.fault, _GivenUp):
+                # Not back among the idle threads: the exception of `_abandon` may still be to come.
+                if isinstance(decision.fault, _Abandoned):
                     return
                 with self._lock:
                     self._idle.append(inbox)
-        except _GivenUp:
-            # It came only after the plug-in had ended.
+        except _Abandoned:
+            # The exception came only after the plug-in had returned.
             return
         finally:
-            if decision is not None and decision.given_up is not None:
+            if decision is not None and decision.abandoned is not None:
                 with self._lock:
-                    self._hanging[decision.given_up] -= 1
+                    self._hanging[decision.abandoned] -= 1
