@@ -68,4 +68,4 @@ def test_the_lines_of_the_readme_build_show_and_delete_instances_on_real_servers
     assert "active" in printed
     assert "new disks" in printed
     assert all("Traceback" not in log for log in logs), logs
-    assert all(process.returncode == 0 for process in running)
+    assert [process.returncode for process in running] == [0] * len(running), logs_of(tmp_path)
