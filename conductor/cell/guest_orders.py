@@ -6,13 +6,10 @@ from oslo_config import cfg
 
 from conductor.cell.agents import CellAgents, GuestOrder
 from conductor.cell.records.attempts import AttemptRecord
-from conductor.engine.steps import Operation
+from conductor.engine.steps import UNDECIDED, Operation
 from moorage import context, errors
 
 LOG = logging.getLogger(__name__)
-
-#: The outcome is not known, or the agent asks for a repetition: the same order is sent again.
-_UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class CellGuests:
@@ -35,7 +32,7 @@ class CellGuests:
             try:
                 self._agents.order(attempt.agent, message)
             except errors.MoorageError as fault:
-                if isinstance(fault, _UNDECIDED):
+                if isinstance(fault, UNDECIDED):
                     raise
                 # An action that failed may succeed another time. A refusal, of a missing guest for instance, is final.
                 if isinstance(fault, errors.GuestActionFailed) and operation.tries < self._retries:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 from sqlalchemy import Connection
 
-from moorage import ids
+from moorage import errors, ids
 from moorage.model import Value
 
 T = TypeVar("T")
@@ -33,6 +33,9 @@ DETACH = "detach"
 HEAL = "heal"
 #: In a cell only: clean up after an attempt that has ended without a confirmation of its host.
 CLEAN = "clean"
+
+#: The errors of a request whose outcome is not known, or that must be repeated: the step sends the same request again.
+UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class Superseded(Exception):

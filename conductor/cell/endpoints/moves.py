@@ -57,7 +57,7 @@ class CellMoves:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Placement:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             # A cancellation that came before this order is recorded as a revoked claim, under the migration's uuid.
             if self._revoked_claims.among(connection, [message.migration_uuid]):
                 raise errors.InvalidState(reason=f"migration {message.migration_uuid} has been cancelled")
@@ -91,7 +91,7 @@ class CellMoves:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             migration = self._migrations.read(connection, message.migration_uuid)
             if migration is None:
                 self._revoked_claims.add(connection, message.migration_uuid, message.instance_uuid)
@@ -116,7 +116,7 @@ class CellMoves:
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             migration = self._migrations.read(connection, message.migration_uuid)
             if migration is None or not self._is_placing(instance, migration):
                 raise errors.InvalidState(
@@ -168,7 +168,7 @@ class CellMoves:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             _require_its_move(instance, message.migration_uuid)
             if message.outcome == "abort":
@@ -211,12 +211,6 @@ class CellMoves:
         return (instance.state, instance.migration_uuid) == ("moving", migration.uuid) and (
             migration.state == "placing"
         )
-
-    def _lock(self, connection: Connection, uuid: str) -> CellInstance:
-        instance = self._records.lock(connection, uuid)
-        if instance is None:
-            raise errors.InstanceNotFound(name=uuid)
-        return instance
 
 
 def _require_its_move(instance: CellInstance, migration_uuid: str | None) -> None:

@@ -100,9 +100,7 @@ class ResourceOrders:
         self, connection: Connection, message: NumberedOrder[OperationBegun], states: tuple[InstanceState, ...]
     ) -> CellInstance:
         uuid = message.instance_uuid
-        instance = self._records.lock(connection, uuid)
-        if instance is None:
-            raise errors.InstanceNotFound(name=uuid)
+        instance = self._records.lock_known(connection, uuid)
         order_numbers.take(self._records, connection, instance, message)
         if instance.state not in states:
             needed = " or ".join(states)

@@ -51,7 +51,7 @@ class ShelfOrders:
         dead = self._declared_down(message.instance_uuid)
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             if retried := self._operations.retry_now(connection, instance.uuid, SHELVE):
                 begun += retried
@@ -102,7 +102,7 @@ class ShelfOrders:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> RequestSpec:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             if instance.state != "unshelving" or self._is_starting(connection, instance):
                 _require(instance, "shelved")
@@ -120,7 +120,7 @@ class ShelfOrders:
         """
 
         def work(connection: Connection, _begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             if instance.state == "unshelving" and not self._is_starting(connection, instance):
                 self._records.change(connection, instance.uuid, state="shelved", reason=message.reason)
@@ -142,7 +142,7 @@ class ShelfOrders:
             raise errors.InvalidRequest(path="$.selections[0]", reason="it is not claimed")
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._lock(connection, message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             if self._is_starting(connection, instance):
                 raise errors.InvalidState(reason=f"instance {instance.uuid} is being started already")
@@ -176,12 +176,6 @@ class ShelfOrders:
 
     def _is_starting(self, connection: Connection, instance: CellInstance) -> bool:
         return self._operations.pending(connection, instance.uuid, UNSHELVE) is not None
-
-    def _lock(self, connection: Connection, uuid: str) -> CellInstance:
-        instance = self._records.lock(connection, uuid)
-        if instance is None:
-            raise errors.InstanceNotFound(name=uuid)
-        return instance
 
 
 def _require(instance: CellInstance, state: InstanceState) -> None:

@@ -111,6 +111,16 @@ class CellRecords(AttemptRecords):
         row = connection.execute(self._one(uuid).with_for_update()).one_or_none()
         return None if row is None else _instance(row)
 
+    def lock_known(self, connection: Connection, uuid: str) -> CellInstance:
+        """Lock an instance and return it.
+
+        :raises InstanceNotFound: it is unknown here.
+        """
+        instance = self.lock(connection, uuid)
+        if instance is None:
+            raise errors.InstanceNotFound(name=uuid)
+        return instance
+
     def read(self, connection: Connection, uuid: str) -> CellInstance | None:
         """Return an instance without locking it."""
         row = connection.execute(self._one(uuid)).one_or_none()

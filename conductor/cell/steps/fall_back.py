@@ -23,6 +23,7 @@ from conductor.engine.conflict_policy import describe_foreign
 from conductor.engine.steps import (
     BUILD,
     MOVE,
+    UNDECIDED,
     UNSHELVE,
     Backoff,
     CommitStep,
@@ -40,8 +41,8 @@ from moorage.model import Selection
 
 LOG = logging.getLogger(__name__)
 
-#: The outcome is not known, or the store asks for a repetition: the same request is sent again.
-UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError, errors.ConsumerGenerationConflict)
+#: The errors of the store after which the same request is sent again.
+STORE_UNDECIDED = (*UNDECIDED, errors.ConsumerGenerationConflict)
 #: The claim is no longer this operation's: it was released, or what it belongs to was deleted.
 LOST = (errors.ClaimReleased, errors.ConsumerDeleted, errors.ConsumerNotFound)
 #: The allocation request of an alternate does not fit the host's providers, perhaps because they were reshaped.
@@ -143,7 +144,7 @@ class FallBack:
         # The claim was taken away: nothing is left to swap.
         if isinstance(fault, LOST):
             return partial(_lost, operation, payload, failed.claim, str(fault))
-        if isinstance(fault, UNDECIDED):
+        if isinstance(fault, STORE_UNDECIDED):
             raise fault
         # The host's tree may have been reshaped since it was selected: try once with the request translated to its
         # present providers. That is another request, so it is recorded as a step of its own.

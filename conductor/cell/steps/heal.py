@@ -14,7 +14,7 @@ from conductor.cell.records.instances import CellRecords
 from conductor.cell.requests import CellRequests, origin
 from conductor.engine.acknowledgements import AcknowledgingClient
 from conductor.engine.operations import Operations
-from conductor.engine.steps import HEAL, CommitStep, Ended, NewOperation, Operation, Step, Superseded
+from conductor.engine.steps import HEAL, UNDECIDED, CommitStep, Ended, NewOperation, Operation, Step, Superseded
 from moorage import errors, ids
 from moorage.bus.bus import serves
 from moorage.db.database import Database
@@ -22,9 +22,6 @@ from moorage.messages import HealConsumers, HealInCell, HealsBegun
 from moorage.model import InstanceHolds, SeenConsumer
 
 LOG = logging.getLogger(__name__)
-
-#: The outcome is not known, or the store asks for a repetition: the same request is sent again.
-_UNDECIDED = (errors.Unavailable, errors.TryAgain, errors.InternalError)
 
 
 class HealOrders:
@@ -88,7 +85,7 @@ class CellHeals:
         message = _message(operation, recorded, seen)
         try:
             self._placement.call(message)
-        except _UNDECIDED:
+        except UNDECIDED:
             raise
         except (errors.CapacityExceeded, errors.GroupRuleRefused) as fault:
             return self._without_room(operation, message, fault)
@@ -117,7 +114,7 @@ class CellHeals:
         release = HealConsumers(request_id=operation.derived("release"), seen=stale, for_good=for_good)
         try:
             self._placement.call(release)
-        except _UNDECIDED:
+        except UNDECIDED:
             raise
         except errors.MoorageError as second:
             return _ended(f"{fault} {second}")

@@ -89,9 +89,7 @@ class RebuildOrders:
         """
 
         def work(connection: Connection, begun: list[Operation]) -> Done:
-            instance = self._records.lock(connection, message.instance_uuid)
-            if instance is None:
-                raise errors.InstanceNotFound(name=message.instance_uuid)
+            instance = self._records.lock_known(connection, message.instance_uuid)
             order_numbers.take(self._records, connection, instance, message)
             if instance.state not in ("active", "error") or instance.claim_id is None:
                 where = "" if instance.claim_id else " and on no host"

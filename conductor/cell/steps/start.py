@@ -12,7 +12,7 @@ from conductor.cell.hosts.hosts import CellHosts
 from conductor.cell.payloads import Fate, StartStep
 from conductor.cell.records.attempts import AttemptRecord
 from conductor.cell.records.instances import CellInstance, CellRecords
-from conductor.cell.steps.fall_back import UNDECIDED
+from conductor.cell.steps.fall_back import STORE_UNDECIDED
 from conductor.engine.steps import BUILD, MOVE, UNSHELVE, CommitStep, Operation, Outcome, Step, Superseded, Wait
 from moorage import context, errors
 from moorage.db.database import Database
@@ -25,7 +25,7 @@ NO_ANSWER = "the agent did not answer"
 TIMED_OUT = "timed out"
 
 #: Another try may go otherwise: the outcome is not known, or the host has not yet returned.
-_NOT_NOW = (*UNDECIDED, errors.InvalidState)
+_NOT_NOW = (*STORE_UNDECIDED, errors.InvalidState)
 
 
 class CellBuilds:
