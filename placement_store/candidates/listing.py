@@ -109,7 +109,7 @@ class _Listing:
         self._hard: list[HostTree] = []
         self._found: dict[frozenset[tuple[str, str, int]], AllocationRequest] = {}
         self._summaries: dict[str, ProviderSummary] = {}
-        self._given_up: errors.SearchBoundReached | None = None
+        self._bound_reached: errors.SearchBoundReached | None = None
 
     @property
     def is_full(self) -> bool:
@@ -132,14 +132,17 @@ class _Listing:
             try:
                 candidate = next(candidates, None)
             except errors.SearchBoundReached as fault:
+                # A tree that has used up its first share is only postponed: easier trees come first.
                 if set_aside is not None and not self._budget.is_spent:
                     set_aside(tree)
                     continue
+                # The tree may still have candidates: an empty answer would be wrong now, see answer().
                 LOG.warning("A tree is passed over: %s", fault)
-                self._given_up = fault
+                self._bound_reached = fault
                 if self._budget.is_spent:
                     return
                 continue
+            # A tree without a further candidate leaves the queue.
             if candidate is not None:
                 self._take(tree, candidate)
                 turns.append((tree, candidates))
@@ -150,8 +153,8 @@ class _Listing:
         yield from self._find(tree, max_steps=max_steps, budget=budget)
 
     def answer(self) -> AllocationCandidates:
-        if self._given_up is not None and not self._found:
-            raise self._given_up
+        if self._bound_reached is not None and not self._found:
+            raise self._bound_reached
         return AllocationCandidates(allocation_requests=tuple(self._found.values()), provider_summaries=self._summaries)
 
     def _take(self, tree: HostTree, candidate: AllocationRequest) -> None:

@@ -160,12 +160,13 @@ class _Memory:
 def _solutions(problem: Problem, steps: _Steps) -> Iterator[State]:
     memory = _Memory(problem)
     start = first_state(problem)
-    # Depth-first search with an explicit stack; the first frame has one successor, the state with nothing assigned.
+    # Depth-first search with an explicit stack; the first frame has one successor, the propagated start.
     stack = [_Frame(start, _key(problem, start), iter([_propagated(problem, start)]))]
     while stack:
         frame = stack[-1]
         state = next(frame.untried, None)
         if state is None:
+            # All successors are searched: record the outcome, and pass it on to the state before.
             stack.pop()
             if stack:
                 memory.remember(frame)
@@ -176,10 +177,12 @@ def _solutions(problem: Problem, steps: _Steps) -> Iterator[State]:
             continue
         if not state.unassigned:
             frame.solvable = True
+            # Two mappings may lead to the same amounts, which are one candidate.
             if memory.is_new(state):
                 steps.found()
                 yield state
             continue
+        # A state that was searched before yields nothing new, but its outcome counts for the state before.
         key = _key(problem, state)
         outcome = memory.outcome(state, key)
         if outcome is None:

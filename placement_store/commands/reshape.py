@@ -76,28 +76,29 @@ class ProviderReshape(PlacementCommand, Lister):
         :raises Unavailable: not every entry could be planned; nothing was done.
         """
         entries = reshape_file.read(parsed_args.file)
-        looked = self._look(entries, parsed_args)
-        refused = any(outcome.state == REFUSED for outcome in looked)
+        planned = self._plan(entries, parsed_args)
+        refused = any(outcome.state == REFUSED for outcome in planned)
         if parsed_args.dry_run:
             self._status = NOTHING_DONE if refused else ALL_DONE
-            return _CHANGES, [row for outcome in looked for row in _changes(outcome)]
+            return _CHANGES, [row for outcome in planned for row in _changes(outcome)]
+        # Nothing is carried out before all is planned: a file with a mistake is refused as a whole.
         if refused and not parsed_args.skip_refused:
             LOG.error("Nothing was done, since not all of it can be; --skip-refused does the rest")
-            return _OUTCOMES, [_outcome(outcome, planned_as=NOT_BEGUN) for outcome in looked]
-        outcomes = self._carry_out(looked, parsed_args)
+            return _OUTCOMES, [_outcome(outcome, planned_as=NOT_BEGUN) for outcome in planned]
+        outcomes = self._carry_out(planned, parsed_args)
         self._status = _status(outcomes)
         return _OUTCOMES, [_outcome(outcome) for outcome in outcomes]
 
-    def _look(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[EntryOutcome]:
+    def _plan(self, entries: Sequence[Entry], given: argparse.Namespace) -> list[EntryOutcome]:
         with _progress() as progress:
             return [
                 reshape_fleet.plan_entry(self.placement, entry, given.search_steps, again=given.again)
                 for entry in progress.track(entries, description="looking")
             ]
 
-    def _carry_out(self, looked: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
+    def _carry_out(self, planned: Sequence[EntryOutcome], given: argparse.Namespace) -> list[EntryOutcome]:
         """Return the outcome of each entry, in the order of the file."""
-        planned = [outcome for outcome in looked if outcome.state == PLANNED]
+        planned = [outcome for outcome in planned if outcome.state == PLANNED]
         done = reshape_fleet.carry_out(
             planned,
             lambda outcome: self.change(reshape_fleet.request(outcome, given.search_steps)),
@@ -105,7 +106,7 @@ class ProviderReshape(PlacementCommand, Lister):
         )
         with _progress() as progress:
             results = iter(list(progress.track(done, description="reshaping", total=len(planned))))
-        return [next(results) if outcome.state == PLANNED else outcome for outcome in looked]
+        return [next(results) if outcome.state == PLANNED else outcome for outcome in planned]
 
 
 def _progress() -> Progress:

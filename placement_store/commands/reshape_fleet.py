@@ -51,6 +51,7 @@ def plan_entry(placement: "PlacementClient", entry: Entry, search_steps: int, *,
     :raises Unavailable: the call failed.
     """
     before = {named: find_if_there(placement, named) for named in entry.reshape.named}
+    # Repeating the same file must not move the same amounts twice.
     if not again:
         change = _NetChange(entry.reshape, before)
         if change.has_arrived and change.is_proof:

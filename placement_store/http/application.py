@@ -10,7 +10,7 @@ A resource is added in two steps:
    ``self.store.read`` or ``self.store.write`` and returns an
    :class:`~placement_store.http.operations.OperationResult`; it does not catch the store's errors
    (:mod:`placement_store.http.errors` has the table of their statuses and codes) and raises
-   :class:`~placement_store.http.refusals.RequestRefused` for errors of HTTP alone.
+   :class:`~placement_store.http.refusals.HTTPRefusal` for errors of HTTP alone.
 2. ``resources/__init__.py``: its class in the list.
 """
 
@@ -30,7 +30,7 @@ from placement_store.http.errors import ErrorDocuments
 from placement_store.http.operations import DEADLINE, Resource, Settings
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.resources import RESOURCES
 from placement_store.http.store import Store
 from placement_store.providers.rows import provider_not_found
@@ -105,9 +105,9 @@ class _Preparation:
         else:
             request.context.caller = None
         if time.monotonic() > request.env.get(DEADLINE, math.inf):
-            raise RequestRefused(503, "The request has waited too long for a thread; nothing was done.")
+            raise HTTPRefusal(503, "The request has waited too long for a thread; nothing was done.")
         if request.content_length and not request.content_type:
-            raise RequestRefused(400, "content-type header required: there is a body.")
+            raise HTTPRefusal(400, "content-type header required: there is a body.")
 
     def process_resource(
         self, request: falcon.Request, _response: falcon.Response, resource: Resource, path: dict[str, str]
@@ -118,7 +118,7 @@ class _Preparation:
         """
         if request.method not in resource.operations:
             headers = {"Allow": ", ".join(resource.methods())}
-            raise RequestRefused(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
+            raise HTTPRefusal(405, f"The method {request.method} is not allowed for this resource.", headers=headers)
         if resource.path != "/":
             self._prepare()
         if "uuid" in path:

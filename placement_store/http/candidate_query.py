@@ -8,7 +8,7 @@ from moorage import errors
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.http import query, refusals
 from placement_store.http.query import Query, RequestedTraits
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
 _GROUP_KEY = re.compile(r"(resources|required|member_of|in_tree)([A-Za-z0-9_-]{0,64})")
@@ -19,13 +19,13 @@ _POLICIES: Mapping[str | None, Literal["none", "isolate"]] = {"none": "none", "i
 def request_of(parameters: Query, version: Version) -> ResourceRequest:
     """Parse a query that is valid under its schema into a request.
 
-    :raises RequestRefused: 400, a parameter is malformed or repeated.
+    :raises HTTPRefusal: 400, a parameter is malformed or repeated.
     """
     groups = {suffix: _group(parameters, suffix, version) for suffix in _suffixes(parameters)}
     if version < _RESOURCELESS_GROUPS_SINCE:
         for suffix, group in groups.items():
             if not group.resources:
-                raise RequestRefused(400, f"The request group {suffix!r} asks for no resources.")
+                raise HTTPRefusal(400, f"The request group {suffix!r} asks for no resources.")
     root = _root_traits(parameters, version)
     return ResourceRequest(
         groups=groups,
@@ -36,7 +36,7 @@ def request_of(parameters: Query, version: Version) -> ResourceRequest:
     )
 
 
-def query_refusal(fault: errors.InvalidRequest, version: Version) -> RequestRefused:
+def query_refusal(fault: errors.InvalidRequest, version: Version) -> HTTPRefusal:
     """Translate the store's refusal of such a request: the path of the fault decides on the code."""
     place = fault.path.removeprefix("$.request.")
     code = refusals.UNDEFINED
@@ -46,7 +46,7 @@ def query_refusal(fault: errors.InvalidRequest, version: Version) -> RequestRefu
         code = refusals.QUERY_BAD_VALUE
     if version < _RESOURCELESS_GROUPS_SINCE and place == "groups":
         code = refusals.UNDEFINED
-    return RequestRefused(400, f"Invalid query string: {fault.reason}, at {place}", code)
+    return HTTPRefusal(400, f"Invalid query string: {fault.reason}, at {place}", code)
 
 
 def _suffixes(parameters: Query) -> list[str]:
@@ -73,12 +73,12 @@ def _group(parameters: Query, suffix: str, version: Version) -> ResourceGroup:
 def _root_traits(parameters: Query, version: Version) -> RequestedTraits:
     texts = parameters.all("root_required")
     if len(texts) > 1:
-        raise RequestRefused(
+        raise HTTPRefusal(
             400, "Invalid query string parameter root_required: it may be sent once", refusals.QUERY_DUPLICATE_KEY
         )
     found = query.traits("root_required", texts, version)
     if found.any_of:
-        raise RequestRefused(
+        raise HTTPRefusal(
             400, "Invalid query string parameter root_required: `in:` is not for it", refusals.QUERY_BAD_VALUE
         )
     return found

@@ -10,7 +10,7 @@ import msgspec
 
 from moorage import errors
 from placement_store.http import refusals
-from placement_store.http.refusals import UNDEFINED, RequestRefused
+from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.versions import MIN, Version, v
 
 LOG = logging.getLogger(__name__)
@@ -39,13 +39,13 @@ DEFAULT: ErrorStatuses = {
 _CODES_SINCE = v("1.23")
 
 
-def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> RequestRefused:
+def refusal_of(fault: errors.MoorageError, own: ErrorStatuses) -> HTTPRefusal:
     """Translate an error of the store to a refusal, by the operation's ``own`` table first, then by the default."""
     for table in (own, DEFAULT):
         for kind in type(fault).__mro__:
             if kind in table:
                 status, code = table[kind]
-                return RequestRefused(status, str(fault), code)
+                return HTTPRefusal(status, str(fault), code)
     raise AssertionError("the table has the root of the tree")
 
 
@@ -57,9 +57,9 @@ class ErrorDocuments:
         app.add_error_handler(Exception, self._unexpected)
         app.add_error_handler(falcon.HTTPError, self._of_router)
         app.add_error_handler(errors.MoorageError, self._of_store)
-        app.add_error_handler(RequestRefused, self._refused)
+        app.add_error_handler(HTTPRefusal, self._refused)
 
-    def _refused(self, request: falcon.Request, response: falcon.Response, fault: RequestRefused, _params: Any) -> None:
+    def _refused(self, request: falcon.Request, response: falcon.Response, fault: HTTPRefusal, _params: Any) -> None:
         version: Version = request.context.get("version") or MIN
         title = http.HTTPStatus(fault.status).phrase
         described: dict[str, Any] = {
@@ -92,11 +92,11 @@ class ErrorDocuments:
         }
         detail = sentences.get(fault.status_code) or fault.description or fault.title or ""
         self._refused(
-            request, response, RequestRefused(fault.status_code, detail, headers=dict(fault.headers or {})), params
+            request, response, HTTPRefusal(fault.status_code, detail, headers=dict(fault.headers or {})), params
         )
 
     def _unexpected(self, request: falcon.Request, response: falcon.Response, fault: Exception, params: Any) -> None:
         LOG.error("%s %s has failed", request.method, request.path, exc_info=fault)
         self._refused(
-            request, response, RequestRefused(500, "An unexpected fault: the log has it by the request id."), params
+            request, response, HTTPRefusal(500, "An unexpected fault: the log has it by the request id."), params
         )

@@ -8,7 +8,7 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 
 from moorage.errors import ConfigurationError
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -31,11 +31,11 @@ def of_token(request: falcon.Request) -> RequestContext:
     The user ``admin`` has the role of that name. The headers ``X-Roles`` and ``X-Project-Id`` override roles and
     project; with ``OpenStack-System-Scope`` the token has the scope of the whole system.
 
-    :raises RequestRefused: 401, the header is missing.
+    :raises HTTPRefusal: 401, the header is missing.
     """
     token = request.get_header("X-Auth-Token")
     if not token:
-        raise RequestRefused(401, "This path needs a token.")
+        raise HTTPRefusal(401, "This path needs a token.")
     user, _, project = token.partition(":")
     roles = request.get_header("X-Roles")
     return CallerContext(
@@ -49,11 +49,11 @@ def of_token(request: falcon.Request) -> RequestContext:
 def of_keystone(request: falcon.Request) -> RequestContext:
     """Return the caller that Keystone's middleware in front has found.
 
-    :raises RequestRefused: 401, it has found none.
+    :raises HTTPRefusal: 401, it has found none.
     """
     caller = CallerContext.from_environ(request.env)
     if caller.user_id is None:
-        raise RequestRefused(401, "This path needs a token.")
+        raise HTTPRefusal(401, "This path needs a token.")
     return caller
 
 

@@ -16,7 +16,7 @@ from moorage import context
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.policy import PolicyEnforcer
 from placement_store.http.query import Query
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.schemas import Schemas
 from placement_store.http.store import Store
 from placement_store.http.versions import Version, v
@@ -125,12 +125,12 @@ class Resource:
     def checked_call(self, declared: OperationDeclaration, request: falcon.Request, path: Mapping[str, Any]) -> Call:
         """Return what :meth:`call` returns; a missing resource takes precedence over a bad request (404 over 400).
 
-        :raises RequestRefused: this operation does not take such a request.
+        :raises HTTPRefusal: this operation does not take such a request.
         :raises NotFound: the resource does not exist.
         """
         try:
             return self.call(declared, request)
-        except RequestRefused as refusal:
+        except HTTPRefusal as refusal:
             if refusal.status == HTTPStatus.BAD_REQUEST:
                 self.require_path(**path)
             raise
@@ -141,16 +141,16 @@ class Resource:
         The order of the checks decides on the status of a request with several faults: version, Accept, Content-Type,
         policy, query, body.
 
-        :raises RequestRefused: this operation does not take such a request.
+        :raises HTTPRefusal: this operation does not take such a request.
         """
         version: Version = request.context.version
         if version < declared.since:
             headers = {"Allow": ", ".join(self.methods(version))} if declared.below == 405 else {}
-            raise RequestRefused(
+            raise HTTPRefusal(
                 declared.below, f"Not in microversion {version}; it came with {declared.since}.", headers=headers
             )
         if request.method == "GET" and not request.client_accepts(falcon.MEDIA_JSON):
-            raise RequestRefused(406, f"Only {falcon.MEDIA_JSON} is provided.")
+            raise HTTPRefusal(406, f"Only {falcon.MEDIA_JSON} is provided.")
         takes_body = declared.body is not None and declared.body.sent_at(version)
         if takes_body:
             _check_content_type(request)
@@ -223,7 +223,7 @@ def _query(request: falcon.Request) -> Query:
 def _check_content_type(request: falcon.Request) -> None:
     sent = (request.content_type or "").partition(";")[0].strip().lower()
     if sent != falcon.MEDIA_JSON:
-        raise RequestRefused(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
+        raise HTTPRefusal(415, f"The media type {sent or 'None'} is not supported, use {falcon.MEDIA_JSON}.")
 
 
 def _read(request: falcon.Request, at_most: int) -> bytes:
@@ -232,7 +232,7 @@ def _read(request: falcon.Request, at_most: int) -> bytes:
     stream = request.stream if request.env.get("wsgi.input_terminated") else request.bounded_stream
     body: bytes = b"" if (request.content_length or 0) > at_most else stream.read(at_most + 1)
     if len(body) > at_most or (request.content_length or 0) > at_most:
-        raise RequestRefused(413, f"A body has at most {at_most} bytes.")
+        raise HTTPRefusal(413, f"A body has at most {at_most} bytes.")
     return body
 
 
@@ -241,7 +241,7 @@ def _decoded(body: bytes) -> Any:
         return msgspec.json.decode(body)
     # A byte that is not UTF-8 raises ValueError.
     except (msgspec.DecodeError, RecursionError, ValueError) as fault:
-        raise RequestRefused(400, f"Malformed JSON: {fault}") from fault
+        raise HTTPRefusal(400, f"Malformed JSON: {fault}") from fault
 
 
 # --- Writing a response ---------------------------------------------------------------------------------------------

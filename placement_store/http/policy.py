@@ -7,7 +7,7 @@ from oslo_config import cfg
 from oslo_context.context import RequestContext
 from oslo_policy import policy
 
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 
 # Rules that the others refer to.
 _ADMIN, _SERVICE, _ADMIN_OR_SERVICE = "admin_api", "service_api", "admin_or_service_api"
@@ -123,7 +123,7 @@ class PolicyEnforcer:
         """Check that the rule allows the caller.
 
         :param target: the attributes of the operation's object, for rules that compare them with the caller.
-        :raises RequestRefused: 403, the rule does not allow it.
+        :raises HTTPRefusal: 403, the rule does not allow it.
         """
         about = {"project_id": caller.project_id, "user_id": caller.user_id, **target}
         if time.monotonic() > self._decided_until:
@@ -133,7 +133,7 @@ class PolicyEnforcer:
         if question not in decided:
             decided[question] = bool(self._enforcer.authorize(rule, about, caller))
         if not decided[question]:
-            raise RequestRefused(403, f"The policy does not allow {rule} to be performed.")
+            raise HTTPRefusal(403, f"The policy does not allow {rule} to be performed.")
 
 
 def _hashable(values: Mapping[str, object]) -> Hashable:

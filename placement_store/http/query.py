@@ -5,7 +5,7 @@ import uuid as uuids
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
 _IN = "in:"
@@ -58,7 +58,7 @@ def canonical_uuid(text: str) -> str | None:
 def uuid_of(name: str, text: str) -> str:
     """Parse the value of parameter ``name`` as a uuid.
 
-    :raises RequestRefused: 400, it is not a uuid.
+    :raises HTTPRefusal: 400, it is not a uuid.
     """
     uuid = canonical_uuid(text)
     if uuid is None:
@@ -69,7 +69,7 @@ def uuid_of(name: str, text: str) -> str:
 def resources(name: str, text: str) -> dict[str, int]:
     """Parse the amounts in ``CLASS:AMOUNT[,CLASS:AMOUNT...]``.
 
-    :raises RequestRefused: 400, it is malformed, or names a class twice.
+    :raises HTTPRefusal: 400, it is malformed, or names a class twice.
     """
     amounts: dict[str, int] = {}
     for part in text.split(","):
@@ -99,7 +99,7 @@ def traits(name: str, texts: Sequence[str], version: Version) -> RequestedTraits
     From 1.22 ``!TRAIT`` forbids one; from 1.39 ``in:TRAIT,TRAIT`` requires any of them, and all values count, not only
     the last.
 
-    :raises RequestRefused: 400, a value is malformed.
+    :raises HTTPRefusal: 400, a value is malformed.
     """
     required: list[str] = []
     either: list[tuple[str, ...]] = []
@@ -139,7 +139,7 @@ def aggregates(name: str, texts: Sequence[str], version: Version) -> RequestedAg
 
     From 1.24 it may be sent more than once; from 1.32 ``!UUID`` and ``!in:UUID,UUID`` forbid.
 
-    :raises RequestRefused: 400, a value is malformed, or the parameter is repeated before 1.24.
+    :raises HTTPRefusal: 400, a value is malformed, or the parameter is repeated before 1.24.
     """
     if len(texts) > 1 and version < _REPEATED_AGGREGATES_SINCE:
         raise _bad(name, "it may be sent once")
@@ -156,5 +156,5 @@ def aggregates(name: str, texts: Sequence[str], version: Version) -> RequestedAg
     return RequestedAggregates(tuple(member_of), _distinct(not_member_of))
 
 
-def _bad(name: str, reason: str) -> RequestRefused:
-    return RequestRefused(400, f"Invalid query string parameters: {name}: {reason}")
+def _bad(name: str, reason: str) -> HTTPRefusal:
+    return HTTPRefusal(400, f"Invalid query string parameters: {name}: {reason}")

@@ -15,7 +15,7 @@ QUERY_BAD_VALUE = "placement.query.bad_value"
 QUERY_MISSING_VALUE = "placement.query.missing_value"
 
 
-class RequestRefused(Exception):
+class HTTPRefusal(Exception):
     """A request that is answered with an error document.
 
     :param status: the HTTP status.

@@ -8,7 +8,7 @@ import jsonschema
 import jsonschema.validators
 
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 from placement_store.http.versions import Version, v
 
 #: A JSON schema.
@@ -49,7 +49,7 @@ class Schemas:
     def check(self, version: Version, value: object, what: str) -> None:
         """Validate ``value``; the detail of a refusal begins with ``what``.
 
-        :raises RequestRefused: 400, with the path and the reason of the fault.
+        :raises HTTPRefusal: 400, with the path and the reason of the fault.
         """
         place = bisect.bisect_right(self._since, version) - 1
         validator = self._validators[place] if place >= 0 else None
@@ -58,7 +58,7 @@ class Schemas:
         fault: Any = jsonschema.exceptions.best_match(validator.iter_errors(value))
         where = "".join(f"[{part!r}]" for part in list(fault.absolute_schema_path)[:-1])
         reason = f"{fault.message[:500]}, at {fault.json_path[:200]}."
-        raise RequestRefused(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
+        raise HTTPRefusal(400, f"{what}: {reason} Failed validating {fault.validator!r} in schema{where}.")
 
 
 def _validator(schema: Schema | None) -> Any:

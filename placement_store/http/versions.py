@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import microversion_parse
 
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 
 #: The service type in the header.
 SERVICE = "placement"
@@ -37,16 +37,16 @@ def v(text: str) -> Version:
 def negotiate(headers: Mapping[str, str]) -> Version:
     """Return the version that a request's headers name; the lowest where they name none.
 
-    :raises RequestRefused: 406, with the range served, for a version that is not served; 400 for a malformed one.
+    :raises HTTPRefusal: 406, with the range served, for a version that is not served; 400 for a malformed one.
     """
     try:
         negotiated = microversion_parse.extract_version(dict(headers), SERVICE, _KNOWN)
     except ValueError as fault:
-        raise RequestRefused(
+        raise HTTPRefusal(
             406,
             f"Microversion not served: {fault}",
             extra={"max_version": str(MAX), "min_version": str(MIN)},
         ) from fault
     except TypeError as fault:
-        raise RequestRefused(400, f"Not a microversion: {fault}") from fault
+        raise HTTPRefusal(400, f"Not a microversion: {fault}") from fault
     return Version(negotiated.major, negotiated.minor)

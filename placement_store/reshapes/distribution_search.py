@@ -138,6 +138,7 @@ class _Search:
             item = self._items[len(chosen)]
             place = next(options[-1], None)
             if place is not None:
+                # Descend: place the item, and go on to the next unless a unit rule or a failed state forbids it.
                 self._steps.take_step()
                 self._distribution.put(item, place)
                 chosen.append(place)
@@ -145,6 +146,7 @@ class _Search:
                     options.append(self._options(len(chosen)))
                     continue
             else:
+                # Backtrack: no place is left for this item, so the one before must be placed elsewhere.
                 self._record_failure(len(chosen))
                 options.pop()
                 if not chosen:

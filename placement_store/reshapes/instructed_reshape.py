@@ -62,6 +62,7 @@ def carry_out(connection: Connection, message: ReshapeByInstructions, names: Res
     planned = _planned(before, message)
     tree = reshape_tree.lock(connection, before, root_id, classes, names)
     changes = planned() if tree == before else _planned(tree, message)()
+    # From here on the tree cannot change: create the children, then write inventories and allocations together.
     numbers = {one.uuid: one.id for one in tree.providers.values()} | _create(connection, changes.new)
     pairs = {pair: (numbers[pair[0]], names.id_of(pair[1], connection)) for pair in changes.inventories}
     wanted = _wanted(connection, {pairs[pair]: inventory for pair, inventory in changes.inventories.items()})

@@ -20,7 +20,7 @@ from placement_store.providers.inventories import Wanted
 
 def reshape(connection: Connection, message: Reshape, names: ResourceClassNames) -> None:
     """Serve a message; see :func:`carry_out`, also for the errors raised."""
-    puts_of = {uuid: Put.over_rpc(asked) for uuid, asked in message.allocations.items()}
+    puts_of = {uuid: Put.over_rpc(wanted) for uuid, wanted in message.allocations.items()}
     carry_out(connection, message.inventories, puts_of, names)
 
 
@@ -47,16 +47,18 @@ def carry_out(
         ids[uuid]: inventories.numbered(connection, uuid, reshaped.inventories, names)
         for uuid, reshaped in described.items()
     }
-    asked = puts.plan(connection, puts_of, names)
+    put_plan = puts.plan(connection, puts_of, names)
     for uuid, reshaped in described.items():
-        asked.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
-    locked = providers.lock(connection, wanted.keys() | allocations.providers_touched(asked.changes))
-    for id_, generations in asked.relied_on.items():
+        put_plan.relied_on.setdefault(ids[uuid], set()).add(reshaped.generation)
+    # The locks come first: what has been read so far counts only if no generation has changed until they are held.
+    locked = providers.lock(connection, wanted.keys() | allocations.providers_touched(put_plan.changes))
+    for id_, generations in put_plan.relied_on.items():
         for generation in generations:
             providers.compare_generation(locked[id_], generation)
-    if any(locked[id_].root_id != root_id for id_, root_id in asked.roots.items()):
+    # The plan was made with the providers' roots as they were read; a provider may have changed its tree since.
+    if any(locked[id_].root_id != root_id for id_, root_id in put_plan.roots.items()):
         raise StaleRead
-    write(connection, wanted, asked.changes, names)
+    write(connection, wanted, put_plan.changes, names)
 
 
 def write(

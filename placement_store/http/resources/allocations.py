@@ -18,7 +18,7 @@ from placement_store.claims.put import ANY_GENERATION, AnyGeneration, Put
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, Resource, Settings, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import UNDEFINED, RequestRefused
+from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.usages import UNKNOWN
 from placement_store.http.schemas import (
     GENERATION,
@@ -112,7 +112,7 @@ _BAD_NAME: ErrorStatuses = {errors.NotFound: (400, UNDEFINED)}
 def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: Settings) -> dict[str, Put]:
     """Parse the allocations sent for several consumers, by their canonical uuids.
 
-    :raises RequestRefused: 400, a consumer is repeated, or a uuid is malformed.
+    :raises HTTPRefusal: 400, a consumer is repeated, or a uuid is malformed.
     """
     found: dict[str, Put] = {}
     for spelled, one in sent.items():
@@ -124,7 +124,7 @@ def puts_of(sent: Mapping[str, Mapping[str, Any]], version: Version, settings: S
 def put_of(sent: Mapping[str, Any], version: Version, settings: Settings) -> Put:
     """Parse the allocations sent for one consumer.
 
-    :raises RequestRefused: 400, a provider is repeated, or a uuid is malformed.
+    :raises HTTPRefusal: 400, a provider is repeated, or a uuid is malformed.
     """
     amounts: dict[str, dict[str, int]] = {}
     for spelled, resources in _parts(sent["allocations"], version):
@@ -155,14 +155,14 @@ def _parts(sent: Any, version: Version) -> Iterator[tuple[str, Mapping[str, int]
 def _new_key(spelled: str, known: Mapping[str, object], kind: str) -> str:
     uuid = _required_uuid(spelled, kind)
     if uuid in known:
-        raise RequestRefused(400, f"The {kind} {uuid} is named twice.")
+        raise HTTPRefusal(400, f"The {kind} {uuid} is named twice.")
     return uuid
 
 
 def _required_uuid(spelled: str, kind: str) -> str:
     uuid = canonical_uuid(spelled)
     if uuid is None:
-        raise RequestRefused(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
+        raise HTTPRefusal(400, f"The uuid of a {kind} is expected, not {spelled[:255]!r}.")
     return uuid
 
 

@@ -11,7 +11,7 @@ from moorage.messages import DeleteInventories, DeleteInventory, SetInventories,
 from moorage.model import Inventory
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, operation
-from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, RequestRefused
+from placement_store.http.refusals import CONCURRENT_UPDATE, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.resource_providers import ProviderScopedResource, path_of
 from placement_store.http.schemas import GENERATION, MAX_AMOUNT, RESOURCE_CLASS, Schema, Schemas, document, with_more
 from placement_store.http.versions import v
@@ -69,14 +69,14 @@ Held = Mapping[str, Inventory]
 def described(resource_class: str, sent: Mapping[str, Any], call: Call) -> Inventory:
     """Parse an inventory.
 
-    :raises RequestRefused: 400, all of it is reserved, which is allowed from 1.26.
+    :raises HTTPRefusal: 400, its capacity is below 1, which is allowed from 1.26.
     """
     fields = {name: value for name, value in sent.items() if name in Inventory.__struct_fields__}
     # Not strictly: JSON Schema accepts 1.0 as an integer.
     inventory = msgspec.convert(fields, Inventory, strict=False)
     # A capacity out of range is refused by the store.
     if call.version < _ALL_RESERVED_SINCE and inventory.capacity < 1:
-        raise RequestRefused(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
+        raise HTTPRefusal(400, f"The inventory of {resource_class} leaves nothing that could be allocated.")
     return inventory
 
 

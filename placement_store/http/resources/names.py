@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from placement_store.db.names import Names
 from placement_store.http.operations import Resource
-from placement_store.http.refusals import RequestRefused
+from placement_store.http.refusals import HTTPRefusal
 
 _CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 _LONGEST = 255
@@ -16,12 +16,10 @@ _LONGEST = 255
 def require_custom(name: str) -> None:
     """Check that a name has the form of a custom one.
 
-    :raises RequestRefused: 400, it has not.
+    :raises HTTPRefusal: 400, it has not.
     """
     if not _CUSTOM.fullmatch(name) or len(name) > _LONGEST:
-        raise RequestRefused(
-            400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it."
-        )
+        raise HTTPRefusal(400, f"{name[:_LONGEST]!r} is no name of one's own: CUSTOM_ with A-Z, 0-9 and _ behind it.")
 
 
 class NamedResource(Resource):

@@ -5,7 +5,7 @@ from moorage.model import ReshapedInventories
 from placement_store.http.errors import ErrorStatuses
 from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import canonical_uuid
-from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, RequestRefused
+from placement_store.http.refusals import PROVIDER_NOT_FOUND, UNDEFINED, HTTPRefusal
 from placement_store.http.resources.allocations import BY_CONSUMER, puts_of
 from placement_store.http.resources.inventories import INVENTORIES, described
 from placement_store.http.schemas import GENERATION, UUID_PATTERN, Schema, Schemas, document
@@ -47,7 +47,7 @@ class ReshaperResource(Resource):
         try:
             self.store.write(lambda connection: reshape.carry_out(connection, wanted, puts, self.store.classes))
         except errors.ProviderNotFound as fault:
-            raise RequestRefused(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
+            raise HTTPRefusal(400, str(fault), PROVIDER_NOT_FOUND if fault.name in wanted else UNDEFINED) from fault
         return OperationResult(204)
 
 
@@ -56,7 +56,7 @@ def _inventories(call: Call) -> dict[str, ReshapedInventories]:
     for spelled, sent in call.body["inventories"].items():
         uuid = canonical_uuid(spelled)
         if uuid is None or uuid in found:
-            raise RequestRefused(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
+            raise HTTPRefusal(400, f"{spelled!r} is no uuid, or names a resource provider for the second time.")
         found[uuid] = ReshapedInventories(
             generation=int(sent["resource_provider_generation"]),
             inventories={name: described(name, one, call) for name, one in sent["inventories"].items()},

@@ -163,7 +163,7 @@ class ResourceProviderResource(ProviderScopedResource):
 def requested_group(parameters: Query, version: Version) -> ResourceGroup | None:
     """Parse the requirements that each provider must meet by itself; null where the query has none.
 
-    :raises RequestRefused: 400, a parameter is malformed.
+    :raises HTTPRefusal: 400, a parameter is malformed.
     """
     if not set(parameters.names).difference({"name", "uuid"}):
         return None

@@ -10,7 +10,7 @@ from moorage import errors, ids
 from moorage.messages import SetTraits
 from placement_store.http.operations import Call, OperationResult, Resource, operation
 from placement_store.http.query import Query
-from placement_store.http.refusals import UNDEFINED, RequestRefused
+from placement_store.http.refusals import UNDEFINED, HTTPRefusal
 from placement_store.http.resources.names import NamedResource, require_custom
 from placement_store.http.resources.resource_providers import ProviderScopedResource
 from placement_store.http.schemas import GENERATION, TEXT, Schema, Schemas, document
@@ -68,12 +68,12 @@ def _wanted(parameters: Query) -> dict[str, Any]:
         elif how == "startswith":
             wanted["starting_with"] = value
         else:
-            raise RequestRefused(
+            raise HTTPRefusal(
                 400, "Invalid query string parameters: name: expected in:NAME[,NAME...] or startswith:PREFIX"
             )
     if (associated := parameters.last("associated")) is not None:
         if associated.lower() not in ("true", "false"):
-            raise RequestRefused(400, "Invalid query string parameters: associated: expected true or false")
+            raise HTTPRefusal(400, "Invalid query string parameters: associated: expected true or false")
         wanted["associated"] = associated.lower() == "true"
     return wanted
 
