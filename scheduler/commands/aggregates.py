@@ -30,26 +30,26 @@ Shown = tuple[tuple[str, ...], tuple[Any, ...]]
 _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
-class _Aggregates(WithCells):
+class _AggregatesCommand(WithCells):
     """A command about host aggregates."""
 
     def shown(self, aggregate: HostAggregate) -> Shown:
-        """Return an aggregate as it is shown, its hosts with the names of their cells."""
+        """Return the columns and the values of an aggregate, its hosts with the names of their cells."""
         names = {uuid: name for name, uuid in self.cells().items()} if aggregate.hosts else {}
         pairs = sorted((host.service_host, names.get(host.cell_uuid, host.cell_uuid)) for host in aggregate.hosts)
         hosts = [{"host": host, "cell": cell} for host, cell in pairs]
         lines = [f"{host['host']} in {host['cell']}" for host in hosts]
-        return _COLUMNS, (*_described(aggregate), ShownLines(hosts, lines))
+        return _COLUMNS, (*_values(aggregate), ShownLines(hosts, lines))
 
     def shown_now(self, reference: str) -> Shown:
-        """Return an aggregate, by its name or uuid, as it is now.
+        """Read an aggregate by its name or uuid, and return its columns and values.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostAggregateNotFound: the aggregate does not exist.
         """
         return self.shown(self.client("scheduler").call(GetHostAggregate(aggregate=reference)))
 
 
-class _OfAggregate(_Aggregates):
+class _AggregateCommand(_AggregatesCommand):
     """A command about one host aggregate."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ class _OfAggregate(_Aggregates):
         return parser
 
 
-class _OfHost(_OfAggregate):
+class _AggregateHostCommand(_AggregateCommand):
     """A command about one host of an aggregate."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ class _OfHost(_OfAggregate):
         return parser
 
 
-class AggregateCreate(_Aggregates, ShowOne):
+class AggregateCreate(_AggregatesCommand, ShowOne):
     """Create a host aggregate: a named set of hosts, with metadata for filters and weighers to read.
 
     It is an aggregate of resource providers too, which `member_of` of a request can name.
@@ -94,7 +94,7 @@ class AggregateCreate(_Aggregates, ShowOne):
         """Create the aggregate and show it.
 
         :raises AlreadyExists: the name is taken, or the uuid is another host aggregate's.
-        :raises InvalidRequest: something of it is malformed.
+        :raises InvalidRequest: a name or a value is malformed.
         """
         message = CreateHostAggregate(
             request_id=ids.fresh(), name=parsed_args.name, uuid=parsed_args.uuid, metadata=_metadata(parsed_args)
@@ -102,7 +102,7 @@ class AggregateCreate(_Aggregates, ShowOne):
         return self.shown(self.client("scheduler").call(message))
 
 
-class AggregateSet(_OfAggregate, ShowOne):
+class AggregateSet(_AggregateCommand, ShowOne):
     """Change the name or the metadata of a host aggregate; what is not named stays.
 
     Refused where servers are on a host whose availability zone would change, and where a host would have two.
@@ -126,10 +126,10 @@ class AggregateSet(_OfAggregate, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Change the aggregate and show it.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostAggregateNotFound: the aggregate does not exist.
         :raises AlreadyExists: the name is taken.
-        :raises InvalidRequest: something of it is malformed, or a number is none.
-        :raises ZoneConflict: a host has another zone by another aggregate.
+        :raises InvalidRequest: a name or a value is malformed, or a value that plug-ins read as a number is not one.
+        :raises ZoneConflict: another aggregate gives a host another zone.
         :raises InvalidState: servers are on a host whose zone would change.
         """
         message = SetHostAggregate(
@@ -142,7 +142,7 @@ class AggregateSet(_OfAggregate, ShowOne):
         return self.shown_now(parsed_args.name or parsed_args.aggregate)
 
 
-class AggregateAddHost(_OfHost, ShowOne):
+class AggregateAddHost(_AggregateHostCommand, ShowOne):
     """Put a host into a host aggregate, with all its nodes; one that is in it already stays.
 
     Refused where it has another availability zone by another aggregate, and where servers are on it and its zone would
@@ -150,13 +150,13 @@ class AggregateAddHost(_OfHost, ShowOne):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Put the host into the aggregate and show that.
+        """Add the host to the aggregate and show the aggregate.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
-        :raises HostNotFound: there is no such host.
-        :raises InvalidRequest: several cells have one of that name.
-        :raises ZoneConflict: it has another zone by another aggregate.
-        :raises InvalidState: servers are on it, and its zone would change.
+        :raises HostAggregateNotFound: the aggregate does not exist.
+        :raises HostNotFound: the host does not exist.
+        :raises InvalidRequest: hosts of several cells have the name.
+        :raises ZoneConflict: another aggregate gives the host another zone.
+        :raises InvalidState: servers are on the host, and its zone would change.
         """
         message = AddAggregateHost(
             request_id=ids.fresh(),
@@ -168,19 +168,19 @@ class AggregateAddHost(_OfHost, ShowOne):
         return self.shown_now(parsed_args.aggregate)
 
 
-class AggregateRemoveHost(_OfHost, ShowOne):
+class AggregateRemoveHost(_AggregateHostCommand, ShowOne):
     """Take a host out of a host aggregate.
 
     Refused where servers are on it and its availability zone would change.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Take the host out of the aggregate and show that.
+        """Remove the host from the aggregate and show the aggregate.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
-        :raises HostNotFound: it has no such host.
-        :raises InvalidRequest: it has hosts of that name in several cells.
-        :raises InvalidState: servers are on it, and its zone would change.
+        :raises HostAggregateNotFound: the aggregate does not exist.
+        :raises HostNotFound: the host is not in the aggregate.
+        :raises InvalidRequest: hosts of that name in several cells are in it.
+        :raises InvalidState: servers are on the host, and its zone would change.
         """
         message = RemoveAggregateHost(
             request_id=ids.fresh(),
@@ -192,7 +192,7 @@ class AggregateRemoveHost(_OfHost, ShowOne):
         return self.shown_now(parsed_args.aggregate)
 
 
-class AggregateList(_Aggregates, Lister):
+class AggregateList(_AggregatesCommand, Lister):
     """List the host aggregates by name, with how many hosts each has."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -204,23 +204,23 @@ class AggregateList(_Aggregates, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return a row an aggregate."""
+        """Return a row for each aggregate."""
         aggregates = lists.host_aggregates(self.client("scheduler"), ListHostAggregates(service_host=parsed_args.host))
-        return _COLUMNS, [(*_described(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
+        return _COLUMNS, [(*_values(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
 
 
-class AggregateShow(_OfAggregate, ShowOne):
+class AggregateShow(_AggregateCommand, ShowOne):
     """Show a host aggregate with its metadata and its hosts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Show the aggregate.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostAggregateNotFound: the aggregate does not exist.
         """
         return self.shown_now(parsed_args.aggregate)
 
 
-class AggregateDelete(_OfAggregate, ShowOne):
+class AggregateDelete(_AggregateCommand, ShowOne):
     """Delete a host aggregate that has no hosts, or with --force take them out of it first.
 
     Refused, by force as well, where servers are on a host whose availability zone would change.
@@ -234,9 +234,9 @@ class AggregateDelete(_OfAggregate, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """Delete the aggregate and show what it was.
+        """Delete the aggregate and show its last state.
 
-        :raises HostAggregateNotFound: there is no such aggregate.
+        :raises HostAggregateNotFound: the aggregate does not exist.
         :raises InvalidState: it has hosts, or servers are on one whose zone would change.
         """
         message = DeleteHostAggregate(
@@ -249,7 +249,7 @@ class AggregateDelete(_OfAggregate, ShowOne):
         return (*columns, "deleted"), (*values, not parsed_args.dry_run)
 
 
-class AggregateSync(_Aggregates, Lister):
+class AggregateSync(_AggregatesCommand, Lister):
     """List the nodes of hosts that are missing in an aggregate of their host, and put them into it.
 
     There are none, unless a service of an older version or a hand has written to the tables.
@@ -262,7 +262,7 @@ class AggregateSync(_Aggregates, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return a row a node."""
+        """Return a row for each node."""
         message = SyncHostAggregates(request_id=ids.fresh(), dry_run=parsed_args.dry_run)
         found = self.client("scheduler").call(message)
         names = {uuid: name for name, uuid in self.cells().items()} if found else {}
@@ -279,13 +279,13 @@ class AggregateSync(_Aggregates, Lister):
         ]
 
 
-def _described(aggregate: HostAggregate) -> tuple[Any, ...]:
+def _values(aggregate: HostAggregate) -> tuple[Any, ...]:
     lines = [f"{key}={value}" for key, value in aggregate.metadata.items()]
     zone = aggregate.metadata.get(ZONE_KEY)
     return (*shown((aggregate.uuid, aggregate.name, zone)), ShownLines(dict(aggregate.metadata), lines))
 
 
-# --- What is typed --------------------------------------------------------------------------------------------------
+# --- Arguments ------------------------------------------------------------------------------------------------------
 
 
 def _add_metadata(parser: argparse.ArgumentParser) -> None:

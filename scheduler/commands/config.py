@@ -1,4 +1,4 @@
-"""What the running schedulers decide by, for the operator: each of them answers for itself."""
+"""`moorage scheduler config show`: ask each running scheduler for its policy, and compare them."""
 
 import argparse
 import logging
@@ -23,9 +23,9 @@ _COLUMNS = (
     *("scheduler", "policy", "since", "filters", "weighers", "request_filters", "host_subset_size", "broken_plugin"),
     *("broken", "needs_restart", "refused_reload"),
 )
-#: What a table shows once for all schedulers that have the same.
+#: Fields that a table shows once for all schedulers with the same value.
 _LONG = frozenset({"filters", "weighers", "request_filters"})
-#: What two policies may differ in.
+#: Fields in which two policies may differ.
 _PARTS = ("filters", "weighers", "request_filters", "host_subset_size", "broken_plugin")
 
 
@@ -53,7 +53,7 @@ class SchedulerConfigShow(Configured, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Ask them all."""
+        """Ask all schedulers, in parallel, and return a row for each one that answers."""
         clients = self.clients(parsed_args.timeout)
         names = [parsed_args.scheduler] if parsed_args.scheduler else self._running(clients)
         with ThreadPoolExecutor(len(names)) as threads:
@@ -68,7 +68,7 @@ class SchedulerConfigShow(Configured, Lister):
         return _COLUMNS, [_row(name, policy) for name, policy in policies.items()]
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show them, and tell by the exit status whether they decide by the same."""
+        """Show the policies; the exit status is 1 if they differ, or if a scheduler does not answer."""
         status: int = super().run(parsed_args)
         for sentence in self._wrong:
             LOG.error(sentence)
@@ -77,7 +77,7 @@ class SchedulerConfigShow(Configured, Lister):
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
-        """Show the table with a column for each scheduler: with a row for each no terminal would be wide enough."""
+        """Show a table with a column for each scheduler: no terminal is wide enough for a row each."""
         rows: list[Sequence[Any]] = list(data)
         if rows and parsed_args.formatter == "table" and not (parsed_args.columns or parsed_args.sort_columns):
             column_names, rows = _side_by_side(column_names, rows)
@@ -85,32 +85,35 @@ class SchedulerConfigShow(Configured, Lister):
         return status
 
     def _running(self, clients: Clients) -> list[str | None]:
-        """Return the names of the schedulers that are heard of; none has reported itself yet: any one that serves."""
+        """Return the names of the running schedulers; None for any one, if none has reported itself yet."""
         services = clients.topic("placement").call(ListServices())
         return [*up(services, "scheduler", self.conf.service.silent_after)] or [None]
 
 
 def differences(policies: Mapping[str, PolicyState]) -> list[str]:
-    """Return in what each of some schedulers differs from what most of them decide by."""
+    """Return a sentence for each scheduler whose policy differs from that of most others."""
     if len({policy.fingerprint for policy in policies.values()}) < 2:
         return []
     [(most, _)] = Counter(policy.fingerprint for policy in policies.values()).most_common(1)
     usual_name, usual = next((name, policy) for name, policy in policies.items() if policy.fingerprint == most)
-    said = []
+    sentences = []
     for name, policy in policies.items():
         if policy.fingerprint == most:
             continue
         parts = [part for part in _PARTS if getattr(policy, part) != getattr(usual, part)]
-        said.append(f"Scheduler {name} differs from {usual_name} in {', '.join(parts) or 'a value that is secret'}")
-    return said
+        sentences.append(
+            f"Scheduler {name} differs from {usual_name} in {', '.join(parts) or 'a value that is secret'}"
+        )
+    return sentences
 
 
 def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[Sequence[str], list[Sequence[Any]]]:
-    """Return a table of rows, each of which begins with a name, as one of a column for each of these names."""
+    """Transpose a table: a column for each scheduler, a row for each field."""
     columns = [row[0] for row in rows]
     turned: list[Sequence[Any]] = []
     for name, *values in list(zip(names, *rows, strict=True))[1:]:
         first: dict[str, str] = {}
+        # A long value that an earlier column has is replaced by a reference to that column.
         if name in _LONG:
             for column, value in zip(columns, values, strict=True):
                 first.setdefault(value.human_readable(), column)
@@ -152,7 +155,7 @@ def _plugins(plugins: Iterable[PluginUse]) -> ShownLines:
 
 
 def _plugin(plugin: PluginUse) -> str:
-    """Return a plug-in with its multiplier, and its options below it as a configuration file has them."""
+    """Format a plug-in: its name and multiplier, and below them its options as in a configuration file."""
     multiplier = "" if plugin.multiplier is None else f" x {plugin.multiplier:,.10g}"
     return "\n".join(
         [f"{plugin.name}{multiplier}", *(f"  {name} = {_written(value)}" for name, value in plugin.settings.items())]
@@ -160,7 +163,7 @@ def _plugin(plugin: PluginUse) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return the value of an option as it is written in a file; what is a list of texts without their quotes."""
+    """Format the value of an option as in a configuration file; strings in lists have no quotes."""
     if isinstance(value, bool | None):
         return "" if value is None else str(value).lower()
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`moorage explain`: where a request would go and why, or why nowhere."""
+"""`moorage explain`: show the host that a request would get and why, or why there is none."""
 
 import argparse
 import re
@@ -28,7 +28,7 @@ from scheduler.commands import explain_arguments
 from scheduler.commands.explain_format import fields
 
 _IS_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: Exit statuses: there is a host; there is none; it cannot be asked like that; it could not be found out.
+#: Exit statuses.
 A_HOST, NO_HOST, BAD_INPUT, NOT_KNOWN = 0, 1, 2, 3
 
 
@@ -65,7 +65,7 @@ class Explain(Configured, ShowOne):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Return the exit status; what is wrong is named on standard error."""
+        """Run the command and return its exit status; errors go to standard error."""
         self._status = NOT_KNOWN
         try:
             super().run(parsed_args)
@@ -76,7 +76,7 @@ class Explain(Configured, ShowOne):
             advice = f" {fault.advice}" if isinstance(fault, errors.BrokenPlugin) else ""
             sys.stderr.write(f"It could not be found out: {fault}{advice}\n")
             return NOT_KNOWN
-        except Exception as fault:  # anything else would end with 1, which says that there is no host
+        except Exception as fault:  # else the exit status would be 1, which means that there is no host
             if self.app.options.debug:
                 raise
             sys.stderr.write(f"It could not be found out: {type(fault).__name__}: {fault}\n")
@@ -86,7 +86,7 @@ class Explain(Configured, ShowOne):
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[Any]) -> int:
         """Show the fields.
 
-        :raises InvalidRequest: none is called as the ones that were named.
+        :raises InvalidRequest: a column of `-c` does not exist.
         """
         try:
             status: int = super().produce_output(parsed_args, column_names, data)
@@ -95,15 +95,15 @@ class Explain(Configured, ShowOne):
         return status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
-        """Ask, or look up, and return what is to be said field by field."""
+        """Read a stored explanation or ask for a new one, and return its fields."""
         about: dict[str, Any] = {}
         explain_arguments.check(parsed_args)
         explanation = self._explanation(parsed_args, about)
         self._status = A_HOST if explanation.chosen is not None else NO_HOST
-        told = {name: ShownValue(value) for name, value in about.items()} | fields(explanation, self._cells())
-        return tuple(told), tuple(told.values())
+        shown = {name: ShownValue(value) for name, value in about.items()} | fields(explanation, self._cells())
+        return tuple(shown), tuple(shown.values())
 
-    # --- What is asked ------------------------------------------------------------------------------------------------
+    # --- New explanations ---------------------------------------------------------------------------------------------
 
     def _explanation(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
         if given.request_id is not None:
@@ -125,6 +125,7 @@ class Explain(Configured, ShowOne):
     def _ask(self, given: argparse.Namespace, spec: RequestSpec, instance: Instance | None = None) -> Explanation:
         if not 1 <= given.count <= MAX_INSTANCES:
             raise errors.InvalidRequest(path="--count", reason=f"from 1 to {MAX_INSTANCES} can be asked for")
+        # The present host of an instance is always explained too.
         hosts = dict.fromkeys(given.host)
         if instance is not None and instance.host is not None:
             hosts |= {instance.host: None}
@@ -140,12 +141,12 @@ class Explain(Configured, ShowOne):
         # The scheduler may search for as long as that before it answers.
         return self.client("scheduler").call(message)
 
-    # --- What is on record --------------------------------------------------------------------------------------------
+    # --- Stored explanations ------------------------------------------------------------------------------------------
 
     def _of_instance(self, given: argparse.Namespace, uuid: str, about: dict[str, Any]) -> Explanation:
         instance = self.client("conductor").call(ShowInstance(instance_uuid=_uuid(uuid), with_request=True))
         about |= {"instance": instance.uuid, "state": instance.state, "on_host": instance.host}
-        if instance.explanation is not None and not (_asks_anew(given) or given.moving):
+        if instance.explanation is not None and not (_is_asked_anew(given) or given.moving):
             about["asked"] = "when it was refused; --now asks anew"
             return instance.explanation
         if instance.state in ("deleting", "deleted"):
@@ -153,19 +154,19 @@ class Explain(Configured, ShowOne):
         if instance.request_spec is None:
             raise errors.InvalidState(reason=f"it is not on record what instance {instance.uuid} asks for")
         about["asked"] = "now"
-        return self._ask(given, _as_it_would_be_asked(given, instance, instance.request_spec), instance)
+        return self._ask(given, _request_of(given, instance, instance.request_spec), instance)
 
     def _of_request_id(self, given: argparse.Namespace, about: dict[str, Any]) -> Explanation:
         conductor, request_id = self.client("conductor"), given.request_id
         instances = lists.instances(conductor, ListInstances(request_id=request_id, deleted=True))
         if instances:
-            # All of one request are placed, or refused, in one decision.
+            # One decision places, or refuses, all instances of a request: any of them stands for all.
             refused = [instance for instance in instances if instance.explanation is not None]
             about["instances"] = len(instances)
             return self._of_instance(given, (refused or instances)[0].uuid, about)
         for migration in lists.migrations(conductor, ListMigrations(request_id=request_id, ended=True)):
             about |= {"migration": migration.uuid, "state": migration.state}
-            if migration.explanation is None or _asks_anew(given):
+            if migration.explanation is None or _is_asked_anew(given):
                 given.moving = given.moving or migration.kind
                 return self._of_instance(given, migration.instance_uuid, about)
             about["asked"] = "when it was refused; --now asks anew"
@@ -173,20 +174,20 @@ class Explain(Configured, ShowOne):
         raise errors.InvalidRequest(path="--request-id", reason=f"nothing on record was ordered by {request_id}")
 
     def _cells(self) -> Mapping[str, str]:
-        """Return the names of the cells by uuid, as far as they can be asked for."""
+        """Return the names of the cells by uuid, or nothing if they cannot be read: the uuids are shown then."""
         try:
             return {cell.uuid: cell.name for cell in self.client("placement").call(ListCells(without_databases=True))}
         except errors.Unavailable:
             return {}
 
 
-def _asks_anew(given: argparse.Namespace) -> bool:
-    """Tell whether something was typed that what is on record has no answer to."""
+def _is_asked_anew(given: argparse.Namespace) -> bool:
+    """Return whether an option asks for more than a stored explanation has."""
     return bool(given.now or given.host or given.what_if or explain_arguments.has_size(given))
 
 
-def _as_it_would_be_asked(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
-    """Return what an instance asks for: in another size, if one was typed, and within its cell where it stays there."""
+def _request_of(given: argparse.Namespace, instance: Instance, spec: RequestSpec) -> RequestSpec:
+    """Return the request of an instance: with the size of the options, and within its cell if it stays there."""
     if explain_arguments.has_size(given):
         spec = msgspec.structs.replace(spec, flavor=request_arguments.request_spec(given).flavor)
     if given.moving is None and instance.state not in ("shelved", "unshelving"):
@@ -196,9 +197,9 @@ def _as_it_would_be_asked(given: argparse.Namespace, instance: Instance, spec: R
 
 
 def _read(file: str) -> RequestSpec:
-    """Return the request spec in a file.
+    """Read a request spec from a file.
 
-    :raises InvalidRequest: it cannot be read, or is none; with the path of what is wrong in it.
+    :raises InvalidRequest: the file cannot be read or is not a request spec; with the path of the wrong field.
     """
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -208,7 +209,7 @@ def _read(file: str) -> RequestSpec:
 
 
 def _uuid(text: str) -> str:
-    # Anything else would be refused as a message that is wrong at a place that nobody has typed.
+    # Else the error would name a field of the message, which the operator has not typed.
     if not _IS_UUID.fullmatch(text):
         raise errors.InstanceNotFound(name=text)
     return text

@@ -1,31 +1,31 @@
-"""Which words count on a command line of `moorage explain`: none is passed over in silence."""
+"""Check the options of `moorage explain`: none that has no effect is accepted."""
 
 import argparse
 
 from moorage import errors
 from moorage.cli import group_options, request_arguments
 
-#: What makes up a size; it counts instead of an instance's own.
+#: The options of a size, which replaces the instance's own.
 _SIZE = frozenset({"vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "extra_spec"})
 _COUNT = frozenset({"count"})
-#: All that is said of resource groups.
+#: Stands in errors for all options of resource groups.
 _GROUPS = "resource, --required, --group and their like"
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse words that would count for nothing, and a size that is not whole.
+    """Check that each given option has an effect, and that a size is complete.
 
-    :raises InvalidRequest: there are such, with the option.
+    :raises InvalidRequest: an option has no effect, or a size is incomplete; the error names the option.
     """
-    typed = _typed(given)
-    size = bool(typed & _SIZE)
-    for source, counting in (("spec", _COUNT), ("instance", _SIZE | _COUNT), ("request_id", _SIZE | _COUNT)):
+    given_options = _given_options(given)
+    size = bool(given_options & _SIZE)
+    for source, allowed in (("spec", _COUNT), ("instance", _SIZE | _COUNT), ("request_id", _SIZE | _COUNT)):
         if getattr(given, source) is None:
             continue
-        for word in sorted(typed - counting):
+        for option in sorted(given_options - allowed):
             raise errors.InvalidRequest(
-                path=_option(word),
-                reason=f"it would count for nothing, as {_option(source)} says what is asked for",
+                path=_flag(option),
+                reason=f"it would count for nothing, as {_flag(source)} says what is asked for",
             )
         if size and not has_size(given):
             raise errors.InvalidRequest(path="--vcpus, --memory-mb", reason="a size is typed whole: both must be given")
@@ -37,18 +37,18 @@ def check(given: argparse.Namespace) -> None:
 
 
 def has_size(given: argparse.Namespace) -> bool:
-    """Tell whether a size was typed."""
+    """Return whether the options give a size."""
     return given.vcpus is not None and given.memory_mb is not None
 
 
-def _typed(given: argparse.Namespace) -> frozenset[str]:
-    """Return the words of a request that are not as they are where nothing is typed."""
+def _given_options(given: argparse.Namespace) -> frozenset[str]:
+    """Return the names of the request's options whose value is not the default."""
     parser = argparse.ArgumentParser(add_help=False)
     request_arguments.add_words(parser, size_required=False)
     usual = vars(parser.parse_args([]))
-    typed = frozenset(word for word in usual if getattr(given, word) != usual[word])
+    typed = frozenset(option for option in usual if getattr(given, option) != usual[option])
     return typed | {_GROUPS} if group_options.groups(given) else typed
 
 
-def _option(word: str) -> str:
-    return f"--{word.replace('_', '-')}"
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""An explanation as it is shown: a table for people, the same as data for machines."""
+"""Format an explanation: lines for people, and the same as data for machines."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -10,11 +10,11 @@ from moorage.model import Explanation, FilterCount, RankedHost, WhatIf
 
 
 def fields(explanation: Explanation, cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is told field by field; each is shown to people as lines, and to machines as it is.
+    """Return the fields of an explanation by name, each with its lines for people and its value for machines.
 
-    :param cells: the names of cells by uuid; one without a name is shown by its uuid.
+    :param cells: the names of cells by uuid; a cell without a name is shown by its uuid.
     """
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "answer": ShownValue(_answer(explanation)),
         "why": ShownValue(explanation.summary()),
         "hosts": ShownValue(explanation.hosts),
@@ -23,27 +23,27 @@ def fields(explanation: Explanation, cells: Mapping[str, str]) -> dict[str, Any]
         "filters": _lines(explanation.filters, _of_filters(explanation.filters)),
     }
     if explanation.nearest_misses:
-        told["nearest_misses"] = _lines(explanation.nearest_misses, _of_misses(explanation))
+        shown["nearest_misses"] = _lines(explanation.nearest_misses, _of_misses(explanation))
     if explanation.nearest_hosts:
-        told["nearest_hosts"] = _lines(explanation.nearest_hosts, _by_host(explanation.nearest_hosts))
+        shown["nearest_hosts"] = _lines(explanation.nearest_hosts, _by_host(explanation.nearest_hosts))
     ranked = (*explanation.top_hosts, *explanation.named_scores)
-    telling = {score.weigher for host in ranked for score in host.scores if score.counts}
+    counting = {score.weigher for host in ranked for score in host.scores if score.counts}
     if explanation.named_hosts:
-        told["named_hosts"] = _lines(explanation.named_hosts, _of_named(explanation, cells, telling))
+        shown["named_hosts"] = _lines(explanation.named_hosts, _of_named(explanation, cells, counting))
     if explanation.lost_races:
-        told["lost_races"] = _lines(
+        shown["lost_races"] = _lines(
             explanation.lost_races, (f"{host}: {claims:,} claim(s)" for host, claims in explanation.lost_races.items())
         )
     if explanation.top_hosts:
-        told["top_hosts"] = _lines(
-            explanation.top_hosts, (_ranked(host, cells, telling) for host in explanation.top_hosts)
+        shown["top_hosts"] = _lines(
+            explanation.top_hosts, (_ranked(host, cells, counting) for host in explanation.top_hosts)
         )
     if explanation.skipped_plugins:
         broken = (f"{plugin}: {why}" for plugin, why in explanation.skipped_plugins.items())
-        told["skipped_plugins"] = _lines(explanation.skipped_plugins, broken)
+        shown["skipped_plugins"] = _lines(explanation.skipped_plugins, broken)
     if explanation.what_if is not None:
-        told["what_if"] = _lines(explanation.what_if, _what_if(explanation.what_if, cells))
-    return told
+        shown["what_if"] = _lines(explanation.what_if, _what_if(explanation.what_if, cells))
+    return shown
 
 
 def _answer(explanation: Explanation) -> str:
@@ -53,7 +53,7 @@ def _answer(explanation: Explanation) -> str:
 
 
 def _of_filters(filters: Iterable[FilterCount]) -> Iterable[str]:
-    """Yield a line a filter, and under it what it has removed."""
+    """Yield a line for each filter: the hosts before and after it, and the reasons of those it has removed."""
     filters = list(filters)
     width = max((len(each.name) for each in filters), default=0)
     for each in filters:
@@ -71,8 +71,8 @@ def _by_host(words: Mapping[str, str]) -> Iterable[str]:
     return (f"{host} {why}" for host, why in words.items())
 
 
-def _of_named(explanation: Explanation, cells: Mapping[str, str], telling: Collection[str]) -> Iterable[str]:
-    """Yield why each host was not taken; under one that could have been, how its weight differs from the best one's."""
+def _of_named(explanation: Explanation, cells: Mapping[str, str], counting: Collection[str]) -> Iterable[str]:
+    """Yield the reason for each named host; for a feasible one also its weight, and the difference to the best host."""
     scores = {host.host.casefold(): host for host in explanation.named_scores}
     best = explanation.top_hosts[0] if explanation.top_hosts else None
     for name, why in explanation.named_hosts.items():
@@ -80,35 +80,35 @@ def _of_named(explanation: Explanation, cells: Mapping[str, str], telling: Colle
         host = scores.get(name.casefold())
         if host is None:
             continue
-        yield f"  {_ranked(host, cells, telling)}"
+        yield f"  {_ranked(host, cells, counting)}"
         if best is not None and best.host != host.host:
             yield f"  behind {best.host}: {_behind(host, best)}"
 
 
 def _behind(host: RankedHost, best: RankedHost) -> str:
-    """Return by which weighers a host is behind another, the largest difference first."""
+    """Format the weighers by which a host is behind another one, the largest difference first."""
     theirs = {score.weigher: score.counts for score in best.scores}
     differences = [(theirs.get(score.weigher, 0.0) - score.counts, score.weigher) for score in host.scores]
-    told = [f"{name} {-lost:+.3f}" for lost, name in sorted(differences, key=lambda each: -abs(each[0])) if lost]
-    return ", ".join(told) or "by nothing but the tie, which the request's id breaks"
+    behind = [f"{name} {-lost:+.3f}" for lost, name in sorted(differences, key=lambda each: -abs(each[0])) if lost]
+    return ", ".join(behind) or "by nothing but the tie, which the request's id breaks"
 
 
-def _ranked(host: RankedHost, cells: Mapping[str, str], telling: Collection[str]) -> str:
-    """Return a host with its weight, and what each weigher has given to that.
+def _ranked(host: RankedHost, cells: Mapping[str, str], counting: Collection[str]) -> str:
+    """Format a host with its weight and the part of each weigher in it.
 
-    :param telling: the weighers that have given anything to any of the hosts that are shown.
+    :param counting: the weighers that have contributed to any of the shown hosts.
     """
     scores = " ".join(
         f"{score.weigher} {score.counts:+.3f} ({_number(score.score)})"
         for score in host.scores
-        if score.weigher in telling
+        if score.weigher in counting
     )
     cell = cells.get(host.cell_uuid, host.cell_uuid)
     return f"{host.rank:,}. {host.host} ({cell})  {host.weight:.3f}" + (f" = {scores}" if scores else "")
 
 
 def _number(score: float) -> str:
-    """Return a score on its own scale: whole numbers in full, as of versions, others with as many digits as matter."""
+    """Format a score: whole numbers, as of versions, with all digits, others with six significant digits."""
     return f"{score:,.0f}" if score.is_integer() and abs(score) < 1e15 else f"{score:,.6g}"
 
 
@@ -125,7 +125,7 @@ def _lines(value: Any, lines: Iterable[str]) -> ShownLines:
 
 
 def _in_full(value: Any) -> Any:
-    """Return a value as data in which no field is left out, whatever it is."""
+    """Convert a value to data with every field, also those with default values."""
     if isinstance(value, msgspec.Struct):
         return {name: _in_full(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The scheduler's share of the `moorage` command."""
+"""The commands `moorage scheduler` and `moorage host list`, `set`, `delete`."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ from moorage.cli.command import Configured, ShownValue, positive
 from moorage.messages import DeleteHost, ListCells, ListHosts, SetHost
 from moorage.model import HostState
 from moorage.service import process
-from scheduler.commands import wait
+from scheduler.commands import catch_up
 from scheduler.service import SchedulerService
 
 LOG = logging.getLogger(__name__)
@@ -42,23 +42,23 @@ class Scheduler(Configured, Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until a signal comes."""
+        """Serve until a signal arrives."""
         logs.setup(self.conf, f"scheduler.{parsed_args.name}")
         process.run(SchedulerService(self.conf, parsed_args.name))
         return 0
 
 
 class WithCells(Configured):
-    """A command that speaks of cells by name."""
+    """A command that takes and shows cells by name."""
 
     def cells(self) -> dict[str, str]:
         """Return the uuid of each cell by name."""
         return {cell.name: cell.uuid for cell in self.client("placement").call(ListCells(without_databases=True))}
 
     def cell_uuid(self, name: str | None) -> str | None:
-        """Return the uuid of the cell of this name, or nothing for none.
+        """Return the uuid of the cell of a name, or None for None.
 
-        :raises CellNotFound: there is no such cell.
+        :raises CellNotFound: the cell does not exist.
         """
         if name is None:
             return None
@@ -78,7 +78,7 @@ class HostList(WithCells, Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
-        """Return a row a host."""
+        """Return a row for each host."""
         names = {uuid: name for name, uuid in self.cells().items()}
         hosts = lists.hosts(self.client("scheduler"), ListHosts(cell_uuid=self.cell_uuid(parsed_args.cell)))
         return _COLUMNS, [_row(host, names) for host in hosts]
@@ -91,7 +91,7 @@ class HostSet(WithCells, ShowOne):
     of them whether that is so, the host is disabled all the same, and the exit status is 1.
     """
 
-    #: Of which schedulers that is not known, and why.
+    #: The schedulers that may still send servers there, by name, and why that is not known.
     _behind: Mapping[str, str] | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -142,10 +142,10 @@ class HostSet(WithCells, ShowOne):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
-        """Return the host as it is now.
+        """Change the host and return its row.
 
-        :raises HostNotFound: there is no such host.
-        :raises InvalidRequest: several cells have one of that name, or two reasons are given.
+        :raises HostNotFound: the host does not exist.
+        :raises InvalidRequest: hosts of several cells have the name, or two reasons are given.
         """
         disabled, reason = parsed_args.disabled, parsed_args.reason
         if parsed_args.maintenance is not None:
@@ -163,11 +163,11 @@ class HostSet(WithCells, ShowOne):
             )
         )
         if disabled and parsed_args.wait:
-            self._behind = wait.behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
+            self._behind = catch_up.schedulers_behind(self.conf, self.clients(parsed_args.timeout), parsed_args.timeout)
         return _COLUMNS, _row(host, {uuid: name for name, uuid in self.cells().items()})
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Show the host, and tell by the exit status whether all schedulers keep to it."""
+        """Show the host; the exit status is 1 if a scheduler may not have seen the change."""
         status: int = super().run(parsed_args)
         for name, reason in (self._behind or {}).items():
             LOG.error("It is not known of scheduler %s that it sends no more servers there: %s", name, reason)
@@ -192,9 +192,9 @@ class HostDelete(WithCells, ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], tuple[Any, ...]]:
         """Delete the host.
 
-        :raises HostNotFound: there is no such host.
-        :raises InvalidRequest: several cells have one of that name.
-        :raises InvalidState: it may be up, or is still in use.
+        :raises HostNotFound: the host does not exist.
+        :raises InvalidRequest: hosts of several cells have the name.
+        :raises InvalidState: the host may be up, or is still in use.
         """
         message = DeleteHost(
             request_id=ids.fresh(),

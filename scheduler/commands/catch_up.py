@@ -1,4 +1,4 @@
-"""Waiting, for an operator, until no scheduler decides by anything older than a change that has just been made."""
+"""Wait until every running scheduler has seen a change that has just been made."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,19 +9,19 @@ from moorage.cli.clients import Clients
 from moorage.cli.services import up
 from moorage.messages import CatchUpView, ListServices
 
-#: Of the time that a scheduler has for its answer, it waits this part for decisions that are under way.
+#: The part of a scheduler's time to answer in which it waits for decisions in flight.
 _PATIENCE = 0.7
-#: Of which nobody waits longer than this; see :class:`~moorage.messages.CatchUpView`.
+#: The limit of the message, in seconds; see :class:`~moorage.messages.CatchUpView`.
 _MAX_PATIENCE = 60.0
 
 
-def behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, str]:
-    """Have all running schedulers catch up with the store; return why it is not known of some that they have, by name.
+def schedulers_behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, str]:
+    """Make all running schedulers catch up with the store; return the failures by scheduler.
 
-    A scheduler that is silent for longer than ``[service] silent_after`` is not asked. One that starts after the change
-    reads it before it serves.
+    A scheduler without a heartbeat for longer than ``[service] silent_after`` is not asked. One that starts after the
+    change reads it before it serves.
 
-    :param reach: to all of them; what waits for an answer does so for ``seconds`` at most.
+    :param seconds: the time limit for each scheduler's answer; ``clients`` must have the same.
     """
     try:
         services = clients.topic("placement").call(ListServices())
@@ -37,7 +37,7 @@ def behind(conf: cfg.ConfigOpts, clients: Clients, seconds: float) -> dict[str, 
             return str(fault)
         return f"{answer.undecided} of its decisions are still under way" if answer.undecided else None
 
-    # None has reported itself yet: any one that serves.
+    # If none has reported itself yet, ask any one that serves.
     names: list[str | None] = [*running] or [None]
     with ThreadPoolExecutor(len(names)) as pool:
         reasons = dict(zip(names, pool.map(ask, names), strict=True))
