@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 
 from conductor.engine.acknowledgements import Acknowledgements
 from conductor.engine.revoked_claims import RevokedClaims
-from conductor.retention import EndedRecords
-from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
+from conductor.retention import CellDeletedInstances, EndedRecords, SuperDeletedInstances
 from moorage import context, errors
 from moorage.db.database import Database
 from moorage.service.process import Periodic

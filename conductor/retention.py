@@ -1,23 +1,39 @@
-"""Prune ended operations, and with them the attempts and migrations of deleted instances."""
+"""Prune the records of a conductor: ended operations, and deleted instances once nothing can name them any more.
+
+Operations go first, after `record_retention`, with the attempts and migrations of deleted instances. The instances
+follow after `deleted_instance_retention`. A cell prunes an instance first, and only when no host can have a guest of
+it; the super conductor prunes it when the cell has no record of it: until then its own record explains the allocations
+that the instance may still have.
+"""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, and_, exists, or_, select
 
 from conductor.engine.steps import DELETE
-from conductor.schema import cell_attempts, cell_migrations
+from conductor.schema import cell_attempts, cell_instances, cell_migrations, cell_operations
+from conductor.schema import conductor_instances as instances
+from conductor.schema import conductor_operations as operations
+from conductor.super.cell_clients import Cells
 from conductor.super.records import migrations as super_migrations
+from moorage import errors
 from moorage.db.columns import as_uuid, now
 from moorage.db.database import Database
+from moorage.messages import MAX_INSTANCES, ShowInCell
 
 LOG = logging.getLogger(__name__)
+
+#: The most instances that one transaction deletes: it does not grow without bound, and one message names them all.
+_AT_ONCE = MAX_INSTANCES
 
 
 class EndedRecords:
     """The ended operations of one schema; several conductors may prune at the same time.
 
-    The record of a deleted instance itself is kept longer (:mod:`conductor.super.deleted_instances`).
+    The record of a deleted instance itself is kept longer: see :class:`SuperDeletedInstances`.
 
     :param scope: the columns that restrict the table to one cell, with their values; empty for the super conductor.
     :param kept: seconds for which the record of an ended operation is kept.
@@ -38,12 +54,12 @@ class EndedRecords:
 
         :raises StoreUnavailable: the database cannot be reached.
         """
-        forgotten = 0
+        pruned = 0
         while part := self._database.write(self._prune_some):
-            forgotten += part
-        if forgotten:
-            LOG.info("Forgot %d ended operations", forgotten)
-        return forgotten
+            pruned += part
+        if pruned:
+            LOG.info("Forgot %d ended operations", pruned)
+        return pruned
 
     def _prune_some(self, connection: Connection) -> int:
         # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
@@ -115,3 +131,181 @@ class CellEndedRecords(EndedRecords):
         )
         moves = cell_migrations
         connection.execute(moves.delete().where(*self._in(moves), moves.c.instance_uuid.in_(deleted)))
+
+
+class CellDeletedInstances:
+    """The deleted instances of a cell; several conductors may prune at the same time.
+
+    :param kept: seconds for which the record of a deleted instance is kept.
+    """
+
+    def __init__(self, database: Database, cell_uuid: str, kept: float) -> None:
+        self._database = database
+        self._cell_uuid = cell_uuid
+        self._kept = kept
+
+    def prune(self) -> int:
+        """Delete the records of instances that were deleted more than ``kept`` seconds ago; return how many.
+
+        :raises StoreUnavailable: the database cannot be reached.
+        """
+        return _repeat(lambda: self._database.write(self._prune_some))
+
+    def _prune_some(self, connection: Connection) -> int:
+        # Delete by keys that were read without a lock: deleting by time would lock the range of the index into which
+        # instances that are deleted at this moment are inserted.
+        instance = cell_instances.c
+        found = connection.scalars(
+            select(instance.uuid)
+            .where(
+                self._in(cell_instances),
+                instance.state == "deleted",
+                instance.updated_at < now() - self._kept,
+                ~self._has_guest(),
+                ~self._is_worked_on(),
+            )
+            .limit(_AT_ONCE)
+        ).all()
+        uuids = sorted(found)
+        for table, column in (
+            (cell_attempts, cell_attempts.c.instance_uuid),
+            (cell_migrations, cell_migrations.c.instance_uuid),
+            (cell_operations, cell_operations.c.subject),
+            (cell_instances, instance.uuid),
+        ):
+            connection.execute(table.delete().where(self._in(table), column.in_(uuids)))
+        return len(uuids)
+
+    def _has_guest(self) -> ColumnElement[bool]:
+        """Return the condition that a host may have a guest, which it destroys because of the attempt's record."""
+        attempt = cell_attempts.c
+        return exists().where(
+            self._in(cell_attempts),
+            attempt.instance_uuid == cell_instances.c.uuid,
+            attempt.claim_id.is_not(None),
+            attempt.guest_gone.is_(False),
+        )
+
+    def _is_worked_on(self) -> ColumnElement[bool]:
+        operation = cell_operations.c
+        return exists().where(
+            self._in(cell_operations), operation.subject == cell_instances.c.uuid, operation.state == "pending"
+        )
+
+    def _in(self, table: Table) -> ColumnElement[bool]:
+        return table.c.cell_uuid == self._cell_uuid
+
+
+class SuperDeletedInstances:
+    """The deleted instances of the super conductor; several conductors may prune and synchronize at the same time.
+
+    :param kept: seconds for which the record of a deleted instance is kept.
+    :param at_once: the most instances of one transaction and of one message.
+    """
+
+    def __init__(self, database: Database, cells: Cells, kept: float, at_once: int = _AT_ONCE) -> None:
+        self._at_once = at_once
+        self._database = database
+        self._cells = cells
+        self._kept = kept
+
+    def sync_with_cells(self) -> None:
+        """Poll the cells for the instances that are being deleted, and record those that are deleted.
+
+        A cell without a record of an instance that it was ordered to delete has deleted and pruned it.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        after = 0
+        while rows := self._database.read(partial(_deleting, after, self._at_once)):
+            after = rows[-1].id
+            deleted = self._of_cells(rows, lambda known, uuid: known.get(uuid, "deleted") == "deleted")
+            if deleted:
+                self._database.write(partial(_note_deleted, deleted))
+
+    def prune(self) -> int:
+        """Delete the records of instances that their cells have pruned, after ``kept`` seconds; return how many.
+
+        :raises StoreUnavailable: the records cannot be reached.
+        """
+        last: Any = None
+        pruned = 0
+        while rows := self._database.read(partial(self._old, last)):
+            last = rows[-1]
+            gone = [row.uuid for row in rows if row.cell_uuid is None]
+            gone += self._of_cells(
+                [row for row in rows if row.cell_uuid is not None], lambda known, uuid: uuid not in known
+            )
+            pruned += self._database.write(partial(_delete_records, sorted(gone)))
+        if pruned:
+            LOG.info("Forgot %d deleted instances", pruned)
+        return pruned
+
+    def _old(self, last: Any, connection: Connection) -> Sequence[Any]:
+        """Return the next page of instances that were deleted long ago and have no operation on record."""
+        subject = exists().where(operations.c.subject == instances.c.uuid)
+        building = exists().where(operations.c.uuid == instances.c.operation_uuid, operations.c.state == "pending")
+        query = _KNOWN.where(
+            instances.c.state == "deleted", instances.c.updated_at < now() - self._kept, ~subject, ~building
+        )
+        if last is not None:
+            later = and_(instances.c.updated_at == last.updated_at, instances.c.id > last.id)
+            query = query.where(
+                instances.c.updated_at >= last.updated_at, or_(instances.c.updated_at > last.updated_at, later)
+            )
+        return connection.execute(query.order_by(instances.c.updated_at, instances.c.id).limit(self._at_once)).all()
+
+    def _of_cells(
+        self,
+        rows: Sequence[Any],
+        wanted: Callable[[dict[str, str], str], bool],
+    ) -> list[str]:
+        """Return the instances for which ``wanted`` is true of their cell's answer; skip cells that do not answer."""
+        by_cell: dict[str, list[str]] = {}
+        for row in rows:
+            by_cell.setdefault(str(row.cell_uuid), []).append(row.uuid)
+        found: list[str] = []
+        for cell_uuid, uuids in by_cell.items():
+            try:
+                message = ShowInCell(instance_uuids=tuple(uuids))
+                answer = self._cells.call(cell_uuid, message, timeout=self._cells.patience)
+            except errors.MoorageError as fault:
+                LOG.info("Deleted instances of cell %s stay on record: %s", cell_uuid, fault)
+                continue
+            known = {instance.uuid: instance.state for instance in answer}
+            found += [uuid for uuid in uuids if wanted(known, uuid)]
+        return found
+
+
+def _repeat(work: Callable[[], int]) -> int:
+    done = 0
+    while part := work():
+        done += part
+    return done
+
+
+_KNOWN = select(instances.c.id, instances.c.uuid, instances.c.cell_uuid, instances.c.updated_at)
+
+
+def _deleting(after: int, at_once: int, connection: Connection) -> Sequence[Any]:
+    """Return the next page of instances whose cells have the order to delete them."""
+    ordered = exists().where(operations.c.subject == instances.c.uuid, operations.c.state == "pending")
+    query = _KNOWN.where(
+        instances.c.state == "deleting", instances.c.cell_uuid.is_not(None), instances.c.id > after, ~ordered
+    )
+    return connection.execute(query.order_by(instances.c.id).limit(at_once)).all()
+
+
+def _note_deleted(uuids: Collection[str], connection: Connection) -> None:
+    connection.execute(
+        instances.update()
+        .where(instances.c.uuid.in_(sorted(uuids)), instances.c.state == "deleting")
+        .values(state="deleted", reason=None, explanation=None, updated_at=now())
+    )
+
+
+def _delete_records(uuids: Collection[str], connection: Connection) -> int:
+    super_migrations.delete(connection, uuids)
+    return connection.execute(
+        instances.delete().where(instances.c.uuid.in_(uuids), instances.c.state == "deleted")
+    ).rowcount

@@ -15,7 +15,7 @@ from conductor.engine.revoked_claims import RevokedClaims
 from conductor.engine.steps import Backoff
 from conductor.engine.worker import Worker
 from conductor.housekeeping import Housekeeping, pruner
-from conductor.retention import CellEndedRecords, SuperEndedRecords
+from conductor.retention import CellDeletedInstances, CellEndedRecords, SuperDeletedInstances, SuperEndedRecords
 from conductor.schema import (
     CELL,
     CONDUCTOR,
@@ -26,7 +26,6 @@ from conductor.schema import (
     conductor_requests,
 )
 from conductor.super.cell_clients import Cells
-from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.super.endpoints.builds import SuperOrders
 from conductor.super.endpoints.claims import SuperClaims
 from conductor.super.endpoints.forwarded import ForwardedOrders

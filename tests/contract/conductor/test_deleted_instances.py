@@ -9,6 +9,7 @@ from support.conductor.record_builders import CELL_UUID, RECORDS, SPEC, begin, b
 
 from conductor.engine.operations import Operations
 from conductor.engine.steps import BUILD, DELETE, Backoff, Ended, Operation
+from conductor.retention import CellDeletedInstances, SuperDeletedInstances
 from conductor.schema import (
     cell_attempts,
     cell_instances,
@@ -18,7 +19,6 @@ from conductor.schema import (
     conductor_operations,
 )
 from conductor.super.cell_clients import Cells
-from conductor.super.deleted_instances import CellDeletedInstances, SuperDeletedInstances
 from conductor.super.records import instances as super_records
 from conductor.super.records import migrations as super_migrations
 from moorage import errors, ids
