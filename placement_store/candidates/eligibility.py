@@ -1,6 +1,6 @@
 """Tell which providers can serve which groups of a request, each provider considered by itself."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moorage.model import ResourceGroup, ResourceRequest
@@ -41,7 +41,7 @@ def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: An
     """Tell whether a provider can serve a whole suffixed group."""
     return (
         _in_tree(provider, group, ancestry)
-        and _has_no(provider.traits, group.forbidden)
+        and provider.traits.isdisjoint(group.forbidden)
         and _has_all(provider.traits, group)
         and _is_member(provider.aggregates, group)
         and all(has_room(provider, name, amount) for name, amount in group.resources.items())
@@ -58,7 +58,7 @@ def may_take_part(provider: CandidateProvider, group: ResourceGroup, ancestry: A
     aggregates = provider.aggregates | ancestry.aggregates_of_root.get(provider.root_uuid, frozenset())
     return (
         _in_tree(provider, group, ancestry)
-        and _has_no(provider.traits, group.forbidden)
+        and provider.traits.isdisjoint(group.forbidden)
         and _is_member(aggregates, group)
     )
 
@@ -82,10 +82,6 @@ def room(inventory: InventoryRow) -> int:
 
 def _in_tree(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     return group.in_tree is None or provider.root_uuid == ancestry.root_of.get(group.in_tree)
-
-
-def _has_no(traits: frozenset[str], forbidden: Iterable[str]) -> bool:
-    return traits.isdisjoint(forbidden)
 
 
 def _has_all(traits: frozenset[str], group: ResourceGroup) -> bool:

@@ -135,7 +135,7 @@ class InventoryClassSet(ProviderCommand, ShowOne):
             parser.add_argument(
                 # Both spellings: with hyphens as all of Moorage's options, and with underscores as in osc-placement.
                 *dict.fromkeys((f"--{field.replace('_', '-')}", f"--{field}")),
-                type=_field(field),
+                type=partial(argument_types.field_value, field),
                 required=field == "total",
                 metavar="VALUE",
                 help=_MEANINGS[field],
@@ -232,10 +232,6 @@ _MEANINGS = {
     "step_size": "what an amount must be a multiple of; default: 1",
     "total": "how much there is",
 }
-
-
-def _field(name: str) -> Any:
-    return partial(argument_types.field_value, name)
 
 
 def _fields(inventory: Inventory) -> tuple[Any, ...]:

@@ -132,17 +132,14 @@ def _steps_to(kind: type[Any], data: Any, fault: errors.InvalidRequest) -> list[
     steps: list[Step] = []
     part = data
     for found in _STEP.finditer(fault.path):
-        step = _step(found) or _culprit(kind, data, steps, part, fault)
+        named = found["field"] or found["position"] or found["key"]
+        step = named or _culprit(kind, data, steps, part, fault)
         if step is None:
             return steps
         steps.append(step if isinstance(part, dict) else int(step))
         part = part[steps[-1]]
     culprit = _culprit(kind, data, steps, part, fault)
     return steps if culprit is None else [*steps, culprit]
-
-
-def _step(found: re.Match[str]) -> str | None:
-    return found["field"] or found["position"] or found["key"]
 
 
 def _culprit(kind: type[Any], data: Any, steps: Sequence[Step], part: Any, fault: errors.InvalidRequest) -> str | None:
