@@ -74,6 +74,8 @@ def claim(
     # A consumer without a named generation is not read: its insert fails if it exists, since its uuid is unique.
     expected = {new.consumer_uuid for new in claims if new.consumer_generation is not None}
     found = consumers.holdings(connection, expected) if expected else {}
+    # All these reads are without a lock: the compare-and-swap of the generations in the write proves that they still
+    # hold, and only the write decides whether the amounts fit.
     for new in claims:
         _require_claimable(connection, new, found.get(new.consumer_uuid))
         if keep_held and (holding := found.get(new.consumer_uuid)) is not None:
@@ -93,6 +95,7 @@ def claim(
         )
         for new, claim_id in zip(claims, claim_ids, strict=True)
     ]
+    # A stale read is not retried here: the decision that claims refreshes its view and plans again.
     try:
         allocations.write(connection, changes, names, roots=dict(keys.values()))
     except StaleRead as fault:

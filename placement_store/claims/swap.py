@@ -59,8 +59,10 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
     keys |= providers.keys_found(connection, {uuid for request in requests for uuid in request})
     claimed = allocations.numbered(move_split.amounts_of(message.claimed), keys, names, connection)
     root_id = keys[message.root_provider_uuid].root_id
+    # Which allocations the consumer keeps and which are released; in a move, also which pass to or from the migration.
     in_a_move = message.migration_uuid is not None or message.held is not None
     step = (_next_destination if in_a_move else _next_host)(connection, holding, message, keys, claimed, names)
+    # On the released host a guest that may still run keeps its amounts, as a residue.
     residue = None if message.guest_gone else residues.residue_of(connection, holding, step.kept)
     claim_id = ids.fresh()
     change = ConsumerChange(
@@ -80,6 +82,7 @@ def swap(connection: Connection, message: SwapClaim, names: ResourceClassNames) 
         # accepted stays so at this generation.
         unaccepted=holding.accepted_by is None and not message.guest_gone,
     )
+    # One write, netted: the next host is claimed and the former one released, or neither.
     changes = [change] if step.migration is None else [change, step.migration]
     relied_on = allocations.generations_named(requests, keys)
     residue_uuid = residues.write(connection, changes, residue, names, relied_on=relied_on, roots=dict(keys.values()))

@@ -45,12 +45,13 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
     wanted = {one.uuid: inventories.numbered(connection, one.uuid, one.inventories, names) for one in message.providers}
     known = _known(connection, {*wanted, *message.gone, *_parents(message.providers)})
     _compare(message.providers, known)
+    # Compared without a lock: most reports change nothing, and then lock nothing.
     new = [one for one in message.providers if one.uuid not in known]
     old = [one for one in message.providers if one.uuid in known]
     renamed = [one for one in old if one.name != known[one.uuid].name]
     changed = _changed(connection, old, wanted, known)
     gone = {known[uuid].id: uuid for uuid in message.gone if uuid in known}
-    # All locks in one go, in their order.
+    # All locks at once, in the order of ids; then what was compared above must still hold.
     rows = providers.lock(
         connection, {*gone, *(known[one.uuid].id for one in renamed + changed), *_parents_and_roots(new, known)}
     )
@@ -59,6 +60,7 @@ def report(connection: Connection, message: ReportProviders, names: ResourceClas
         providers.compare_generation(row, one.generation)
         if not known[one.uuid].stands_as(row):
             raise StaleRead
+    # Deletions first: a new provider may take the name of a deleted one.
     trees.remove(connection, gone)
     created = _create(connection, new)
     ids = created | {one.uuid: known[one.uuid].id for one in old}
