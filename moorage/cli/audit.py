@@ -1,7 +1,7 @@
-"""What an audit finds wrong in a cloud, from what its parts say of themselves; pure, and so safe.
+"""The judgement of an audit: findings from the collected state of a cloud's parts; pure functions.
 
-Nothing stands still while it is looked at, and the parts are asked one after the other. So a single look proves little;
-what is found again some seconds later is (:func:`settled`).
+The cloud changes during an audit, and its parts are read one after the other. So a single collection proves little;
+only what is found again some seconds later counts (:func:`settled`).
 """
 
 from collections import Counter
@@ -13,46 +13,46 @@ from moorage.model.allocations import Amounts, amounts_of, in_words
 from moorage.model.inspection import Holder, InventoryFinding, StoreAudit, UnknownGuest, ViewDrift
 
 RESIDUE = "RESIDUE"
-#: Instances of these states hold nothing any more; one in error does as long as it has a guest that is wanted.
+#: Instances of these states hold nothing any more, except one in error with a guest that is wanted.
 _ENDED = frozenset({"error", "deleted", "shelved"})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong.
+    """A finding of an audit.
 
     ``kind`` is one of ``over-committed``, ``drifted``, ``leaked``, ``foreign``, ``doubled``, ``unheld``, ``claim``,
     ``short``, ``stranger`` and ``view``.
     """
 
     kind: str
-    #: What it is about: the uuid of a provider, consumer or instance, or the name of a host.
+    #: The uuid of a provider, consumer or instance, or the name of a host.
     subject: str
     detail: str
-    #: What tells it from others about the same subject, and from another time of the same trouble.
+    #: Distinguishes it from other findings on the same subject, and from later ones of the same kind.
     mark: str = ""
-    #: The instance whose records it contradicts, or to which what is leaked belonged.
+    #: The instance whose records it contradicts, or to which the leaked allocations belonged.
     instance_uuid: str | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What two looks know it by."""
+        """The identity of a finding across two collections."""
         return self.kind, self.subject, self.mark
 
 
 @dataclass(frozen=True, slots=True)
 class CloudState:
-    """What one look has seen; null where nobody answered.
+    """The collected state of a cloud; null where a part gave no answer.
 
-    ``instances`` are those that are not deleted. ``recorded`` are the records of the cells that have answered, by
-    cell: of deleted instances too, where a residue could not be explained without. ``drift`` is by scheduler.
-    ``unseen`` says which part could not be looked at, and why.
+    ``instances`` are those that are not deleted. ``recorded`` are the records of the cells that have answered, by cell;
+    they include deleted instances to which a residue may belong. ``drift`` is by scheduler. ``unseen`` has each part
+    that could not be read, with the reason.
     """
 
     store: StoreAudit | None = None
     instances: Sequence[Instance] | None = None
     recorded: Mapping[str, Sequence[InstanceHolds]] = field(default_factory=dict)
-    #: Whether no cell is missing among them.
+    #: Whether it has the records of all cells.
     all_recorded: bool = False
     hosts: Sequence[HostState] | None = None
     unknown_guests: Sequence[UnknownGuest] = ()
@@ -61,13 +61,13 @@ class CloudState:
 
 
 def settled(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
-    """Return what was found at both looks, as the second saw it."""
+    """Return the findings that two collections have in common, as in the second."""
     known = {finding.key for finding in first}
     return [finding for finding in second if finding.key in known]
 
 
 def judge(state: CloudState) -> list[Finding]:
-    """Return all that is wrong at one look."""
+    """Return all findings of one collected state."""
     found: list[Finding] = []
     if state.store is not None:
         found += [_inventory("over-committed", one) for one in state.store.overcommitted]
@@ -81,7 +81,7 @@ def judge(state: CloudState) -> list[Finding]:
             found += _claimed_twice(state.store.holders, state.hosts)
         found += _contradicting(state.store, recorded, state.hosts or ())
     found += _active_twice(state.instances or ())
-    found += [_unknown_guest(stranger) for stranger in state.unknown_guests]
+    found += [_unknown_guest(unknown) for unknown in state.unknown_guests]
     found += [
         Finding("view", host, f"scheduler {scheduler} has missed a change of it", scheduler)
         for scheduler, drift in sorted(state.drift.items())
@@ -98,7 +98,7 @@ def unexplained_residues(store: StoreAudit, recorded: Sequence[InstanceHolds]) -
 
 
 def unanswered(instances: Sequence[Instance]) -> set[str]:
-    """Return the uuids of the cells whose half of these instances is missing: their name comes with their answer."""
+    """Return the uuids of the cells that have not answered for these instances: the answer has the cell's name."""
     return {instance.cell_uuid for instance in instances if instance.cell_uuid is not None and instance.cell is None}
 
 
@@ -108,7 +108,7 @@ def _inventory(kind: str, one: InventoryFinding) -> Finding:
 
 
 def _leaked(holders: Sequence[Holder], instances: Sequence[Instance], residues: "_Residues") -> Iterator[Finding]:
-    """Find what is held by nobody who lives, is a residue, or was written by hand."""
+    """Yield the allocations of consumers that are no living instance, no residue, and not written by hand."""
     known = {instance.uuid: instance for instance in instances}
     for holder in holders:
         if holder.uuid is None:
@@ -121,10 +121,10 @@ def _leaked(holders: Sequence[Holder], instances: Sequence[Instance], residues: 
 
 
 class _Residues:
-    """Find the instance of each attempt, and whether a residue may still be held for it."""
+    """The instance of each attempt, and whether a residue may still be held for it."""
 
     def __init__(self, instances: Sequence[Instance], recorded: Sequence[InstanceHolds], *, all_recorded: bool) -> None:
-        #: Whether what the super conductor says of instances is complete.
+        #: Whether the super conductor's list of instances is complete.
         self.all_answered = not unanswered(instances)
         self._complete = self.all_answered and all_recorded
         self._attempts = {attempt.attempt_id for instance in instances for attempt in instance.attempts}
@@ -135,7 +135,7 @@ class _Residues:
         instance = self._recorded(holder)
         if instance is None:
             return "a residue of no known attempt" if self._complete and not _is_of(holder, self._attempts) else None
-        # What was accepted before that was on record may be held, as long as its host is still to be cleaned up.
+        # An attempt without a recorded acceptance may hold a residue for as long as its host is to be cleaned up.
         if not instance.settled or not {holder.uuid, holder.accepted_by}.isdisjoint(instance.cleaned):
             return None
         return f"the guest of that attempt of instance {instance.instance_uuid} is gone"
@@ -155,7 +155,7 @@ def _why_leaked(holder: Holder, known: Mapping[str, Instance], residues: _Residu
         return residues.why_leaked(holder)
     instance = known.get(holder.migration_of or holder.uuid or "")
     if instance is None:
-        # Without a claim it was written through the placement API, and is the writer's business.
+        # Without a claim it was written through the placement API, and belongs to the writer.
         return "no such instance" if holder.claim_id is not None else None
     if _holds_nothing(instance) and not _is_others(holder):
         return f"the instance is in state {instance.state}"
@@ -170,12 +170,12 @@ def _foreign(holder: Holder) -> Finding:
 
 
 def _is_others(holder: Holder) -> bool:
-    """Tell whether what an instance holds was written by others: it goes without a claim only where no host has it."""
+    """Return whether others wrote an instance's allocations: an instance without a claim has no host."""
     return holder.claim_id is None and holder.migration_of is None
 
 
 def _is_of(residue: Holder, attempts: Collection[str]) -> bool:
-    """Tell whether a residue belongs to one of these attempts; one that was a migration has another uuid."""
+    """Return whether a residue belongs to one of these attempts; a former migration has another uuid."""
     return residue.uuid in attempts or residue.accepted_by in attempts
 
 
@@ -185,7 +185,7 @@ def _holds_nothing(instance: Instance) -> bool:
 
 
 def _claimed_twice(holders: Sequence[Holder], hosts: Sequence[HostState]) -> Iterator[Finding]:
-    """Find consumers that one claim places on several hosts; a shared pool is no host."""
+    """Yield consumers that one claim places on several hosts; a shared pool is no host."""
     name_of_node = {host.compute_node_uuid: host.service_host for host in hosts}
     for holder in holders:
         on = sorted(name_of_node[uuid] for uuid in holder.root_provider_uuids if uuid in name_of_node)
@@ -203,14 +203,14 @@ def _active_twice(instances: Sequence[Instance]) -> Iterator[Finding]:
 def _contradicting(
     store: StoreAudit, recorded: Sequence[InstanceHolds], hosts: Sequence[HostState]
 ) -> Iterator[Finding]:
-    """Find consumers that hold less than their cell has on record, or hold it otherwise: others may claim that room."""
+    """Yield consumers that hold less than recorded by their cell, or differ otherwise: others may claim the rest."""
     holders = {holder.uuid: holder for holder in store.holders}
     nodes = {host.compute_node_uuid for host in hosts}
     for instance in recorded:
         if not instance.settled:
             continue
         for hold in instance.holds:
-            # What was held of a host that has been deleted went with it.
+            # Residues on a deleted host were deleted with it.
             if hold.consumer_type != RESIDUE or hold.root_provider_uuid in nodes:
                 yield from _differing(instance, hold, holders.get(hold.consumer_uuid), store.roots)
 
@@ -235,13 +235,13 @@ def _differing(
 
 
 def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield provider, resource class, and the amounts recorded and found, where less is held than is on record.
+    """Yield provider, resource class, recorded and found amount where less is allocated than recorded.
 
-    What is held of the host's tree counts together, and is named by the host's own provider. More than is on record is
-    no matter: others have put it there.
+    Allocations in the host's tree are summed, and named by its root: a reshape may have moved them. More than recorded
+    is no finding: those are foreign allocations.
 
-    :param held: what the consumer holds, by provider and resource class.
-    :param roots: the roots of providers that are none themselves.
+    :param held: the consumer's allocations, by provider and resource class.
+    :param roots: the root of each provider that is not a root itself.
     """
     root = hold.root_provider_uuid
     recorded: Counter[tuple[str, str]] = Counter()
@@ -258,7 +258,7 @@ def _shortages(hold: RecordedHold, held: Amounts, roots: Mapping[str, str]) -> I
 
 
 def _differences(hold: RecordedHold, holder: Holder) -> Iterator[str | None]:
-    """Yield in words what the row of a consumer says otherwise than its record."""
+    """Yield the differences between a consumer's row and its record, as text."""
     yield _difference("is placed by claim", holder.claim_id, hold.claim_id)
     yield _difference("is placed on provider", holder.placed_on, hold.root_provider_uuid)
     if hold.accepted_by is not None:
@@ -273,8 +273,8 @@ def _difference(what: str, found: str | None, recorded: str | None) -> str | Non
     return None if found == recorded else f"{what} {found or '(none)'}, and on record is {recorded or '(none)'}"
 
 
-def _unknown_guest(stranger: UnknownGuest) -> Finding:
-    guest = stranger.guest
+def _unknown_guest(unknown: UnknownGuest) -> Finding:
+    guest = unknown.guest
     detail = (
         f"has a guest of instance {guest.instance_uuid} that its cell knows nothing of (attempt {guest.attempt_id})"
     )

@@ -1,4 +1,4 @@
-"""One look at a whole cloud, for an audit: every part is asked, and one that does not answer is noted."""
+"""Collection of a cloud's state for an audit: every part is queried, and parts without an answer are noted."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,13 +27,13 @@ from moorage.model.inspection import StoreAudit, UnknownGuest, ViewDrift
 
 T = TypeVar("T")
 
-#: Holders that one answer names, and instances: about a megabyte, and a fraction of a second of the database.
+#: Holders, and instances, of one answer: about a megabyte, and a fraction of a second of the database.
 _AT_ONCE = 2_500
 _RECORDS_AT_ONCE = 1_000
 
 
 class AuditCollector:
-    """The questions of one look; :meth:`collect` asks them."""
+    """Collects the state of a cloud once."""
 
     def __init__(self, conf: cfg.ConfigOpts, clients: Clients) -> None:
         self._silent_after: float = conf.service.silent_after
@@ -41,7 +41,7 @@ class AuditCollector:
         self._unseen: dict[str, str] = {}
 
     def collect(self) -> CloudState:
-        """Ask every part, the store first: whoever held something then was on its owner's record before."""
+        """Query every part, the store first: each of its consumers was recorded by its owner before."""
         placement = self._clients.topic("placement")
         store = self._ask("the store", self._store)
         cells = self._ask("the cells", lambda: placement.call(ListCells(without_databases=True))) or []
@@ -70,11 +70,11 @@ class AuditCollector:
             return None
 
     def _store(self) -> StoreAudit:
-        """Ask for the store part by part, and return the whole of it.
+        """Query the store in parts, and return the whole.
 
-        The parts are of different moments, and still nobody who holds something throughout is left out or told of
-        twice: the parts go by the consumers' numbers, which no consumer changes, and a new one has a greater one. All
-        of them are older than what the owners are asked next, as :meth:`collect` needs it.
+        The parts are of different moments, and still each consumer that holds something throughout is in them once:
+        they are ordered by the consumers' numbers, which do not change, and new consumers have greater ones. All of
+        them are older than the owners' records, which are read next, as :meth:`collect` needs it.
         """
         placement = self._clients.topic("placement")
         first = part = placement.call(AuditStore(limit=_AT_ONCE, amounts=True))
@@ -86,14 +86,14 @@ class AuditCollector:
         return structs.replace(first, holders=tuple(holders), roots=roots, more_after=None)
 
     def _recorded(self, store: StoreAudit | None, cells: Sequence[Cell]) -> dict[str, Sequence[InstanceHolds]]:
-        """Ask each cell for its records, part by part; return them by cell."""
+        """Query each cell for its records, in parts; return them by cell."""
         found: dict[str, list[InstanceHolds]] = {}
         for cell in cells:
             answer = self._ask(f"records of {cell.name}", partial(self._of_cell, cell))
             if answer is not None:
                 found[cell.uuid] = answer
         if store is not None and len(found) == len(cells):
-            # Deleted instances may be many, and are asked for only where one of theirs may have left a residue.
+            # Deleted instances may be many: only those are read to which an unexplained residue may belong.
             known = [instance for of_cell in found.values() for instance in of_cell]
             unexplained = sorted(unexplained_residues(store, known))
             for cell in cells:
@@ -121,7 +121,7 @@ class AuditCollector:
         return instances
 
     def _unknown_guests(self, cell: Cell) -> list[UnknownGuest]:
-        # The cell itself, since the super conductor's answer would not say which of the cells is missing in it.
+        # From the cell itself: the super conductor's answer does not name the cells that are missing in it.
         found = self._ask(
             f"guests of {cell.name}", lambda: lists.unknown_guests(self._clients.cell(cell), ListStrangersInCell())
         )
@@ -131,7 +131,7 @@ class AuditCollector:
         services = self._ask("the services", lambda: self._clients.topic("placement").call(ListServices())) or []
         names = up(services, "scheduler", self._silent_after)
         if not names:
-            # None has reported itself yet: any one that serves.
+            # None has reported yet: query any scheduler.
             drift = self._ask("the host view", lambda: self._clients.topic("scheduler").call(CompareView()))
             return {} if drift is None else {"any": drift}
         answers = {name: self._view(name) for name in names}
@@ -142,9 +142,9 @@ class AuditCollector:
 
 
 def owning(clients: Clients, cell: Cell, uuids: Sequence[str]) -> list[InstanceHolds]:
-    """Return the records of a cell to which these instances, attempts and migrations belong, deleted ones too.
+    """Return a cell's records of these instances, attempts and migrations, including deleted ones.
 
-    :raises MoorageError: the cell does not answer.
+    :raises MoorageError: the cell gives no answer.
     """
     client = clients.cell(cell)
     found: list[InstanceHolds] = []

@@ -1,7 +1,6 @@
-"""Clients for a command of the operator: every topic of the main bus, and the conductors of cells on theirs.
+"""Clients for an operator's commands: for all topics of the main bus, and for cell conductors on their buses.
 
-A service that waits for another repeats its question. A command has somebody in front of it: where nobody serves what
-it asks, it says so within seconds.
+A service that waits for another one repeats its calls. A command fails within seconds if its topic is not served.
 """
 
 import threading
@@ -19,7 +18,7 @@ from moorage.model import Cell
 
 R = TypeVar("R")
 
-#: Seconds that a service which has just been started is waited for, and between two looks. Arbitrary.
+#: Seconds to wait for a service that is being started, and between two checks. Arbitrary.
 _GRACE = 3.0
 _LOOK = 0.25
 _STARTED_BY = {
@@ -30,9 +29,9 @@ _STARTED_BY = {
 
 
 class CheckedClient(Client):
-    """A client that sends nothing where nobody serves its topic.
+    """A client that fails at once if its topic is not served.
 
-    :param service: what serves it, as a command.
+    :param service: the command that starts its server, for the error.
     """
 
     def __init__(
@@ -42,26 +41,26 @@ class CheckedClient(Client):
         self._require: Callable[[], None] = partial(clients.require, bus, topic, server, service)
 
     def call(self, message: Message[R], timeout: float | None = None) -> R:
-        """Do as a client does.
+        """Call as :meth:`Client.call`.
 
-        :raises NotServed: nobody serves the topic.
+        :raises NotServed: the topic has no server.
         """
         self._require()
         return super().call(message, timeout)
 
     def ping(self, timeout: float | None = None) -> None:
-        """Do as a client does.
+        """Ping as :meth:`Client.ping`.
 
-        :raises NotServed: nobody serves the topic.
+        :raises NotServed: the topic has no server.
         """
         self._require()
         super().ping(timeout)
 
 
 class Clients:
-    """Clients for questions to all parts of a cloud, for several threads; a bus is opened when it is first needed.
+    """Clients for all parts of a cloud; thread-safe. A bus is opened at its first use.
 
-    :param seconds: how long each of them waits for an answer.
+    :param seconds: the time-out of each client.
     """
 
     def __init__(self, conf: cfg.ConfigOpts, seconds: float) -> None:
@@ -70,19 +69,19 @@ class Clients:
         self._lock = threading.Lock()
         self._buses: dict[str | None, Bus] = {}
         self._served: dict[tuple[str, str, str | None], bool] = {}
-        # All services of a cloud are started together: those that come are waited for once, and not each in its turn.
+        # The services of a cloud are started together: this grace time is waited once, and not for each of them.
         self._until = time.monotonic() + min(seconds, _GRACE)
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for bus in self._buses.values():
             bus.close()
         self._buses.clear()
 
     def bus(self, transport_url: str | None = None) -> Bus:
-        """Return the main bus, or the one of an address.
+        """Return the main bus, or the one of a URL.
 
-        :raises ConfigurationError: that is none.
+        :raises ConfigurationError: the URL is not valid.
         """
         with self._lock:
             if transport_url not in self._buses:
@@ -99,9 +98,9 @@ class Clients:
         return self._client(self.bus(cell.transport_url), topic, None, service)
 
     def require(self, bus: Bus, topic: str, server: str | None, service: str) -> None:
-        """Return once somebody serves a topic, which is looked up once.
+        """Check, once for each topic, that it is served.
 
-        :raises NotServed: nobody does, and nobody has come within some seconds of the command's beginning.
+        :raises NotServed: it has no server within some seconds from the command's start.
         :raises BusUnavailable: the broker cannot be reached.
         """
         key = (bus.url, topic, server)

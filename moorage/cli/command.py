@@ -1,4 +1,4 @@
-"""What every sub-command of `moorage` has: its own configuration, and a bus that is closed behind it."""
+"""The base class of all sub-commands of `moorage`, with configuration and clients; and the display of values."""
 
 import argparse
 import functools
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Configured(Command):
-    """A command that works by the configuration file; mixed in before a cliff command class."""
+    """A command with a configuration file; mixed in before a cliff command class."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Return the parser; options are named in full, so that a new one never changes what an old script means."""
+        """Return the parser, without abbreviated options: a new option must not change the meaning of an old script."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.allow_abbrev = False
         return parser
 
     def get_epilog(self) -> str:
-        """Return what the help ends with: for a command of somebody else's package, which one that is.
+        """Return the end of the help: for a command of another package, the package's name.
 
-        cliff looks through every file of every package that is installed for that, before each command is run: half of
-        what a command costs until it begins.
+        cliff searches every file of every installed package for that, before each command: half of a command's start-up
+        time.
         """
-        # A command may be made without the program that it is one of.
+        # A command may be constructed without its program.
         commands = cast("Shell", self.app).command_manager.commands if self.app is not None else {}
         distribution = getattr(commands.get(self.cmd_name or ""), "dist", None)
         parts = [self._epilog or "", *(hook.obj.get_epilog() or "" for hook in self._hooks if hook.obj is not None)]
@@ -44,16 +44,16 @@ class Configured(Command):
     def conf(self) -> cfg.ConfigOpts:
         """The configuration, read once.
 
-        :raises ConfigurationError: it cannot be read, or a value is wrong.
+        :raises ConfigurationError: it cannot be read, or has a wrong value.
         """
         return options.new(files=options.find_file(self.app.options.config_file))
 
     def client(self, topic: str) -> Client:
-        """Return a client of a topic of the main bus; asked where nobody serves it, it raises ``NotServed``."""
+        """Return a client of a topic of the main bus; its calls raise ``NotServed`` if the topic has no server."""
         return self._clients.topic(topic)
 
     def clients(self, seconds: float) -> Clients:
-        """Return clients of every part of the cloud, closed when the command ends; each waits so many seconds."""
+        """Return clients for all parts of the cloud with a time-out in seconds; closed when the command ends."""
         clients = Clients(self.conf, seconds)
         cast("Shell", self.app).closing.callback(clients.close)
         return clients
@@ -64,7 +64,7 @@ class Configured(Command):
 
 
 def positive(text: str) -> float:
-    """Return a number of seconds that was typed."""
+    """Parse a positive number of seconds."""
     seconds = float(text)
     if not seconds > 0:
         raise argparse.ArgumentTypeError("must be more than 0")
@@ -72,27 +72,27 @@ def positive(text: str) -> float:
 
 
 class ShownValue(FormattableColumn[Any]):
-    """A value for people and machines: a table shows null as nothing, and a list as one line."""
+    """A value that a table shows as text, null as empty and a list as one line, and other formats as it is."""
 
     def human_readable(self) -> str:
-        """Return what a table shows."""
+        """Return the text for a table."""
         if isinstance(self._value, list | tuple):
             return ", ".join(str(part) for part in self._value)
         return "" if self._value is None else str(self._value)
 
 
 class ShownLines(FormattableColumn[Any]):
-    """A value that a table shows as lines of its own, and other formats as it is."""
+    """A value that a table shows as given lines, and other formats as it is."""
 
     def __init__(self, value: Any, lines: Sequence[str]) -> None:
         super().__init__(value)
         self._lines = lines
 
     def human_readable(self) -> str:
-        """Return what a table shows."""
+        """Return the text for a table."""
         return "\n".join(self._lines)
 
 
 def shown(values: Iterable[Any]) -> tuple[ShownValue, ...]:
-    """Return a row, or the values of one thing, as they are to be shown."""
+    """Return the values of a row or a record for display."""
     return tuple(ShownValue(value) for value in values)

@@ -1,7 +1,7 @@
-"""Resource groups as they are typed: `--resource VGPU=1 --required CUSTOM_GPU --group 1 --resource ...`.
+"""Options for resource groups: `--resource VGPU=1 --required CUSTOM_GPU --group 1 --resource ...`.
 
-Words and shapes are those of osc-placement. What follows `--group SUFFIX` is asked of that group, until the next one;
-what stands before the first is asked of the unsuffixed group.
+Names and forms are those of osc-placement. Options after `--group SUFFIX` belong to that group, until the next one;
+options before the first belong to the unsuffixed group.
 """
 
 import argparse
@@ -13,14 +13,14 @@ import msgspec
 
 from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, ResourceRequest, Suffix, TraitName, Uuid
 
-#: A `--required` of which any one trait will do is written as in Placement's API.
+#: The prefix of a `--required` with alternative traits, as in Placement's API.
 _ANY_OF = "in:"
 
 
 def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False, in_any_tree: bool = True) -> None:
-    """Add the options that say what is asked of one group; :func:`group` reads them.
+    """Add the options of one group; :func:`group` reads them.
 
-    :param trees_by_name: the provider of --in-tree may be typed by name; whoever reads the group looks it up.
+    :param trees_by_name: the provider of --in-tree may be given by name; the caller looks it up.
     :param in_any_tree: false leaves --in-tree out, where the tree is known.
     """
     _add(parser, "--resource", _amount, "CLASS=AMOUNT", "an amount of a resource class, to be free")
@@ -67,22 +67,22 @@ def add_request_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = 
 
 
 def group(given: argparse.Namespace) -> ResourceGroup:
-    """Return what is asked of the unsuffixed group, which asks for nothing where nothing was typed."""
+    """Return the unsuffixed group, which is empty without options."""
     return groups(given).get(UNSUFFIXED, ResourceGroup())
 
 
 def groups(given: argparse.Namespace) -> Mapping[str, ResourceGroup]:
-    """Return by suffix the groups of which something was typed, be it nothing but `--group SUFFIX`."""
-    return {suffix: asked.group() for suffix, asked in _typed(given).items()}
+    """Return the groups with options by suffix, also those of `--group SUFFIX` alone."""
+    return {suffix: options.group() for suffix, options in _typed(given).items()}
 
 
 def request(given: argparse.Namespace) -> ResourceRequest:
-    """Return all that was typed."""
+    """Return the resource request of all options."""
     return ResourceRequest(groups=dict(groups(given)), **between(given))
 
 
 def between(given: argparse.Namespace) -> dict[str, Any]:
-    """Return what was typed of all groups together, under the field names of requests."""
+    """Return the conditions between groups, under the field names of requests."""
     return {
         "group_policy": given.group_policy,
         "same_subtree": tuple(given.same_subtree),
@@ -95,8 +95,8 @@ def between(given: argparse.Namespace) -> dict[str, Any]:
 
 
 @dataclass
-class _Asked:
-    """What has been typed of one group so far."""
+class _GroupOptions:
+    """The parsed options of one group."""
 
     words: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -113,8 +113,8 @@ class _Asked:
         )
 
 
-def _typed(given: argparse.Namespace) -> dict[str, _Asked]:
-    typed: dict[str, _Asked] | None = getattr(given, "groups", None)
+def _typed(given: argparse.Namespace) -> dict[str, _GroupOptions]:
+    typed: dict[str, _GroupOptions] | None = getattr(given, "groups", None)
     if typed is None:
         typed = given.groups = {}
     return typed
@@ -131,11 +131,11 @@ class _GroupAction(argparse.Action):
         option_string: str | None = None,  # noqa: ARG002
     ) -> None:
         namespace.group = values
-        _typed(namespace).setdefault(values, _Asked())
+        _typed(namespace).setdefault(values, _GroupOptions())
 
 
 class _WordAction(argparse.Action):
-    """Adds a word to the group that was begun last."""
+    """Adds an option to the group that was begun last."""
 
     def __call__(
         self,
@@ -145,7 +145,7 @@ class _WordAction(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         suffix = getattr(namespace, "group", None) or UNSUFFIXED
-        words = _typed(namespace).setdefault(suffix, _Asked()).words.setdefault(self.dest, [])
+        words = _typed(namespace).setdefault(suffix, _GroupOptions()).words.setdefault(self.dest, [])
         if words and (self.dest == "in_tree" or (self.dest == "resource" and values[0] in dict(words))):
             raise argparse.ArgumentError(self, f"{option_string} says the same of one group twice")
         words.append(values)
@@ -182,7 +182,7 @@ def _trait(text: str) -> str:
 
 
 def _required(text: str) -> tuple[bool, Sequence[str]]:
-    """Return the traits, and whether any one of them will do."""
+    """Return the traits, and whether they are alternatives."""
     names = text.removeprefix(_ANY_OF)
     any_of = names != text
     return any_of, tuple(_trait(name) for name in (names.split(",") if any_of else [names]))

@@ -1,4 +1,4 @@
-"""Long lists, asked for part by part: each answer fits into one message."""
+"""Long lists, fetched in parts that each fit into one message."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -29,7 +29,7 @@ from moorage.model.inspection import ClaimState, OperationSummary, UnknownGuest
 E = TypeVar("E")
 M = TypeVar("M", bound=Message[Any])
 
-#: Entries of one answer whose sizes grow with their members. Arbitrary: an aggregate may have all hosts, a group few.
+#: Entries of one answer for entries of varying size. Arbitrary: an aggregate may have all hosts, a group few members.
 _AGGREGATES, _GROUPS = 20, 100
 
 
@@ -39,17 +39,17 @@ class MessageClient(Protocol):
     def call(self, message: Message[R]) -> R:
         """Return the answer to ``message``.
 
-        :raises MoorageError: what the server has raised.
+        :raises MoorageError: the server raised this error.
         """
 
 
 def instances(client: MessageClient, message: ListInstances, at_once: int = MAX_INSTANCES) -> list[Instance]:
     """Return all instances of a list.
 
-    The parts are of different moments: an instance that is there throughout is in the list once.
+    The parts are of different moments: an instance that exists throughout is in the list once.
 
     :param at_once: the most instances of one answer.
-    :raises MoorageError: a part cannot be had.
+    :raises MoorageError: a part cannot be fetched.
     """
     found = _whole(client.call, message, at_once, lambda one: one.number, lambda one: one.uuid)
     return [instance for instance in found if message.deleted or instance.state != "deleted"]
@@ -110,7 +110,7 @@ def claims(client: MessageClient, message: ListClaims, at_once: int = 5_000) -> 
 def provider_allocations(
     client: MessageClient, message: ListProviderAllocations, at_once: int = MAX_INSTANCES
 ) -> dict[Uuid, ConsumerHold]:
-    """Return the amounts that consumers hold of a provider, by consumer; see :func:`instances`."""
+    """Return the allocations of a provider, by consumer; see :func:`instances`."""
 
     def ask(part: ListProviderAllocations) -> list[tuple[Uuid, ConsumerHold]]:
         return list(client.call(part).allocations.items())
@@ -126,15 +126,15 @@ def operation_key(state: OperationSummary) -> str:
     return state.uuid
 
 
-def unknown_guest_key(stranger: UnknownGuest) -> tuple[str, str, str]:
-    """Return the key by which guests without a record are listed in parts: one attempt may be known to two cells."""
-    return stranger.guest.host, stranger.guest.attempt_id, stranger.cell_uuid
+def unknown_guest_key(unknown: UnknownGuest) -> tuple[str, str, str]:
+    """Return the key by which unknown guests are listed in parts: two cells may have one attempt."""
+    return unknown.guest.host, unknown.guest.attempt_id, unknown.cell_uuid
 
 
 def part_of(found: Iterable[E], key: Callable[[E], Any], limit: int | None, after: Any) -> list[E]:
-    """Return a part of a list that was put together from parts of several lists, by ``key``.
+    """Return a part of a list that was merged from several lists, by ``key``.
 
-    Each of them is whole, or has at least ``limit`` entries after ``after``.
+    Each of them is complete, or has at least ``limit`` entries after ``after``.
     """
     return sorted((each for each in found if after is None or key(each) > after), key=key)[:limit]
 
@@ -146,17 +146,17 @@ def _whole(
     key: Callable[[E], Any],
     name: Callable[[E], Any] | None = None,
 ) -> list[E]:
-    """Ask for the parts of a list and return the whole of it, each entry once.
+    """Fetch all parts of a list, and return the whole with each entry once.
 
-    :param key: the one that parts go by.
-    :param name: the identity of an entry, where that is another.
+    :param key: the key by which the parts are ordered.
+    :param name: the identity of an entry, where that is not the key.
     """
     found: dict[Any, E] = {}
     while True:
         try:
             part = ask(structs.replace(message, limit=at_once))
         except errors.ReplyTooLarge:
-            # Entries may be of any size: fewer of them may fit.
+            # The entries may be large: fewer of them may fit.
             if at_once == 1:
                 raise
             at_once = max(1, at_once // 4)

@@ -1,4 +1,4 @@
-"""A request for a server as it is typed: by `moorage instance build`, and by `moorage explain` before that."""
+"""Options for the request of a server, used by `moorage instance build` and `moorage explain`."""
 
 import argparse
 import getpass
@@ -8,7 +8,7 @@ from moorage.model import Flavor, Image, RequestSpec
 
 
 def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
-    """Add the options that say what is asked for; :func:`request_spec` reads them.
+    """Add the options of a request; :func:`request_spec` reads them.
 
     :param size_required: false where the request may be given in another way.
     """
@@ -30,13 +30,13 @@ def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
 
 
 def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:
-    """Add an option that gives a key a value, once or for several keys."""
+    """Add a repeatable option with a key and a value."""
     more = f"{what}; may be given more than once"
     parser.add_argument(name, type=_pair, action="append", default=[], metavar="KEY=VALUE", help=more)
 
 
 def request_spec(given: argparse.Namespace) -> RequestSpec:
-    """Return what was typed, without the server group, of which the name alone is known."""
+    """Return the request of the options, without the server group, of which only the uuid is known."""
     return RequestSpec(
         project_id=given.project,
         user_id=given.user,

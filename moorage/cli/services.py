@@ -1,6 +1,6 @@
-"""The services of a cloud as the operator sees them: those that report themselves, and agents by their hosts.
+"""The list of a cloud's services: those that report themselves, and agents by their hosts' heartbeats.
 
-An agent is known by the heartbeats of its hosts, which reach the schedulers through its cell whatever bus it is on.
+The heartbeats of an agent's hosts reach the schedulers through its cell, whatever bus the agent is on.
 """
 
 import logging
@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ServiceLine:
-    """One service; ``heard`` and ``running`` are seconds since its last and its first report.
+    """A service; ``heard`` and ``running`` are seconds since its last and its first report.
 
     ``state`` is ``up``, ``silent`` or ``stopped``.
     """
@@ -38,7 +38,7 @@ class ServiceLine:
 
 
 def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
-    """Return a line for each service that has reported itself; ``cells`` are names by uuid."""
+    """Return a line for each service that has reported; ``cells`` are names by uuid."""
     return [
         ServiceLine(
             kind=known.service.kind,
@@ -55,7 +55,7 @@ def reported(services: Iterable[ServiceState], cells: Mapping[str, str], silent_
 
 
 def up(services: Iterable[ServiceState], kind: str, silent_after: float) -> list[str]:
-    """Return the names of the services of a kind that are heard of and have not been stopped."""
+    """Return the names of the services of a kind whose reports are recent and that have not been stopped."""
     return sorted(
         known.service.name
         for known in services
@@ -64,7 +64,7 @@ def up(services: Iterable[ServiceState], kind: str, silent_after: float) -> list
 
 
 def agents(hosts: Iterable[HostState], cells: Mapping[str, str], silent_after: float) -> list[ServiceLine]:
-    """Return a line for each agent, which is heard as long as one of its hosts is."""
+    """Return a line for each agent, with the most recent heartbeat of its hosts."""
     heard: dict[tuple[str, str], float] = {}
     for host in hosts:
         key = (host.cell_uuid, host.agent)

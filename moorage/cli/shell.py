@@ -1,4 +1,4 @@
-"""The `moorage` command: one program whose sub-commands are contributed by each folder."""
+"""The `moorage` command: one program with sub-commands from all packages."""
 
 import argparse
 import contextlib
@@ -20,15 +20,15 @@ from moorage.config import options
 
 @functools.cache
 def _entry_points(namespace: str) -> Sequence[metadata.EntryPoint]:
-    """Return the commands of a namespace; to find them, what every installed package says of itself is read, once."""
+    """Return the commands of a namespace, from the metadata of all installed packages, read once."""
     return tuple(metadata.entry_points(group=namespace))
 
 
 class WholeNames(CommandManager):
-    """Finds a sub-command by its whole name alone: an abbreviation must never start a daemon."""
+    """Finds sub-commands by their full names alone: an abbreviation must never start a daemon."""
 
     def load_commands(self, namespace: str) -> None:
-        """Take note of the commands of a namespace; none is imported before it is asked for.
+        """Register the commands of a namespace; a command is imported when it is run.
 
         cliff imports all of them to find one, which takes two seconds of every command.
         """
@@ -37,9 +37,9 @@ class WholeNames(CommandManager):
             self.commands[entry_point.name.replace("_", " ")] = entry_point
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
-        """Return the class, the name and the remaining arguments of the sub-command that ``argv`` begins with.
+        """Return the class, the name and the remaining arguments of the sub-command at the begin of ``argv``.
 
-        :raises ValueError: there is none.
+        :raises ValueError: there is no such sub-command.
         """
         for length in range(len(argv), 0, -1):
             name = " ".join(argv[:length])
@@ -49,10 +49,10 @@ class WholeNames(CommandManager):
 
 
 class Shell(App):
-    """Reads the options that stand before the sub-command, and closes what the sub-command has opened."""
+    """The program: parses the options before the sub-command, and closes what the sub-command has opened."""
 
     NAME = "moorage"
-    # Warnings and errors; each -v says more. A daemon's log follows the configuration instead.
+    # Warnings and errors; more with each -v. A daemon's log follows the configuration instead.
     DEFAULT_VERBOSE_LEVEL = 0
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Shell(App):
     def build_option_parser(
         self, description: str | None, version: str | None, argparse_kwargs: dict[str, Any] | None = None
     ) -> argparse.ArgumentParser:
-        """Return the parser of the options that stand before the sub-command."""
+        """Return the parser of the options before the sub-command."""
         parser: argparse.ArgumentParser = super().build_option_parser(
             description, version, {"allow_abbrev": False, **(argparse_kwargs or {})}
         )
@@ -79,21 +79,21 @@ class Shell(App):
         return parser
 
     def configure_logging(self) -> None:
-        """Log to the terminal; what the AMQP library notes about a broker that has gone away is for -v alone."""
+        """Log to the terminal; the AMQP library's warnings about a lost broker only with -v."""
         super().configure_logging()
         if self.options.verbose_level == self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("amqp").setLevel(logging.ERROR)
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Switch on the failpoints that the environment names; without any, there are none.
+        """Arm the failpoints of the environment, if any.
 
-        :raises ConfigurationError: they cannot be understood.
+        :raises ConfigurationError: they cannot be parsed.
         """
         super().initialize_app(argv)
         failpoints.switch_on(os.environ.get(failpoints.VARIABLE, ""))
 
     def interact(self) -> NoReturn:
-        """End with what can be typed, where no sub-command was given; there is no shell of our own.
+        """Print the usage and exit where no sub-command was given; there is no interactive shell.
 
         :raises SystemExit: always.
         """
@@ -108,7 +108,7 @@ class Shell(App):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the sub-command that ``argv`` names; return the exit status."""
+    """Run the sub-command in ``argv``; return the exit status."""
     return int(Shell().run(list(sys.argv[1:] if argv is None else argv)))
 
 

@@ -1,4 +1,4 @@
-"""Whether each part of the cloud is there and fits: one line a part, also while others are down."""
+"""The check of all parts of a cloud: a line for each part, also while others are down."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +23,13 @@ from moorage.messages import ListCells, ListHosts, ListServices, ShowPolicy
 from moorage.model import Cell
 from moorage.model.inspection import PolicyState
 
-#: Parts asked at the same time: those that are down shall not make the operator wait one after the other.
+#: Parts checked at the same time, so that the time-outs of those that are down overlap.
 _AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One part: ``ok`` with what there is to know, or ``wrong`` with the reason."""
+    """The state of a part: ``ok`` with details, or ``wrong`` with the reason."""
 
     part: str
     state: str
@@ -38,33 +38,33 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A question about one part; its answer is the detail, and an error says what is wrong."""
+    """A check of a part: the result of ``ask`` is the detail, its error the reason."""
 
     part: str
     ask: Callable[[], str]
 
     def line(self) -> Line:
-        """Ask, and return the line."""
+        """Run the check, and return its line."""
         try:
             return Line(self.part, "ok", self.ask())
         except errors.MoorageError as fault:
             return Line(self.part, "wrong", f"{fault} ({fault.code})")
         except ArgumentError:
-            # Without its text, which holds the URL and so the password.
+            # Without the error's text, which contains the URL and so the password.
             return Line(self.part, "wrong", "its database's URL is none")
         except SQLAlchemyError as fault:
             return Line(self.part, "wrong", str(getattr(fault, "orig", None) or type(fault).__name__))
 
 
 class Status:
-    """All checks of one cloud, as far as it can be seen from here."""
+    """All checks of a cloud from this machine."""
 
     def __init__(self, conf: cfg.ConfigOpts, clients: Clients) -> None:
         self._conf = conf
         self._clients = clients
 
     def lines(self) -> list[Line]:
-        """Check everything, first what the rest is learnt from."""
+        """Run all checks, first those on which others depend."""
         first = [
             Check("bus", lambda: self._bus(None)),
             *(self._role(topic) for topic in ("placement", "scheduler", "conductor")),
@@ -92,7 +92,7 @@ class Status:
         return Check(f"role {topic}", ask)
 
     def _schema(self, name: str, url: str | None, cell: str | None = None) -> Check:
-        """Return the check of a schema, which is where the main one is if it has no URL of its own."""
+        """Return the check of a schema; without a URL of its own it is in the main database."""
         part = f"schema {name}" if cell is None else f"schema {name} of {cell}"
 
         def ask() -> str:
@@ -128,18 +128,18 @@ class Status:
 
         def agents() -> list[Line]:
             hosts = lists.hosts(self._clients.topic("scheduler"), ListHosts())
-            # What the operator has taken out of service may be silent.
+            # Hosts that the operator has taken out of service may be silent.
             expected = [host for host in hosts if not host.disabled and not host.forced_down]
             return _agents(services.agents(expected, cells, silent_after))
 
         return [*_lines("services", reported), *_lines("agents", agents)]
 
     def _policy(self, scheduler: str) -> Iterator[Line]:
-        """Yield what is to be said of the policy of a scheduler, if anything."""
+        """Yield lines for a refused reload and for broken or slow plug-ins of a scheduler."""
         try:
             policy = self._clients.topic("scheduler", scheduler).call(ShowPolicy())
         except errors.MoorageError:
-            # One of an earlier version, or one that does not answer, which its role tells.
+            # A scheduler of an earlier version, or one without an answer, which the check of its role reports.
             return
         if policy.refused is not None:
             refused = f"the configuration of {policy.refused.age:,.0f} s ago is refused: {policy.refused.reason}"
@@ -149,7 +149,7 @@ class Status:
 
 
 def _plugins(scheduler: str, policy: PolicyState) -> Line:
-    """Return the line of a scheduler whose plug-ins have been broken or slow."""
+    """Return the line of a scheduler with broken or slow plug-ins."""
     said = []
     if policy.breaking:
         said.append(f"no request has been decided since it broke: {', '.join(policy.breaking)}")
@@ -163,7 +163,7 @@ def _plugins(scheduler: str, policy: PolicyState) -> Line:
 
 
 def _lines(part: str, ask: Callable[[], list[Line]]) -> list[Line]:
-    """Return the lines that a question is answered with, or one that says why it is not."""
+    """Return the lines of a query, or one with its error."""
     found: list[Line] = []
 
     def learn() -> str:
@@ -178,7 +178,7 @@ def _revision(schema: Schema, url: str, name: str) -> str:
     database = Database(url, name, pool_size=1)
     try:
         if database.is_sqlite and not Path(database.url.database or "").is_file():
-            # Looking would create it.
+            # Connecting would create it.
             raise errors.StoreUnavailable(schema=name, reason=f"there is no file {database.url.database}")
         found = schema.check(database)
     finally:
@@ -195,7 +195,7 @@ def _service(line: services.ServiceLine) -> Line:
 
 
 def _agents(lines: Sequence[services.ServiceLine]) -> list[Line]:
-    """Return a line a cell, which names the agents that are silent."""
+    """Return a line for each cell, with its silent agents."""
     by_cell: dict[str, list[services.ServiceLine]] = {}
     for line in lines:
         by_cell.setdefault(line.cell or "", []).append(line)
@@ -208,9 +208,9 @@ def _agents(lines: Sequence[services.ServiceLine]) -> list[Line]:
 
 
 def intruders(owners: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the distributions that have put files into our top-level names, by name.
+    """Return the other distributions with files in our top-level packages, by package.
 
-    :param owners: what :func:`importlib.metadata.packages_distributions` returns.
+    :param owners: the result of :func:`importlib.metadata.packages_distributions`.
     """
     ours = {point.value.split(".")[0] for point in metadata.distribution("moorage").entry_points}
     foreign = {name: sorted({*owners.get(name, ())} - {"moorage"}) for name in sorted(ours)}
@@ -241,14 +241,14 @@ class StatusShow(Configured, Lister):
 
     def take_action(self, parsed_args: Any) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
         """Check all parts."""
-        # Once, and not of every part.
+        # Checked once, and not for every part.
         required(self.conf, "DEFAULT", "transport_url")
         lines = Status(self.conf, self.clients(parsed_args.timeout)).lines()
         self._wrong = any(line.state != "ok" for line in lines)
         return [field.name for field in fields(Line)], [shown(astuple(line)) for line in lines]
 
     def run(self, parsed_args: Any) -> int:
-        """Show the lines, and tell by the exit status whether all is well."""
+        """Show the lines; the exit status is 1 if anything is wrong."""
         self._wrong = True
         status: int = super().run(parsed_args)
         return status or int(self._wrong)

@@ -1,4 +1,4 @@
-"""The root of the tree: how an error gets its text, and how it crosses the bus as itself."""
+"""The base class of all errors: its text comes from the docstring, and it crosses the bus as its own class."""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Json = Any  # what json.dumps takes: checked by the contract test that sends eve
 
 
 class _Blank(dict[str, object]):
-    """Stands in for data that an older or newer peer did not send."""
+    """Replaces data that an older or newer peer did not send by a question mark."""
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -28,7 +28,7 @@ class MoorageError(Exception):
             cls.__module__ = __package__
 
     def __init__(self, **data: Json) -> None:
-        # A newer peer may send data that this version has no name for: it is dropped, as in every reply.
+        # A newer peer may send data that this version does not have: it is dropped, as in every reply.
         self.data: dict[str, Json] = {}
         for name in self.field_names():
             if name in data or hasattr(type(self), name):
@@ -45,7 +45,7 @@ class MoorageError(Exception):
 
     @property
     def kwargs(self) -> dict[str, Json]:
-        """What oslo.messaging sends along and hands to the constructor on the other side."""
+        """The data that oslo.messaging sends, and passes to the constructor on the other side."""
         return self.data
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class MoorageError(Exception):
 
     @property
     def advice(self) -> str:
-        """What it means and who must act: the docstring's other paragraphs, if it has any."""
+        """The advice to the operator: the docstring's further paragraphs, if any."""
         _, _, rest = inspect.cleandoc(self.__doc__ or "").partition("\n\n")
         return " ".join(rest.split())
 

@@ -1,4 +1,4 @@
-"""Topic `placement` of the main bus: what consumers hold, claims, and what an operator asks of the store."""
+"""Topic `placement` of the main bus: cells, allocations, claims, moves and server groups."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -24,30 +24,30 @@ from moorage.model import (
 
 
 class ListCells(Message[list[Cell]], frozen=True, kw_only=True):
-    """The cells of the cloud, by name."""
+    """List the cells of the cloud, by name."""
 
     topic = "placement"
     method = "list_cells"
     since: ClassVar = {"without_databases": "1.6"}
     guards: ClassVar = frozenset({"without_databases"})
-    #: Leave out where the cells' records are, which only the conductors of each cell need. Asked without it by services
-    #: of the former release, and by `moorage status`, which looks into each database.
+    #: Leave out the URLs of the cells' databases, which only the conductors of each cell need. Not set by services of
+    #: the former release, nor by `moorage status`, which connects to each database.
     without_databases: bool | None = None
 
 
 class LocateCell(Message[Cell], frozen=True, kw_only=True):
-    """One cell by its name, with the address of its bus."""
+    """Return one cell by its name, with the URL of its bus."""
 
     topic = "placement"
     method = "locate_cell"
     version = "1.6"
     name: Name
-    #: With the address of its records, as the cell's conductors need it.
+    #: Include the URL of its database, which the cell's conductors need.
     with_database: bool = False
 
 
 class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
-    """Those of these hosts of a cell that nobody need wait for: all of their nodes are forced down, or deleted."""
+    """Return the hosts, of those named, whose nodes are all forced down or deleted: nothing need wait for them."""
 
     since: ClassVar = {"or_disabled": "1.6"}
     guards: ClassVar = frozenset({"or_disabled"})
@@ -57,12 +57,12 @@ class ListHostsDeclaredDown(Message[list[Name]], frozen=True, kw_only=True):
     version = "1.4"
     cell_uuid: Uuid
     service_hosts: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MAX_INSTANCES)]
-    #: Those too that nothing new is to be started on: each node is forced down, disabled or deleted.
+    #: Include hosts that take no new guests: each node is forced down, disabled or deleted.
     or_disabled: bool | None = None
 
 
 class GetAllocations(Message[Consumer], frozen=True, kw_only=True):
-    """One consumer with all that it holds."""
+    """Return one consumer with its allocations."""
 
     topic = "placement"
     method = "get_allocations"
@@ -70,7 +70,7 @@ class GetAllocations(Message[Consumer], frozen=True, kw_only=True):
 
 
 class ConsumerWritten(Value, frozen=True, kw_only=True):
-    """The generation that a consumer has after a write."""
+    """The answer of a write: the consumer's new generation."""
 
     consumer_generation: Generation
 
@@ -85,7 +85,7 @@ class PutAllocations(Mutation[ConsumerWritten], frozen=True, kw_only=True):
 
 
 class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], frozen=True, kw_only=True):
-    """Replace all allocations of several consumers at once, or of none."""
+    """Replace all allocations of several consumers in one transaction."""
 
     topic = "placement"
     method = "post_allocations"
@@ -93,26 +93,26 @@ class PostAllocations(Mutation[dict[Uuid, ConsumerWritten]], frozen=True, kw_onl
 
 
 class Released(Value, frozen=True, kw_only=True):
-    """What a release has left."""
+    """The answer of a release."""
 
     #: The residue that was left, if any.
     residue_uuid: Uuid | None = None
-    #: All residues that were left, where migrations went too.
+    #: All residues that were left, including those of migrations.
     residue_uuids: tuple[Uuid, ...] = ()
-    #: What others had put on the consumers: it has gone with what they held, or stays if it was to.
+    #: The foreign allocations of the consumers: released too, or kept with ``keep_extras``.
     extras: dict[Uuid, ProviderAmounts] = {}
 
 
 class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
-    """Release all that a consumer holds.
+    """Release all allocations of a consumer.
 
     With ``claim_id``, only if that claim still stands (``ClaimReleased`` otherwise). ``for_good`` sets the tombstone:
-    nothing can be claimed for this consumer any more, whether or not it existed. Its migrations go with it, in the same
-    write, those apart that are residues.
+    nothing can be claimed for this consumer any more, whether or not it existed. Its migrations are released in the
+    same write, except those that are residues.
 
-    Of a claim that ``claimed_with`` does not name nobody can say what others have put beside it: all of it goes, and
-    nothing of it is called extras. A consumer that no claim places holds nothing but extras, except what the requests
-    named there account for. Where it is not for good, extras are told apart only if ``claimed_with`` names something.
+    The foreign allocations beside a claim are known only if ``claimed_with`` names the claim; otherwise all is released
+    and none of it is reported as extras. All allocations of a consumer without a claim are foreign, except those of the
+    requests named there. Without ``for_good``, extras are reported only if ``claimed_with`` is not empty.
     """
 
     topic = "placement"
@@ -131,49 +131,48 @@ class DeleteAllocations(Mutation[Released], frozen=True, kw_only=True):
     consumer_uuid: Uuid
     claim_id: Uuid | None = None
     for_good: bool = False
-    #: An accepted claim leaves a residue, under the attempt's id, of what it holds on its host.
+    #: An accepted claim leaves a residue of its allocations on the host, under the attempt's id.
     leave_residue: bool = False
     #: Only if no host has accepted the claim (``InvalidState`` otherwise); needs ``claim_id``.
     unaccepted: bool = False
-    #: Migrations of the consumer that are buried with it, also those that are residues or have not come yet; only
-    #: ``for_good``. With ``leave_residue`` each leaves one of its own, under the attempt that its host has accepted.
+    #: Migrations of the consumer that get a tombstone too, also residues and migrations that do not exist yet; only
+    #: with ``for_good``. With ``leave_residue`` each leaves a residue of its own, under the attempt accepted by its
+    #: host.
     migration_uuids: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
     #: Attempts whose guests are known to be gone: they leave no residue.
     guests_gone: Annotated[tuple[Uuid, ...], Meta(max_length=16)] = ()
-    #: By claim, the consumer's and those of its migrations: what was claimed with it. What they hold beyond that are
-    #: extras, put there by others.
+    #: The allocation request of each claim of the consumer and its migrations. Their other allocations are foreign.
     claimed_with: Annotated[dict[Uuid, AllocationRequest], Meta(max_length=16)] = {}
-    #: The extras stay on the consumer, also those of its migrations; only ``for_good``. Nobody can claim for it all the
-    #: same; whoever wants them gone releases what it holds.
+    #: Keep foreign allocations on the consumer, also those of its migrations; only with ``for_good``. Nothing can be
+    #: claimed for the consumer all the same; a later release removes them.
     keep_extras: bool = False
-    #: The generations of the consumer and of its migration that the caller relies on; null relies on none.
+    #: The generations of the consumer and of its migration that the caller relies on; null is not compared.
     consumer_generation: Generation | None = None
     migration_generation: Generation | None = None
 
 
 class Claimed(Value, frozen=True, kw_only=True):
-    """A claim that now stands."""
+    """The answer of a claim: it stands now."""
 
     claim_id: Uuid
     consumer_generation: Generation
     #: The residue that was left, if any.
     residue_uuid: Uuid | None = None
-    #: What others had put on the host that was left, and what has gone with it.
+    #: The foreign allocations on the host that was left, released with it.
     extras: Allocations = {}
 
 
 class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
-    """Release what a claim holds on its host and claim the next host, in one transaction.
+    """Release a claim on its host and claim the next host, in one transaction.
 
-    ``leave_residue`` lets an accepted claim go all the same: what it holds on its host is then kept by a residue, a
-    consumer of its own under the attempt's id, until that is deleted for good.
+    ``leave_residue`` releases an accepted claim all the same: its allocations on the host are then kept by a residue,
+    a consumer of its own under the attempt's id, until that is deleted for good.
 
-    Whatever the consumer holds beyond ``released`` on providers that are not ``released``'s stays. ``guest_gone`` says
-    that the host has reported the guest gone; without it a claim that a host has accepted is not released
-    (``InvalidState``).
+    Allocations on other providers than those of ``released`` stay. ``guest_gone`` states that the host has reported
+    the guest gone; without it an accepted claim is not released (``InvalidState``).
 
-    In a move, ``migration_uuid`` and ``held`` (what the source holds for the instance, as in :class:`Move`) keep what
-    both sides use of a pool counted once: what the migration holds of pools changes in the same write.
+    In a move, ``migration_uuid`` and ``held`` (the instance's allocations on the source, as in :class:`Move`) keep the
+    use of a pool by both sides counted once: the migration's allocations of pools change in the same write.
     """
 
     topic = "placement"
@@ -183,7 +182,7 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
     claim_id: Uuid
     released: AllocationRequest
     claimed: AllocationRequest
-    #: The provider of the next host itself.
+    #: The root provider of the next host.
     root_provider_uuid: Uuid
     guest_gone: bool = False
     leave_residue: bool = False
@@ -192,20 +191,20 @@ class SwapClaim(Mutation[Claimed], frozen=True, kw_only=True):
 
 
 class MoveEnded(Value, frozen=True, kw_only=True):
-    """How an instance stands when a move of it has ended."""
+    """The answer of the end of a move: the instance's claim."""
 
     claim_id: Uuid
     consumer_generation: Generation
-    #: The consumer that goes on holding the host which the instance has left, if its guest may still be there.
+    #: The residue on the host that the instance has left, if its guest may still be there.
     residue_uuid: Uuid | None = None
-    #: What others had put on providers that were left: it has gone with them, or stays if it was to.
+    #: The foreign allocations on the providers that were left: released too, or kept with ``keep_extras``.
     extras: Allocations = {}
 
 
 class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
-    """End a move: confirmed, the migration's allocations go; reverted, the instance takes them back. One write.
+    """End a move in one write: confirm it (release the migration's allocations), or revert it (return them).
 
-    Reverting needs no room that the two do not hold already. Both bury the migration, unless it remains as a residue.
+    A revert needs no further resources. Both set the migration's tombstone, unless it remains as a residue.
     """
 
     topic = "placement"
@@ -215,28 +214,27 @@ class EndMove(Mutation[MoveEnded], frozen=True, kw_only=True):
     guards = frozenset({"migration_generation"})
     consumer_uuid: Uuid
     migration_uuid: Uuid
-    #: The claim on the destination: of an instance whose claim is another by now, nothing is changed
-    #: (``ClaimReleased``).
+    #: The claim on the destination. If the instance has another claim by now, nothing is changed (``ClaimReleased``).
     claim_id: Uuid
     outcome: Literal["confirm", "revert"]
-    #: What the source held for the instance's own request, and what the destination was claimed with.
+    #: The allocations on the source for the instance's own request, and the allocation request of the destination.
     held: AllocationRequest
     claimed: AllocationRequest
-    #: The generations of the instance and of the migration that the caller relies on; null relies on none.
+    #: The generations of the instance and of the migration that the caller relies on; null is not compared.
     consumer_generation: Generation | None = None
     migration_generation: Generation | None = None
-    #: The host that the instance leaves has reported its guest gone. Without this what a host has accepted is given up
-    #: only with ``leave_residue``.
+    #: The host that the instance leaves has reported its guest gone. Without this an accepted claim is released only
+    #: with ``leave_residue``.
     guest_gone: bool = False
-    #: The guest may still be on the host that the instance leaves, and what it holds there stays held: confirmed, by
-    #: the migration itself, which becomes a residue; reverted, by a residue under the destination's attempt.
+    #: The guest may still be on the host that the instance leaves, and its allocations there are kept: after a confirm
+    #: by the migration itself, which becomes a residue; after a revert by a residue under the destination's attempt.
     leave_residue: bool = False
-    #: What others have put on providers that are left stays, on the instance.
+    #: Foreign allocations on the providers that are left stay with the instance.
     keep_extras: bool = False
 
 
 class ServerGroupState(Value, frozen=True, kw_only=True):
-    """A server group with its members, and on which host's provider each of them is; null for one that is nowhere."""
+    """A server group with the root provider of each member's host; null for a member without a host."""
 
     group: ServerGroup
     name: Name | None = None
@@ -245,7 +243,7 @@ class ServerGroupState(Value, frozen=True, kw_only=True):
 
 
 class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
-    """Create a server group. One that a claim names is created by it, without a name."""
+    """Create a server group. A claim that names a missing group creates it, without a name."""
 
     topic = "placement"
     method = "create_server_group"
@@ -256,7 +254,7 @@ class CreateServerGroup(Mutation[ServerGroupState], frozen=True, kw_only=True):
 
 
 class ListServerGroups(ListInParts[list[ServerGroupState]], frozen=True, kw_only=True):
-    """The server groups by name and uuid, of all projects or of one; in parts by uuid."""
+    """List the server groups by name and uuid, of all projects or of one; in parts by uuid."""
 
     topic = "placement"
     method = "list_server_groups"
@@ -266,7 +264,7 @@ class ListServerGroups(ListInParts[list[ServerGroupState]], frozen=True, kw_only
 
 
 class GetServerGroup(Message[ServerGroupState], frozen=True, kw_only=True):
-    """One server group."""
+    """Return one server group."""
 
     topic = "placement"
     method = "get_server_group"
@@ -284,7 +282,7 @@ class DeleteServerGroup(Mutation[Done], frozen=True, kw_only=True):
 
 
 class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
-    """The first gate: the attempt's host takes the claim, unless it was released or another attempt has it."""
+    """The first gate: accept a claim for an attempt, unless it was released or another attempt has it."""
 
     topic = "placement"
     method = "accept_claim"
@@ -295,7 +293,7 @@ class AcceptClaim(Mutation[Done], frozen=True, kw_only=True):
 
 
 class AcknowledgeRequests(Mutation[Done], frozen=True, kw_only=True):
-    """The owner has what it asked for on record: the stored answers of these requests may go in due time."""
+    """Acknowledge that the owner has recorded the answers of these requests: the stored ones may be pruned."""
 
     topic = "placement"
     method = "acknowledge_requests"

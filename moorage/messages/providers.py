@@ -1,4 +1,4 @@
-"""Topic `placement` of the main bus: resource providers, what they have, what may be asked of them, and reshapes."""
+"""Topic `placement` of the main bus: resource providers, inventories, traits, usages, candidates and reshapes."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -34,14 +34,14 @@ from moorage.model import (
     Value,
 )
 
-#: The most allocation candidates that one answer has.
+#: The most allocation candidates of one answer.
 MAX_CANDIDATES = 1000
 
 # --- Providers ------------------------------------------------------------------------------------------------------
 
 
 class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Create a provider without inventory: a root, or a child of the parent that is named."""
+    """Create a provider without inventory: a root, or a child of the given parent."""
 
     topic = "placement"
     method = "create_resource_provider"
@@ -52,7 +52,7 @@ class CreateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
 
 
 class UpdateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Give a provider another name or another parent; a parent of null makes it a root. What is not said stays."""
+    """Change the name or the parent of a provider; a null parent makes it a root. Fields not given stay."""
 
     topic = "placement"
     method = "update_resource_provider"
@@ -63,7 +63,7 @@ class UpdateResourceProvider(Mutation[ResourceProvider], frozen=True, kw_only=Tr
 
 
 class DeleteResourceProvider(Mutation[Done], frozen=True, kw_only=True):
-    """Delete a provider that has no children and that nobody holds anything of, with its inventories."""
+    """Delete a provider that has no children and no allocations, with its inventories."""
 
     topic = "placement"
     method = "delete_resource_provider"
@@ -71,7 +71,7 @@ class DeleteResourceProvider(Mutation[Done], frozen=True, kw_only=True):
 
 
 class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
-    """One provider with its inventories and what is used of them."""
+    """Return one provider with its inventories and their use."""
 
     topic = "placement"
     method = "get_resource_provider"
@@ -79,9 +79,9 @@ class GetResourceProvider(Message[ResourceProvider], frozen=True, kw_only=True):
 
 
 class ListResourceProviders(ListInParts[list[ResourceProvider]], frozen=True, kw_only=True):
-    """The providers by name: all, or those for which everything that is said is true; in parts by ``uuid``.
+    """List the providers by name: all, or those that meet all given conditions; in parts by ``uuid``.
 
-    ``matching`` asks of each provider for itself: room for its resources, its traits, its aggregates, its tree.
+    ``matching`` applies to each provider by itself: its free resources, traits, aggregates and tree.
     """
 
     topic = "placement"
@@ -94,7 +94,7 @@ class ListResourceProviders(ListInParts[list[ResourceProvider]], frozen=True, kw
 
 
 class ListProviderTrees(Message[list[ResourceProvider]], frozen=True, kw_only=True):
-    """All providers of the trees that these belong to, parents before their children; one that is not there is none."""
+    """List all providers of the trees of these providers, parents before their children; missing ones are skipped."""
 
     topic = "placement"
     method = "list_provider_trees"
@@ -106,7 +106,7 @@ class ListProviderTrees(Message[list[ResourceProvider]], frozen=True, kw_only=Tr
 
 
 class SetInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Replace all inventories of a provider; ``generation`` is compared and moves."""
+    """Replace all inventories of a provider; ``generation`` is compared and bumped."""
 
     topic = "placement"
     method = "set_inventories"
@@ -116,7 +116,7 @@ class SetInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
 
 
 class SetInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Create or replace the inventory of one class; ``generation`` is compared where named, and moves."""
+    """Create or replace the inventory of one class; ``generation`` is compared where given, and bumped."""
 
     topic = "placement"
     method = "set_inventory"
@@ -125,12 +125,12 @@ class SetInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
     resource_class: ResourceClassName
     inventory: Inventory
     generation: Generation | None = None
-    #: Whether it must be there already (``InventoryNotFound``), must not (``AlreadyExists``), or may.
+    #: Whether it must exist already (``InventoryNotFound``), must not (``AlreadyExists``), or may.
     expected: Literal["present", "absent", "any"] = "any"
 
 
 class DeleteInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Take away the inventory of one class that nobody holds anything of."""
+    """Delete the inventory of one class, which must have no allocations."""
 
     topic = "placement"
     method = "delete_inventory"
@@ -141,7 +141,7 @@ class DeleteInventory(Mutation[ResourceProvider], frozen=True, kw_only=True):
 
 
 class DeleteInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Take away all inventories of a provider; nobody may hold anything of it."""
+    """Delete all inventories of a provider, which must have no allocations."""
 
     topic = "placement"
     method = "delete_inventories"
@@ -151,7 +151,7 @@ class DeleteInventories(Mutation[ResourceProvider], frozen=True, kw_only=True):
 
 
 class SetTraits(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Replace all traits of a provider; ``generation`` is compared where named, and moves if anything changes."""
+    """Replace all traits of a provider; ``generation`` is compared where given, and bumped if anything changes."""
 
     topic = "placement"
     method = "set_traits"
@@ -162,9 +162,9 @@ class SetTraits(Mutation[ResourceProvider], frozen=True, kw_only=True):
 
 
 class SetAggregates(Mutation[ResourceProvider], frozen=True, kw_only=True):
-    """Replace all aggregates of a provider; ``generation`` is compared where named, and moves.
+    """Replace all aggregates of a provider; ``generation`` is compared where given, and bumped.
 
-    Aggregates that are new come to be by being named.
+    New aggregates are created.
     """
 
     topic = "placement"
@@ -176,7 +176,7 @@ class SetAggregates(Mutation[ResourceProvider], frozen=True, kw_only=True):
 
 
 class ProvidersReported(Value, frozen=True, kw_only=True):
-    """The generations that the reported providers have now; none in the answer of an older version."""
+    """The present generations of the reported providers; empty from a former release."""
 
     generations: dict[Uuid, Generation] = {}
 
@@ -185,9 +185,9 @@ ProviderReports = Annotated[tuple[ProviderReport, ...], Meta(max_length=1000)]
 
 
 class ReportProviders(Mutation[ProvidersReported], frozen=True, kw_only=True):
-    """Make the providers what their hosts say they are: create what is missing, change what differs.
+    """Create and change providers by their hosts' reports, in one transaction.
 
-    Parents stand before their children. ``gone`` are deleted, children before their parents. All or nothing.
+    Parents stand before their children. ``gone`` are deleted, children before their parents.
     """
 
     topic = "placement"
@@ -201,13 +201,13 @@ class ReportProviders(Mutation[ProvidersReported], frozen=True, kw_only=True):
 
 
 class Ensured(Value, frozen=True, kw_only=True):
-    """Whether something was created, or was there already."""
+    """The answer whether something was created or existed already."""
 
     created: bool
 
 
 class ListResourceClasses(Message[list[ResourceClassName]], frozen=True, kw_only=True):
-    """All resource classes, standard and custom, by name."""
+    """List all resource classes, standard and custom, by name."""
 
     topic = "placement"
     method = "list_resource_classes"
@@ -215,7 +215,7 @@ class ListResourceClasses(Message[list[ResourceClassName]], frozen=True, kw_only
 
 
 class EnsureResourceClass(Mutation[Ensured], frozen=True, kw_only=True):
-    """Create a custom resource class, unless it is there."""
+    """Create a custom resource class, unless it exists."""
 
     topic = "placement"
     method = "ensure_resource_class"
@@ -233,19 +233,19 @@ class DeleteResourceClass(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ListTraits(Message[list[TraitName]], frozen=True, kw_only=True):
-    """The traits by name: all, or those for which everything that is said is true."""
+    """List the traits by name: all, or those that meet all given conditions."""
 
     topic = "placement"
     method = "list_traits"
     version = "1.2"
     names: Annotated[tuple[TraitName, ...], Meta(max_length=1000)] | None = None
     starting_with: TraitName | None = None
-    #: Only those that some provider has, or only those that none has.
+    #: True for only those that a provider has, false for only those that none has.
     associated: bool | None = None
 
 
 class EnsureTrait(Mutation[Ensured], frozen=True, kw_only=True):
-    """Create a custom trait, unless it is there."""
+    """Create a custom trait, unless it exists."""
 
     topic = "placement"
     method = "ensure_trait"
@@ -266,7 +266,7 @@ class DeleteTrait(Mutation[Done], frozen=True, kw_only=True):
 
 
 class ListProviderAllocations(ListInParts[ProviderAllocations], frozen=True, kw_only=True):
-    """List the consumers that hold anything of one provider, with their amounts; in parts by uuid."""
+    """List the consumers with allocations of one provider, with their amounts; in parts by uuid."""
 
     topic = "placement"
     method = "list_provider_allocations"
@@ -276,7 +276,7 @@ class ListProviderAllocations(ListInParts[ProviderAllocations], frozen=True, kw_
 
 
 class ListUsages(Message[list[Usage]], frozen=True, kw_only=True):
-    """What the consumers of a project hold, one item a consumer type; of one user, or of one type, where named."""
+    """Sum the allocations of a project's consumers by consumer type; of one user or one type, where given."""
 
     topic = "placement"
     method = "list_usages"
@@ -287,9 +287,9 @@ class ListUsages(Message[list[Usage]], frozen=True, kw_only=True):
 
 
 class ListAllocationCandidates(Message[AllocationCandidates], frozen=True, kw_only=True):
-    """Ways to serve a request. From all trees. Nothing is reserved.
+    """List allocation candidates of a request, from all trees. Nothing is claimed.
 
-    A trait or class that does not exist is refused; an aggregate or tree that nobody has gives no candidates.
+    A trait or class that does not exist is refused; an unused aggregate or tree gives no candidates.
     """
 
     topic = "placement"
@@ -304,9 +304,9 @@ class ListAllocationCandidates(Message[AllocationCandidates], frozen=True, kw_on
 
 
 class Reshape(Mutation[Done], frozen=True, kw_only=True):
-    """Give providers all the inventories and consumers all the allocations named here, at once, or change nothing.
+    """Replace all inventories of some providers and all allocations of some consumers, in one transaction.
 
-    Providers and consumers that are not named stay as they are (Placement's `POST /reshaper`).
+    Other providers and consumers stay as they are (Placement's `POST /reshaper`).
     """
 
     topic = "placement"
@@ -326,11 +326,10 @@ DEFAULT_SEARCH_STEPS = 100_000
 
 
 class ReshapeByInstructions(Mutation[ReshapePlan], frozen=True, kw_only=True):
-    """Move inventories between providers of one tree, with all that is allocated of them, at once, or change nothing.
+    """Move inventories between providers of one tree, with their allocations, in one transaction.
 
-    Providers that are missing are created as ``providers`` describes them. What each consumer holds of what moves goes
-    where ``dealt`` says; the rest is dealt out so that each whole allocation fits its new place. No generation is
-    named, and none can be in the way.
+    Missing providers are created by ``providers``. Allocations of moved inventories go to the places in ``dealt``; the
+    others are distributed so that each fits its new place whole. No generation is compared.
     """
 
     topic = "placement"
@@ -343,7 +342,7 @@ class ReshapeByInstructions(Mutation[ReshapePlan], frozen=True, kw_only=True):
 
 
 class PlanReshape(Message[ReshapePlan], frozen=True, kw_only=True):
-    """What :class:`ReshapeByInstructions` would do now; nothing is changed."""
+    """Return the plan of a :class:`ReshapeByInstructions` without carrying it out."""
 
     topic = "placement"
     method = "plan_reshape"

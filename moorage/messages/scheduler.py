@@ -1,4 +1,4 @@
-"""Topic `scheduler` of the main bus: destinations, and the hosts that they are chosen from."""
+"""Topic `scheduler` of the main bus: destinations, hosts, host aggregates and the policy."""
 
 from typing import Annotated, ClassVar
 
@@ -29,10 +29,10 @@ from moorage.model.inspection import PolicyState, ViewDrift
 
 
 class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=True):
-    """A claimed host for each instance, in order, each followed by its alternates. All or nothing.
+    """Select and claim a host for each instance, in order, each with its alternates, in one transaction.
 
-    With ``move``, which is for one instance, its source goes to the migration in the same write. Every instance that
-    exists is named with the generation that the caller relies on.
+    With ``move``, which is for one instance, its source goes to the migration in the same write. Each existing instance
+    is given with the generation that the caller relies on.
     """
 
     topic = "scheduler"
@@ -51,42 +51,41 @@ class SelectDestinations(Mutation[list[list[Selection]]], frozen=True, kw_only=T
     instance_uuids: InstanceUuids
     num_alternates: Annotated[int, Meta(ge=0, le=100)]
     owner: Name | None = None
-    #: The generation of each instance that exists already, for instance because its claim was released; the others
-    #: must be new.
+    #: The generation of each existing instance, for instance after a released claim; the others must be new.
     consumer_generations: Annotated[dict[Uuid, Generation], Meta(max_length=MAX_INSTANCES)] = {}
     move: Move | None = None
-    #: What an instance that exists holds already stays, and the claim is added to it. Refused with
-    #: ``ConsumerGenerationConflict`` where it has a placement: a claim, or anything in a host's tree that is not the
-    #: chosen one's. Without this it is replaced.
+    #: Keep an existing instance's allocations, and add the claim to them; otherwise they are replaced. Refused with
+    #: ``ConsumerGenerationConflict`` if it has a placement: a claim, or allocations in the tree of another host than
+    #: the chosen one.
     keep_held: bool = False
-    #: Say of each claimed host why it is this one (``Selection.explanation``).
+    #: Include an explanation of each claimed host (``Selection.explanation``).
     explain: bool = False
 
 
 class ExplainRequest(Message[Explanation], frozen=True, kw_only=True):
-    """Where a request would go now, and why there, or why nowhere; nothing is claimed and nothing is stored.
+    """Explain the decision on a request as it would be now; nothing is claimed or stored.
 
-    For an instance that exists, as if it were to be placed now: what it holds counts as free for it. With ``moving`` as
-    if it were to move: it leaves its host, unless it is resized, and what it holds there stays held.
+    An existing instance is decided as if it were placed now: its allocations count as free for it. With ``moving`` as
+    if it were to move: it leaves its host, unless it is resized, and its allocations there stay.
     """
 
     topic = "scheduler"
     method = "explain"
     version = "1.4"
     request_spec: RequestSpec
-    #: How many instances are to be placed together.
+    #: The number of instances to be placed together.
     instances: Annotated[int, Meta(ge=1, le=MAX_INSTANCES)] = 1
     instance_uuid: Uuid | None = None
     moving: MoveKind | None = None
-    #: Hosts of which it shall be said why not that one, or how they stand beside the best.
+    #: Hosts to be explained: why they were refused, or their rank.
     hosts: Annotated[tuple[Name, ...], Meta(max_length=20)] = ()
-    #: Count how many more would fit, in all and by cell; and how many seconds a search for that may take.
+    #: Count the further instances that would fit, in all and by cell; and the most seconds of a search for that.
     what_if: bool = False
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0
 
 
 class NumberedDescription(Value, frozen=True, kw_only=True):
-    """The description of a node that the registry has, by its number."""
+    """The registry's description of a node, with its number."""
 
     service_host: Name
     nodename: Name
@@ -96,16 +95,16 @@ class NumberedDescription(Value, frozen=True, kw_only=True):
 class HostsRegistered(Value, frozen=True, kw_only=True):
     """The answer of the registry to a cell's report."""
 
-    #: Hosts that are reported alive and have never been described, or were deleted since.
+    #: Hosts that were reported alive but never described, or were deleted since.
     unknown: tuple[Name, ...] = ()
-    #: The newer descriptions that the registry has of nodes whose description in this report was left out.
+    #: The registry's newer descriptions of nodes whose reported description was ignored.
     newer: tuple[NumberedDescription, ...] = ()
 
 
 class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
-    """What a cell knows of its hosts: descriptions that are new or have changed, who is alive, and what goes on there.
+    """Report hosts of a cell: new or changed descriptions, heartbeats and loads.
 
-    Of a host that is not named in ``loads`` nothing has changed.
+    The load of a host that is not in ``loads`` has not changed.
     """
 
     topic = "scheduler"
@@ -113,19 +112,19 @@ class ReportHosts(Mutation[HostsRegistered], frozen=True, kw_only=True):
     since: ClassVar = {"loads": "1.4", "loads_at": "1.4", "numbers": "1.6", "alive_at": "1.6"}
     cell_uuid: Uuid
     hosts: Annotated[tuple[HostReport, ...], Meta(max_length=20_000)] = ()
-    #: Of each description, how often it has changed in the cell: one that is known by a greater number stays.
+    #: For each description, the number of its changes in the cell: a stored one with a greater number stays.
     numbers: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=20_000)] = ()
     alive: Annotated[tuple[Name, ...], Meta(max_length=20_000)] = ()
-    #: When the cell saw them alive, by the clock of its database: heartbeats that are older than others do not count.
+    #: The time of the heartbeats by the clock of the cell's database: older ones than stored are ignored.
     alive_at: Annotated[float, Meta(ge=0.0)] = 0.0
-    #: By service host. Where it has several nodes, each of them is said to have it.
+    #: By service host; the load of a host with several nodes counts for each node.
     loads: Annotated[dict[Name, HostLoad], Meta(max_length=20_000)] = {}
-    #: When the cell saw them so, by the clock of its database: one that is known from later stays.
+    #: The time of the loads by the clock of the cell's database: a later stored one stays.
     loads_at: Annotated[float, Meta(ge=0.0)] = 0.0
 
 
 class ListHosts(ListInParts[list[HostState]], frozen=True, kw_only=True):
-    """The hosts of the cloud, or of one cell or of one name, by name; in parts by ``compute_node_uuid``."""
+    """List the hosts of the cloud, of one cell or of one name, by name; in parts by ``compute_node_uuid``."""
 
     topic = "scheduler"
     method = "list_hosts"
@@ -136,7 +135,7 @@ class ListHosts(ListInParts[list[HostState]], frozen=True, kw_only=True):
 
 
 class SetHost(Mutation[HostState], frozen=True, kw_only=True):
-    """Disable or enable a host, or declare it down or no longer so; what is null stays as it is."""
+    """Disable or enable a host, or force it down or no longer; null fields stay as they are."""
 
     topic = "scheduler"
     method = "set_host"
@@ -148,10 +147,10 @@ class SetHost(Mutation[HostState], frozen=True, kw_only=True):
 
 
 class DeleteHost(Mutation[Done], frozen=True, kw_only=True):
-    """Forget a host that will not come back, with its providers and what residues hold there.
+    """Delete a host that will not return, with its providers and the allocations of residues there.
 
-    Refused while it may be up (it must be forced down, or have been missed) and while anything but residues holds
-    something of it. ``dry_run`` only says what would be refused.
+    Refused while it may be up (it must be forced down, or have been missed) and while other consumers than residues
+    have allocations there. ``dry_run`` only checks for a refusal.
     """
 
     topic = "scheduler"
@@ -163,7 +162,7 @@ class DeleteHost(Mutation[Done], frozen=True, kw_only=True):
 
 
 class CompareView(Message[ViewDrift], frozen=True, kw_only=True):
-    """Compare the host view with the store, as it stands, without mending it."""
+    """Compare the host view with the store, without repairing it."""
 
     topic = "scheduler"
     method = "compare_view"
@@ -171,27 +170,27 @@ class CompareView(Message[ViewDrift], frozen=True, kw_only=True):
 
 
 class ViewCaughtUp(Value, frozen=True, kw_only=True):
-    """A scheduler's word that it decides by what the store had when it was asked."""
+    """The answer of a scheduler that has caught up with the store."""
 
-    #: How many of its decisions began before, and are still under way.
+    #: The number of decisions in progress that began before.
     undecided: int = 0
 
 
 class CatchUpView(Message[ViewCaughtUp], frozen=True, kw_only=True):
-    """Have the host view catch up with the store, and wait for the decisions that began before it had.
+    """Make the host view catch up with the store, and wait for the decisions that began before.
 
-    What is answered with none of them left decides by nothing older any more.
+    If none of them is left in the answer, the scheduler uses no older state any more.
     """
 
     topic = "scheduler"
     method = "catch_up_view"
     version = "1.4"
-    #: Seconds to wait for the decisions that are under way.
+    #: Seconds to wait for the decisions in progress.
     patience: Annotated[float, Meta(ge=0, le=60)] = 5.0
 
 
 class ShowPolicy(Message[PolicyState], frozen=True, kw_only=True):
-    """By what the scheduler that answers decides: its plug-ins with their options, since when, what was refused."""
+    """Return the policy of the answering scheduler: its plug-ins with their options, its age, and a refused reload."""
 
     topic = "scheduler"
     method = "show_policy"
@@ -204,7 +203,7 @@ class ShowPolicy(Message[PolicyState], frozen=True, kw_only=True):
 
 
 class CreateHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
-    """Give an aggregate of providers a name and metadata, so that it can have hosts; without a uuid it is a new one."""
+    """Create a host aggregate with a name and metadata, for a provider aggregate or, without a uuid, a new one."""
 
     topic = "scheduler"
     method = "create_host_aggregate"
@@ -215,19 +214,19 @@ class CreateHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
 
 
 class SetHostAggregate(Mutation[Done], frozen=True, kw_only=True):
-    """Change the name of a host aggregate, or some of its metadata; what is not named stays."""
+    """Change the name of a host aggregate, or some of its metadata; fields and keys not given stay."""
 
     topic = "scheduler"
     method = "set_host_aggregate"
     version = "1.4"
     aggregate: Name
     name: NewName | None = None
-    #: Null takes a key out.
+    #: Null removes a key.
     metadata: Annotated[dict[Name, Text | None], Meta(max_length=256)] = {}
 
 
 class AddAggregateHost(Mutation[Done], frozen=True, kw_only=True):
-    """Put a host into a host aggregate; one that is in it already stays, and nothing changes."""
+    """Add a host to a host aggregate. Idempotent."""
 
     topic = "scheduler"
     method = "add_aggregate_host"
@@ -238,7 +237,7 @@ class AddAggregateHost(Mutation[Done], frozen=True, kw_only=True):
 
 
 class RemoveAggregateHost(Mutation[Done], frozen=True, kw_only=True):
-    """Take a host out of a host aggregate."""
+    """Remove a host from a host aggregate."""
 
     topic = "scheduler"
     method = "remove_aggregate_host"
@@ -249,9 +248,9 @@ class RemoveAggregateHost(Mutation[Done], frozen=True, kw_only=True):
 
 
 class DeleteHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
-    """Delete a host aggregate, and answer with what it was; with hosts only if ``force`` takes them out of it first.
+    """Delete a host aggregate, and return its last state; one with hosts only with ``force``.
 
-    ``dry_run`` only says what would be refused.
+    ``dry_run`` only checks for a refusal.
     """
 
     topic = "scheduler"
@@ -263,7 +262,7 @@ class DeleteHostAggregate(Mutation[HostAggregate], frozen=True, kw_only=True):
 
 
 class GetHostAggregate(Message[HostAggregate], frozen=True, kw_only=True):
-    """One host aggregate."""
+    """Return one host aggregate."""
 
     topic = "scheduler"
     method = "get_host_aggregate"
@@ -272,7 +271,7 @@ class GetHostAggregate(Message[HostAggregate], frozen=True, kw_only=True):
 
 
 class ListHostAggregates(ListInParts[list[HostAggregate]], frozen=True, kw_only=True):
-    """The host aggregates by name, all or those that a host is in; in parts by ``uuid``."""
+    """List the host aggregates by name, all or those of a host; in parts by ``uuid``."""
 
     topic = "scheduler"
     method = "list_host_aggregates"
@@ -282,7 +281,7 @@ class ListHostAggregates(ListInParts[list[HostAggregate]], frozen=True, kw_only=
 
 
 class SyncHostAggregates(Mutation[list[UnmirroredHost]], frozen=True, kw_only=True):
-    """Put the nodes of hosts into their aggregates where they are missing there, or only name them (``dry_run``)."""
+    """Add missing nodes of hosts to their aggregates, or only list them (``dry_run``)."""
 
     topic = "scheduler"
     method = "sync_host_aggregates"

@@ -1,7 +1,7 @@
-"""What an operator's plug-in is written against: the host view, filters and weighers; and request filters.
+"""The plug-in interface for operators: filters, weighers, request filters, and the host view.
 
-A plug-in answers one question about one host. It does no I/O, keeps no state between questions, and gets its settings
-through its constructor. Answering for all hosts at once is optional: it is faster, never different.
+A filter or weigher computes its result for one host. It does no I/O, keeps no state between calls, and gets its options
+by its constructor. Computing all hosts at once is optional: it is faster, with the same results.
 """
 
 from abc import ABC, abstractmethod
@@ -25,73 +25,71 @@ from moorage.plugin.request_filter import Cloud as Cloud
 from moorage.plugin.request_filter import RequestFilter as RequestFilter
 from moorage.plugin.request_filter import RequestRefused as RequestRefused
 
-#: Yes or no: of one host, or of each of all hosts.
+#: A boolean: of one host, or of each host.
 Answer = bool | np.bool_ | BoolArray
-#: A number: of one host, or of each of all hosts.
+#: A number: of one host, or of each host.
 Amount = int | float | IntArray | FloatArray
 
 
 class Filter(ABC):
-    """Says of a host whether it may serve a request.
+    """A filter: decides whether a host may serve a request.
 
-    ``options`` are registered in the group ``[filters]``; their values reach the constructor by name.
+    ``options`` are registered in the group ``[filters]``; their values are passed to the constructor by name.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = ()
-    #: Keys of aggregates' metadata that it reads as numbers: whoever sets one to something else is refused.
+    #: Keys of aggregates' metadata that it reads as numbers: setting one to something else is refused.
     numeric_metadata: ClassVar[Sequence[str]] = ()
-    #: Why a host is refused, in words that follow the host's name.
+    #: The reason for a refusal, as text that follows the host's name.
     reason: ClassVar[str] = "was refused"
-    #: Whether it is about room: an explanation tells the hosts that it removes apart by what they are short of.
+    #: Whether it is about free resources: then an explanation counts the hosts that it removes by their shortages.
     about_room: ClassVar[bool] = False
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Tell whether it has anything to say about ``request``; where not, all hosts pass without being asked."""
+        """Return whether the filter applies to ``request``; if not, all hosts pass."""
         return True
 
     def check(self, request: RequestSpec) -> None:  # noqa: B027
-        """Refuse what is wrong with ``request``, whatever hosts there are; done once, before anything else.
+        """Validate ``request`` for this filter; called once, before all else, so that the other methods can rely on it.
 
-        Where a filter does so, it may rely on it afterwards.
-
-        :raises InvalidRequest: the request says something to this filter that it cannot mean; with the path of that.
+        :raises InvalidRequest: the request is not valid for this filter; with the path of the fault.
         """
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
-        """Return why ``host``, which it refuses, is refused, in words that follow the host's name.
+        """Return the reason why the filter refuses ``host``, as text that follows the host's name.
 
-        Asked for a few hosts of an explanation alone: those that are named, and the nearest ones.
+        Called only for a few hosts of an explanation: the named ones and the nearest ones.
         """
         return self.reason
 
     @abstractmethod
     def passes(self, host: Host, request: RequestSpec) -> bool:
-        """Tell whether ``host`` may serve ``request``."""
+        """Return whether ``host`` may serve ``request``."""
 
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
-        """Tell for each row whether it passes; overridden where all hosts can be answered for at once."""
+        """Return for each row whether its host passes; to be overridden where all hosts can be computed at once."""
         return np.fromiter((self.passes(view.host(row), request) for row in range(len(view))), dtype=np.bool_)
 
 
 class ConditionsFilter(Filter):
-    """A filter that is a number of conditions, which are put to one host and to all hosts in the same words."""
+    """A filter by conditions that are written once for one host and for all hosts."""
 
     @abstractmethod
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterable[Answer]:
-        """Yield what must all be true: an answer of one host, or of each of all, as ``asked`` gives them.
+        """Yield the conditions that must all be true, for one host or for each host, depending on ``asked``.
 
-        They are combined with ``np.logical_not`` and its like, which take either.
+        They are combined with ``np.logical_not`` and the like, which take either.
         """
 
     def passes(self, host: Host, request: RequestSpec) -> bool:
-        """Tell whether all conditions are true of ``host``."""
+        """Return whether all conditions are true of ``host``."""
         return all(bool(answer) for answer in self.conditions(host, request))
 
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:
-        """Tell the same of all hosts."""
+        """Return for each row whether all conditions are true of its host."""
         passes = np.ones(len(view), dtype=np.bool_)
         for answer in self.conditions(view, request):
             passes &= answer
@@ -99,7 +97,7 @@ class ConditionsFilter(Filter):
 
 
 def any_of(answers: Iterable[Answer]) -> Answer:
-    """Return whether one of these is true at least; of none it is not."""
+    """Return whether at least one of these is true; False if there are none."""
     found: Answer = False
     for answer in answers:
         found = np.logical_or(found, answer)
@@ -107,15 +105,15 @@ def any_of(answers: Iterable[Answer]) -> Answer:
 
 
 class Weigher(ABC):
-    """Says how good a host is for a request; more is better.
+    """A weigher: scores a host for a request; more is better.
 
-    Weights are brought to 0..1 over the feasible hosts and multiplied by the option ``<name>_weight_multiplier`` of the
-    group ``[weighers]``, so a weigher's own scale does not matter; a negative multiplier turns it round. For the hosts
-    of an aggregate that has metadata of that name, the multiplier is that; of several, the smallest.
+    Scores are normalised to 0..1 over the feasible hosts and multiplied by the option ``<name>_weight_multiplier`` of
+    the group ``[weighers]``, so that a weigher's own scale does not matter; a negative multiplier reverses it. Metadata
+    of that name on an aggregate is the multiplier for the aggregate's hosts; of several, the smallest.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = ()
-    #: Keys of aggregates' metadata that it reads as numbers; that of its multiplier is one by itself.
+    #: Keys of aggregates' metadata that it reads as numbers; that of its multiplier need not be listed.
     numeric_metadata: ClassVar[Sequence[str]] = ()
     default_multiplier: ClassVar[float] = 1.0
 
@@ -123,13 +121,13 @@ class Weigher(ABC):
         self.settings = settings
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Tell whether it has anything to say about ``request``; where not, to it all hosts weigh the same."""
+        """Return whether the weigher applies to ``request``; if not, all hosts score the same."""
         return True
 
     @abstractmethod
     def weigh(self, host: Host, request: RequestSpec) -> float:
-        """Return the weight of ``host``."""
+        """Return the score of ``host``."""
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the weight of each row; overridden where all hosts can be answered for at once."""
+        """Return the score of each row; to be overridden where all hosts can be computed at once."""
         return np.fromiter((self.weigh(view.host(row), request) for row in range(len(view))), dtype=np.float64)

@@ -1,6 +1,6 @@
-"""How what is said of a host is read: by its driver in attributes, by operators in the metadata of aggregates.
+"""Reading of hosts' attributes from drivers and of aggregates' metadata from operators.
 
-Plug-ins find what they need of this in :mod:`moorage.plugin`.
+:mod:`moorage.plugin` exports the part for plug-ins.
 """
 
 import math
@@ -9,13 +9,13 @@ from typing import Any
 
 
 class BadValue(ValueError):
-    """What an operator or a driver has written is not what a plug-in can take; the text names it, for the operator."""
+    """A value from an operator or a driver is not valid for a plug-in; the text names it, for the operator."""
 
 
 def attribute(attributes: Mapping[str, Any], path: str) -> Any:
-    """Return what is found under a name, or under names within each other joined by dots, or None.
+    """Return an attribute by name, or by nested names joined by dots; None if absent.
 
-    A name may have dots itself.
+    A name may contain dots itself.
     """
     if path in attributes:
         return attributes[path]
@@ -29,7 +29,7 @@ def attribute(attributes: Mapping[str, Any], path: str) -> Any:
 def number(name: str, value: Any, absent: float) -> float:
     """Return a value as a finite number; ``absent`` for None.
 
-    :raises BadValue: it is none.
+    :raises BadValue: it is not a number.
     """
     if value is None:
         return absent
@@ -43,9 +43,9 @@ def number(name: str, value: Any, absent: float) -> float:
 
 
 def smallest(key: str, values: Collection[str], default: float) -> float:
-    """Return the smallest of the values of a key of metadata, or the default where there are none.
+    """Return the smallest of the values of a metadata key, or the default where there are none.
 
-    :raises BadValue: one of them is no number.
+    :raises BadValue: one of them is not a number.
     """
     return min((number(f"aggregate metadata {key}", value, default) for value in values), default=default)
 
@@ -56,13 +56,13 @@ def values_under(metadata: Mapping[str, frozenset[str]], prefix: str) -> frozens
 
 
 def is_one_of(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a name is among others, upper and lower case alike, as operators type them."""
+    """Return whether a name is among others, compared without case."""
     folded = name.casefold()
     return any(folded == other.casefold() for other in names)
 
 
 def measured(value: Any) -> float:
-    """Return a value as a finite number; NaN where it is none, as of what a driver may or may not report."""
+    """Return a value as a finite number; NaN where it is not one, for values that a driver need not report."""
     if value is None or isinstance(value, bool):
         return math.nan
     try:

@@ -1,4 +1,4 @@
-"""What the hints of a request say: each is a text, and whoever reads one reads it in the same way."""
+"""Parsing of the scheduler hints of a request, which are texts."""
 
 import re
 from collections.abc import Collection
@@ -8,21 +8,21 @@ import msgspec
 from moorage import errors
 from moorage.model import RequestSpec
 
-#: Keep the server off, or put it with, servers that are placed already (Nova's names).
+#: Place the server on another host than existing servers, or on the same (Nova's names).
 DIFFERENT_HOST, SAME_HOST = "different_host", "same_host"
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 def path_of(hint: str) -> str:
-    """Return where a hint stands in a request spec, as an error about it says."""
+    """Return the path of a hint in a request spec, for errors."""
     return f"$.scheduler_hints.{hint}"
 
 
 def instances_named(request: RequestSpec, hint: str) -> frozenset[str]:
-    """Return the uuids of the servers that a hint names: a JSON list, or a list with commas; of an absent hint none.
+    """Parse the uuids of servers in a hint: a JSON list, or a list with commas; empty if the hint is absent.
 
-    :raises InvalidRequest: it is no such list, or something in it is no uuid.
+    :raises InvalidRequest: the hint is not such a list, or contains something else than uuids.
     """
     text = request.scheduler_hints.get(hint, "").strip()
     listed = _json_list(text, hint) if text.startswith("[") else text.split(",")
@@ -34,9 +34,9 @@ def instances_named(request: RequestSpec, hint: str) -> frozenset[str]:
 
 
 def neighbours_named(request: RequestSpec) -> frozenset[str]:
-    """Return the uuids of all servers that the hints name whose places a decision must know.
+    """Return the uuids of all servers in the hints whose hosts a decision needs.
 
-    :raises InvalidRequest: a hint is no list of uuids.
+    :raises InvalidRequest: a hint is not a list of uuids.
     """
     return instances_named(request, SAME_HOST) | instances_named(request, DIFFERENT_HOST)
 

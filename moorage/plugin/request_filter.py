@@ -1,6 +1,6 @@
-"""What an operator's request filter is written against: it makes a request narrower before any host is looked at.
+"""The interface of request filters, which narrow a request before any host is filtered.
 
-To be had from :mod:`moorage.plugin`, with the rest of what plug-ins are written against.
+:mod:`moorage.plugin` exports it with the other plug-in interfaces.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from moorage.model import RequestSpec
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A host aggregate, without its hosts: these are asked for by its uuid (``root_member_of``)."""
+    """A host aggregate without its hosts; a request restricts itself to them by the uuid (``root_member_of``)."""
 
     uuid: str
     name: str
@@ -23,7 +23,7 @@ class Aggregate:
 
 
 class Cloud(ABC):
-    """What a request filter may know of the cloud: as new as the view that the request is then decided on."""
+    """The cloud's state for a request filter, as new as the host view on which the request is then decided."""
 
     @abstractmethod
     def aggregates(self) -> Sequence[Aggregate]:
@@ -31,14 +31,14 @@ class Cloud(ABC):
 
     @abstractmethod
     def has_trait(self, trait: str) -> bool:
-        """Tell whether any host has a trait on the root of its tree."""
+        """Return whether any host has a trait on the root of its tree."""
 
 
 class RequestRefused(Exception):
-    """What a request filter raises where there is no host for a request, whatever hosts there are.
+    """A request filter refuses a request: no host can serve it, independent of the present hosts.
 
-    The caller is told ``NoValidHost``, once the filter has been asked again about the present. The reason is said of
-    every host, in words that follow its name: "is in no aggregate for project p".
+    The caller gets ``NoValidHost``, after the filter was called again with the present state. The reason is text that
+    follows the name of any host: "is in no aggregate for project p".
     """
 
     def __init__(self, reason: str) -> None:
@@ -47,11 +47,11 @@ class RequestRefused(Exception):
 
 
 class RequestFilter(ABC):
-    """Says what a request means on this cloud: as a narrower one, which the hosts are then asked for.
+    """A request filter: translates a request into a narrower one, on which the hosts are then filtered.
 
-    It does no I/O and keeps no state: the same request on the same cloud becomes the same, in every scheduler, and what
-    has been through it already stays as it is. ``options`` are registered in the group ``[request_filters]``; their
-    values reach the constructor by name, and what is wrong with them it says with ``ValueError``.
+    It does no I/O and keeps no state: it is deterministic in every scheduler, and idempotent. ``options`` are
+    registered in the group ``[request_filters]``; their values are passed to the constructor by name, which raises
+    ``ValueError`` for a wrong one.
     """
 
     options: ClassVar[Sequence[cfg.Opt]] = ()
@@ -61,9 +61,9 @@ class RequestFilter(ABC):
 
     @abstractmethod
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return a request of which any host that it leaves may serve ``request``; the same one if it changes nothing.
+        """Return a narrower request: each host that can serve it can serve ``request``. It may return the same one.
 
-        :raises InvalidRequest: the request says what it cannot mean, with the path of that in the request
+        :raises InvalidRequest: the request is not valid for this filter; with the path of the fault
             (``$.flavor.extra_specs[...]``).
-        :raises RequestRefused: there is nowhere to put it.
+        :raises RequestRefused: no host can serve it.
         """

@@ -1,6 +1,6 @@
-"""What an operator's own tests of plug-ins need: builders, random clouds, and the checks that every plug-in must pass.
+"""Test kit for operators' plug-ins: builders, random clouds, and the conformance checks for every plug-in.
 
-No test runner is needed, and nothing runs: a check raises ``AssertionError`` with a sentence that says what is wrong.
+It needs no test runner and no service: a check raises ``AssertionError`` with a sentence about the fault.
 """
 
 from moorage.testing.builders import cloud as cloud

@@ -1,4 +1,4 @@
-"""Hosts, views, requests and settings, each with only what a test cares about spelled out."""
+"""Builders of hosts, views, requests and settings with defaults: a test gives only the fields that it is about."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from moorage.testing.hosts import ListedHosts
 
 
 def inventory(total: int, used: int = 0, **changes: Any) -> HostInventory:
-    """Return what one provider has of a resource class: ``total`` and ``used`` in the class's own units.
+    """Return a provider's inventory of a resource class: ``total`` and ``used`` in the class's own units.
 
     :param changes: other fields of :class:`~moorage.plugin.HostInventory`.
     """
@@ -57,7 +57,7 @@ def host(number: int = 0, **changes: Any) -> Host:
 
 
 def view(*hosts: Host) -> ListedHosts:
-    """Return the view of some hosts, in this order."""
+    """Return a view of these hosts, in this order."""
     return ListedHosts(hosts)
 
 
@@ -87,15 +87,15 @@ def request(
 
 
 def cloud(aggregates: Iterable[Aggregate] = (), traits: Iterable[str] = ()) -> Cloud:
-    """Return what a request filter may know: host aggregates, and the traits that some host has on its root."""
+    """Return the cloud's state for a request filter: host aggregates, and the traits of hosts' roots."""
     return _FixedCloud(aggregates, traits)
 
 
 def settings_of(kind: type[Filter | Weigher | RequestFilter], **values: Any) -> dict[str, Any]:
-    """Return what the constructor of a plug-in is given: its options' defaults, with some values in their place.
+    """Return the constructor arguments of a plug-in: its options' defaults, overridden by ``values``.
 
-    :raises AssertionError: its options are not such as a service can register, or it has none of such a name, or a
-        default or value is not of its option's type.
+    :raises AssertionError: an option cannot be registered, a value has no option, or a default or value is not of its
+        option's type.
     """
     conf = cfg.ConfigOpts()
     try:

@@ -1,7 +1,7 @@
-"""What every filter, weigher and request filter must be like, whatever it decides.
+"""Conformance checks for every filter, weigher and request filter, independent of its decisions.
 
-The scheduler relies on it: a mask that differs from the one-host form makes an explanation untrue, a plug-in that
-changes a request or keeps state makes the next decision wrong, and a score that is no number breaks the request.
+The scheduler relies on them: a mask that differs from the one-host form makes explanations wrong, a plug-in that
+changes a request or keeps state makes the next decision wrong, and a score that is not a number fails the request.
 """
 
 import copy
@@ -22,9 +22,9 @@ from moorage.testing.samples import Sample, Words, samples
 P = TypeVar("P", Filter, Weigher, RequestFilter)
 T = TypeVar("T")
 
-#: How many random samples a check draws; arbitrary, and a matter of tenths of a second.
+#: The number of random samples of a check; arbitrary: they take tenths of a second.
 _SAMPLES = 200
-#: Seconds that one question about the few hosts of a sample may take. Arbitrary: a sound plug-in needs a thousandth.
+#: The most seconds of one call for the few hosts of a sample. Arbitrary: a sound plug-in needs a thousandth.
 _LONGEST_ANSWER = 0.5
 #: A reason follows the name of a host: "host7 is in another rack".
 _REASON_BEGINS = frozenset({"is", "has", "was", "does"})
@@ -38,13 +38,13 @@ def check_filter(
     count: int = _SAMPLES,
     decides: bool = True,
 ) -> None:
-    """Check that a filter is what a scheduler may rely on.
+    """Check that a filter has the properties on which the scheduler relies.
 
-    :param settings: values of its options, where these are not the defaults.
-    :param words: what it looks at beyond what every host and request has.
-    :param count: on how many random samples it is asked.
-    :param decides: whether it must let some host pass and refuse another; without that nothing has been tested.
-    :raises AssertionError: it is not, with a sentence that says why.
+    :param settings: values of its options, by default the options' defaults.
+    :param words: the names and values that it reads beyond those of every host and request.
+    :param count: the number of random samples.
+    :param decides: whether it must pass one host and refuse another; otherwise the check may have tested nothing.
+    :raises AssertionError: it lacks one, with a sentence about it.
     """
     with _whole(kind, settings) as (plugin, fresh):
         _check_reason(kind)
@@ -72,10 +72,10 @@ def check_weigher(
     count: int = _SAMPLES,
     decides: bool = True,
 ) -> None:
-    """Check that a weigher is what a scheduler may rely on; see :func:`check_filter` for the parameters.
+    """Check that a weigher has the properties on which the scheduler relies; parameters as of :func:`check_filter`.
 
-    :param decides: whether it must prefer some host to another.
-    :raises AssertionError: it is not, with a sentence that says why.
+    :param decides: whether it must prefer one host to another.
+    :raises AssertionError: it lacks one, with a sentence about it.
     """
     with _whole(kind, settings) as (plugin, fresh):
         multiplier = kind.default_multiplier
@@ -101,11 +101,11 @@ def check_request_filter(
     count: int = _SAMPLES,
     decides: bool = True,
 ) -> None:
-    """Check that a request filter is what a scheduler may rely on; see :func:`check_filter` for the parameters.
+    """Check that a request filter has the properties on which the scheduler relies; parameters as above.
 
     :param aggregates: the host aggregates of the cloud; its hosts' roots have each of the words' traits, or none.
-    :param decides: whether it must make some request narrower, or refuse it.
-    :raises AssertionError: it is not, with a sentence that says why.
+    :param decides: whether it must narrow or refuse a request.
+    :raises AssertionError: it lacks one, with a sentence about it.
     """
     words = words or Words()
     clouds = [cloud(aggregates, words.traits), cloud(aggregates), cloud()]
@@ -135,11 +135,11 @@ def check_request_filter(
 
 
 def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[bool] | None:
-    """Return what a filter says of each host of a view, asked for all at once and for each by itself.
+    """Return a filter's decision on each host of a view, computed for all at once and for each by itself.
 
-    Nothing, where it refuses the request itself, or finds something there that is not what it can take.
+    None if it refuses the request itself, or a value of a host.
 
-    :raises AssertionError: the two differ, are no answers, or are not what :meth:`Filter.concerns` promises.
+    :raises AssertionError: the two differ, are not booleans, or contradict :meth:`Filter.concerns`.
     """
     name = type(plugin).__name__
     try:
@@ -184,12 +184,12 @@ def answers_of(plugin: Filter, view: HostView, request: RequestSpec) -> list[boo
 
 
 def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: bool = True) -> list[float] | None:
-    """Return what a weigher says of each host of a view, asked for all at once and for each by itself.
+    """Return a weigher's score of each host of a view, computed for all at once and for each by itself.
 
-    Nothing, where it finds something there that is not what it can take.
+    None if it refuses a value of a host.
 
-    :param finite: whether each must be a number; one that needs to know something of every host may have no answer.
-    :raises AssertionError: the two differ, are no numbers, or are not what :meth:`Weigher.concerns` promises.
+    :param finite: whether each score must be finite; a weigher that needs a value of every host may have none.
+    :raises AssertionError: the two differ, are not numbers, or contradict :meth:`Weigher.concerns`.
     """
     name = type(plugin).__name__
     hosts = [view.host(row) for row in range(len(view))]
@@ -226,7 +226,7 @@ def scores_of(plugin: Weigher, view: HostView, request: RequestSpec, *, finite: 
 
 @contextmanager
 def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]:
-    """Check that whoever goes by ``name`` changes neither the hosts of a view nor a request meanwhile.
+    """Check that the plug-in ``name`` changes neither the hosts of a view nor a request until exit.
 
     :raises AssertionError: it does.
     """
@@ -247,7 +247,7 @@ def unchanged(view: HostView, request: RequestSpec, name: str) -> Iterator[None]
 
 @contextmanager
 def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[P, P]]:
-    """Yield two plug-ins of a kind, and check afterwards that their settings are what they were."""
+    """Yield two plug-ins of a class, and check afterwards that their settings are unchanged."""
     given = settings_of(kind, **settings or {})
     for option in kind.options:
         _require(bool(option.help), f"the option {option.name} of {kind.__name__} has no help")
@@ -265,7 +265,7 @@ def _whole(kind: type[P], settings: Mapping[str, Any] | None) -> Iterator[tuple[
 
 
 def _kept_on_classes(kind: type) -> dict[str, Any]:
-    """Return a copy of the data that a plug-in's classes hold, by class and name; what cannot be copied is itself."""
+    """Return copies of a plug-in's class attributes, by class and name; those that cannot be copied are themselves."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if base.__module__.startswith(("moorage.", "builtins", "abc")):
@@ -277,7 +277,7 @@ def _kept_on_classes(kind: type) -> dict[str, Any]:
                 copied = copy.deepcopy(value)
             except Exception:  # noqa: BLE001 - a lock, say
                 copied = value
-            # What does not equal its copy is known by itself.
+            # A value that does not equal its copy is compared by identity.
             found[f"{base.__name__}.{name}"] = copied if _same(copied, value) else value
     return found
 
@@ -290,9 +290,9 @@ def _same(before: Any, after: Any) -> bool:
 
 
 def _timed(ask: Callable[[], T], name: str, hosts: int) -> T:
-    """Return an answer; one that took too long twice is too slow, and once it may have been the machine.
+    """Return the result of a call, and measure it; a slow call is repeated once, as the machine may have been busy.
 
-    :raises AssertionError: it is.
+    :raises AssertionError: it was too slow twice.
     """
     begun = time.monotonic()
     answer = ask()
@@ -332,7 +332,7 @@ def _concerned(plugin: Filter | Weigher, request: RequestSpec) -> bool:
 
 
 def _narrowed(plugin: RequestFilter, request: RequestSpec, here: Any) -> RequestSpec | str:
-    """Return what a request becomes, or why it is refused."""
+    """Return the narrowed request, or the reason of its refusal."""
     name = type(plugin).__name__
     try:
         narrowed = plugin.narrow(request, here)

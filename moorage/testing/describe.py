@@ -1,4 +1,4 @@
-"""What a check says of the host and the request on which a plug-in has gone wrong: only what is unusual about them."""
+"""Descriptions of the host and the request on which a plug-in failed a check: only the fields not at their defaults."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from moorage.plugin import Host
 from moorage.testing.builders import host as usual_host
 from moorage.testing.builders import request as usual_request
 
-#: Every host has these, and others than the next.
+#: Fields that differ between all hosts.
 _NAMES = frozenset({"service_host", "nodename", "compute_node_uuid", "cell_uuid", "providers", "inventories"})
 
 
 def of_host(host: Host) -> str:
-    """Return a host in words: what it has, and what is otherwise than it is of :func:`moorage.testing.host`."""
+    """Return a host as text: its inventories, and the fields that differ from :func:`moorage.testing.host`."""
     usual = usual_host()
     said = [
         f"{name} {inventory.used} of {inventory.capacity:g} used"
@@ -30,15 +30,15 @@ def of_host(host: Host) -> str:
 
 
 def of_request(request: RequestSpec) -> str:
-    """Return a request in words: what is otherwise than it is of :func:`moorage.testing.request`."""
+    """Return a request as text: the fields that differ from :func:`moorage.testing.request`."""
     return f"a request with {', '.join(_unusual(request, usual_request())) or 'nothing unusual'}"
 
 
 @contextmanager
 def faultless(name: str, request: RequestSpec) -> Iterator[None]:
-    """Check that whoever goes by ``name`` raises nothing that a scheduler would take for a fault of the plug-in.
+    """Check that the plug-in ``name`` raises no exception that a scheduler would count as its fault.
 
-    :raises AssertionError: it does; what it has raised is the cause.
+    :raises AssertionError: it does; its exception is the cause.
     """
     try:
         yield

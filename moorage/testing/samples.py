@@ -1,4 +1,4 @@
-"""Random clouds and requests in which what a plug-in looks at is often there, and often just not."""
+"""Random clouds and requests in which the values that a plug-in reads are often present, and often just absent."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from moorage.plugin import Host
 from moorage.testing.builders import host, inventory, request
 from moorage.testing.hosts import ListedHosts
 
-#: Arbitrary, and small: hosts shall differ, and a failure shall be read by people.
+#: The most hosts of a sample. Arbitrary, and small, so that a failure is easy to read.
 _MOST_HOSTS = 4
 _POLICIES: Sequence[GroupPolicy] = ("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity")
 _GROUP = derived("moorage.testing", "group", 0)
@@ -20,14 +20,14 @@ _GROUP = derived("moorage.testing", "group", 0)
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a plug-in looks at beyond what every host and every request has: by name, the values that may occur.
+    """The names that a plug-in reads beyond those of every host and request, each with its possible values.
 
-    Each is left out of some hosts, or requests. A value that cannot be right belongs here as well.
+    Each is left out of some hosts, or requests. Invalid values belong here as well.
     """
 
-    #: What drivers say; a name with dots is one of names within each other.
+    #: Attributes from drivers; a name with dots stands for nested names.
     attributes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    #: What operators have noted on host aggregates.
+    #: Metadata of host aggregates.
     metadata: Mapping[str, Sequence[str]] = field(default_factory=dict)
     traits: Sequence[str] = ()
     #: Further resource classes, beside ``VCPU``, ``MEMORY_MB`` and ``DISK_GB``.
@@ -41,14 +41,14 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A cloud, and what is asked for on it."""
+    """A random cloud and a request on it."""
 
     view: ListedHosts
     request: RequestSpec
 
 
 def samples(words: Words, count: int, seed: int = 0) -> Iterator[Sample]:
-    """Yield so many random samples: the same ones for the same words and seed."""
+    """Yield ``count`` random samples, the same ones for the same words and seed."""
     for number in range(count):
         draw = _Draw(words, random.Random(f"{seed}/{number}"))
         asked = draw.request()
@@ -56,7 +56,7 @@ def samples(words: Words, count: int, seed: int = 0) -> Iterator[Sample]:
 
 
 class _Draw:
-    """Draws one sample."""
+    """Draws a random sample."""
 
     def __init__(self, words: Words, chance: random.Random) -> None:
         self._words = words
@@ -138,7 +138,7 @@ class _Draw:
 
 
 def _nested(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by names with dots as names within each other."""
+    """Return values by dotted names as nested dictionaries."""
     found: dict[str, Any] = {}
     for path, value in said.items():
         *above, last = path.split(".")
