@@ -80,7 +80,7 @@ class _Bulkhead:
     begun: list[float] = field(default_factory=list)
     answered_at: float = float("-inf")
     #: When the breaker opened (null while it is closed), the number of failed probes, the time of the next probe.
-    silent_since: float | None = None
+    open_since: float | None = None
     failures: int = 0
     probe_at: float = 0.0
     #: Postponed steps: in ``fresh`` those whose record names no reason for the wait yet.
@@ -90,7 +90,7 @@ class _Bulkhead:
     @property
     def is_suspected(self) -> bool:
         """Tell whether a call has timed out and the first probe has not been made yet."""
-        return self.silent_since is not None and not self.failures
+        return self.open_since is not None and not self.failures
 
     def overdue(self, now: float, patience: float) -> bool:
         """Return whether a call has been under way for ``patience`` seconds without any answer since it began."""
@@ -100,7 +100,7 @@ class _Bulkhead:
         """Remove the steps that may go on now from the queues, and return their callbacks."""
         if self.is_suspected:
             return []
-        if self.silent_since is not None:
+        if self.open_since is not None:
             # They go on one after the other: each records why it waits, and is then postponed again.
             return [self.fresh.popleft()] if self.fresh else []
         taken: list[Wake] = []
@@ -168,14 +168,14 @@ class Bulkheads:
             bulkhead = self._bulkheads.setdefault(key, _Bulkhead(name, probe))
             self._check_admission(key, bulkhead, begun)
             bulkhead.begun.append(begun)
-        met: BaseException | None = None
+        raised: BaseException | None = None
         try:
             yield
         except BaseException as fault:
-            met = fault
+            raised = fault
             raise
         finally:
-            self._over(bulkhead, begun, met)
+            self._over(bulkhead, begun, raised)
 
     def wake(self) -> None:
         """Wake the postponed steps for which there is room now."""
@@ -190,10 +190,10 @@ class Bulkheads:
             # One lost message proves little, so a call outside of a step is still made. A step can wait for the probe.
             if scope is not None:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=not scope.tries))
-        elif bulkhead.silent_since is not None:
+        elif bulkhead.open_since is not None:
             if scope is not None and scope.tries and self._postpones:
                 raise Postponed(lambda wake: self._wait(bulkhead, wake, fresh=False))
-            raise CircuitOpen(f"it has not answered for {now - bulkhead.silent_since:.0f} s")
+            raise CircuitOpen(f"it has not answered for {now - bulkhead.open_since:.0f} s")
         if len(bulkhead.begun) < self._share:
             pass
         elif scope is None:
@@ -212,14 +212,16 @@ class Bulkheads:
         # There may be room by now.
         self.wake()
 
-    def _over(self, bulkhead: _Bulkhead, begun: float, met: BaseException | None) -> None:
+    def _over(self, bulkhead: _Bulkhead, begun: float, raised: BaseException | None) -> None:
         with self._changed:
             bulkhead.begun.remove(begun)
-            if isinstance(met, self._opens_on):
+            if isinstance(raised, self._opens_on):
                 # A destination that has answered another call since this one began is alive.
-                if begun > bulkhead.answered_at and bulkhead.silent_since is None:
-                    self._open(bulkhead, begun, met)
-            elif met is None or (isinstance(met, errors.MoorageError) and not isinstance(met, errors.BusUnavailable)):
+                if begun > bulkhead.answered_at and bulkhead.open_since is None:
+                    self._open(bulkhead, begun, raised)
+            elif raised is None or (
+                isinstance(raised, errors.MoorageError) and not isinstance(raised, errors.BusUnavailable)
+            ):
                 # An unavailable bus proves nothing about one of its many destinations; any other error is an answer.
                 self._close(bulkhead)
         self.wake()
@@ -228,11 +230,11 @@ class Bulkheads:
         bulkhead.answered_at = time.monotonic()
         if bulkhead.failures:
             LOG.info("The %s %s answers again", self._kind, bulkhead.name)
-        bulkhead.silent_since, bulkhead.failures = None, 0
+        bulkhead.open_since, bulkhead.failures = None, 0
 
-    def _open(self, bulkhead: _Bulkhead, begun: float, met: BaseException) -> None:
-        bulkhead.silent_since, bulkhead.probe_at = begun, begun
-        if isinstance(met, errors.BusUnavailable):
+    def _open(self, bulkhead: _Bulkhead, begun: float, raised: BaseException) -> None:
+        bulkhead.open_since, bulkhead.probe_at = begun, begun
+        if isinstance(raised, errors.BusUnavailable):
             # The failed call was as good as a probe: its bus is away.
             self._postpone_probe(bulkhead)
         self._changed.notify_all()
@@ -255,11 +257,11 @@ class Bulkheads:
         """Wait until probes are due, and return the bulkheads to probe; null when stopped."""
         with self._changed:
             while not self._ended:
-                silent = [each for each in self._bulkheads.values() if each.silent_since is not None]
+                open_ = [each for each in self._bulkheads.values() if each.open_since is not None]
                 now = time.monotonic()
-                if due := [each for each in silent if each.probe_at <= now]:
+                if due := [each for each in open_ if each.probe_at <= now]:
                     return due
-                self._changed.wait(min((each.probe_at for each in silent), default=now + 3600.0) - now)
+                self._changed.wait(min((each.probe_at for each in open_), default=now + 3600.0) - now)
         return None
 
     def _probe(self, bulkhead: _Bulkhead) -> None:
@@ -274,5 +276,5 @@ class Bulkheads:
         with self._changed:
             if answered:
                 self._close(bulkhead)
-            elif bulkhead.silent_since is not None:
+            elif bulkhead.open_since is not None:
                 self._postpone_probe(bulkhead)

@@ -72,7 +72,9 @@ class Leases:
                 .where(*self._mine(), table.c.uuid == uuid, self._free(), table.c.due_at <= now())
                 .with_for_update(skip_locked=True)
             ).one_or_none()
-            return None if row is None else self._take(connection, found(row, row.lease_number + 1, resumed=True))
+            return (
+                None if row is None else self._take(connection, operation_of(row, row.lease_number + 1, resumed=True))
+            )
 
         return self._database.write(work)
 
@@ -94,7 +96,7 @@ class Leases:
             ).one_or_none()
             if row is None:
                 return None
-            return self._take(connection, found(row, row.lease_number + 1, resumed=operation.resumed))
+            return self._take(connection, operation_of(row, row.lease_number + 1, resumed=operation.resumed))
 
         return self._database.write(work)
 
@@ -183,7 +185,7 @@ class Leases:
         return and_(free, tuple_(lease.kind, lease.step).in_(self._known_steps))
 
 
-def found(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:
+def operation_of(row: Row[Any], lease_number: int, *, resumed: bool = False) -> Operation:
     """Return the operation of a row."""
     return Operation(
         uuid=row.uuid,

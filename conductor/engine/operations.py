@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, select
 
-from conductor.engine.leases import Leases, found
+from conductor.engine.leases import Leases, operation_of
 from conductor.engine.steps import (
     Backoff,
     CommitStep,
@@ -136,7 +136,7 @@ class Operations(Leases):
             .where(*self._mine(), table.c.subject == subject, table.c.kind == kind, table.c.state == "pending")
             .with_for_update()
         ).one_or_none()
-        return None if row is None else found(row, row.lease_number)
+        return None if row is None else operation_of(row, row.lease_number)
 
     def all_pending(self, connection: Connection, subjects: Collection[str]) -> dict[str, list[PendingOperation]]:
         """Return the pending operations by subject, without locking them."""

@@ -59,7 +59,7 @@ class Worker:
         self._queue: list[tuple[float, int, Operation]] = []
         self._arrivals = itertools.count()
         # The operations in the queue or in a thread, which the sweep must skip.
-        self._held: Counter[str] = Counter()
+        self._in_hand: Counter[str] = Counter()
         self._ended = False
         self._threads = [
             threading.Thread(target=self._run, name=f"operations-{number}", daemon=True) for number in range(threads)
@@ -101,7 +101,7 @@ class Worker:
         with self._changed:
             for operation in operations:
                 if operation is not None:
-                    self._held[operation.uuid] += 1
+                    self._in_hand[operation.uuid] += 1
                     self._put(operation)
 
     def sweep(self) -> None:
@@ -110,10 +110,10 @@ class Worker:
         :raises StoreUnavailable: the records cannot be reached.
         """
         with self._changed:
-            held = set(self._held)
+            held = set(self._in_hand)
         for uuid in self._operations.due(held, _SWEEP_LIMIT):
             with self._changed:
-                if self._held[uuid] or self._ended:
+                if self._in_hand[uuid] or self._ended:
                     continue
             if (operation := self._operations.take(uuid)) is not None:
                 LOG.info("Going on with the %s of %s at step %s", operation.kind, operation.subject, operation.step)
@@ -125,7 +125,7 @@ class Worker:
         :raises StoreUnavailable: the records cannot be reached.
         """
         with self._changed:
-            held = list(self._held)
+            held = list(self._in_hand)
         for start in range(0, len(held), _RENEWED_AT_ONCE):
             self._operations.renew(held[start : start + _RENEWED_AT_ONCE])
 
@@ -168,8 +168,8 @@ class Worker:
             if following is not None:
                 self._put(following)
                 return
-            self._held[operation.uuid] -= 1
-            self._held += Counter()  # drops the keys that have become 0
+            self._in_hand[operation.uuid] -= 1
+            self._in_hand += Counter()  # drops the keys that have become 0
 
     def _resume(self, operation: Operation) -> None:
         with self._changed:
@@ -179,13 +179,13 @@ class Worker:
         """Do one step and record its outcome; return the operation with its next step, or null."""
         try:
             if (operation.kind, operation.step) not in self._steps:
-                # A message has redirected it to a step that only a newer release has.
+                # A message has redirected the operation at a step that a newer release has recorded.
                 LOG.info("The %s of %s is left to a newer release", operation.kind, operation.subject)
                 self._operations.release(operation)
                 return None
             # The process may have been paused for longer than its lease: make sure that the operation is still ours.
             current = self._operations.take_again(operation) if self._operations.is_stale(operation) else operation
-            return None if current is None else self._do_and_record(current)
+            return None if current is None else self._run_and_commit(current)
         except Superseded:
             LOG.debug("Step %s of the %s of %s was overtaken", operation.step, operation.kind, operation.subject)
             return None
@@ -199,11 +199,11 @@ class Worker:
         # found superseded.
         return replace(operation, delay=self._operations.backoff.seconds(1), resumed=True)
 
-    def _do_and_record(self, operation: Operation) -> Operation | None:
+    def _run_and_commit(self, operation: Operation) -> Operation | None:
         failpoints.reached("begin")
         if self._acknowledgements is not None:
             self._acknowledgements.begin()
-        commit = self._done(operation)
+        commit = self._run_step(operation)
         failpoints.reached("done")
         following = self._operations.advance(operation, commit)
         # A step that is retried sends the same requests again: their answers must be kept.
@@ -211,7 +211,7 @@ class Worker:
             self._acknowledgements.recorded()
         return following
 
-    def _done(self, operation: Operation) -> CommitStep:
+    def _run_step(self, operation: Operation) -> CommitStep:
         try:
             return self._steps[operation.kind, operation.step](operation)
         except Superseded:
