@@ -54,8 +54,11 @@ def load_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Named[Filte
     seconds = conf.scheduler.plugin_timeout
     classes: dict[str, type[Filter]] = _classes("filter", FILTERS, names, Filter, seconds)
     return [
-        Named(name, _construct("filter", name, kind, _settings(conf, "filters", name, kind.options), seconds))
-        for name, kind in classes.items()
+        Named(
+            name,
+            _construct("filter", name, plugin_class, _settings(conf, "filters", name, plugin_class.options), seconds),
+        )
+        for name, plugin_class in classes.items()
     ]
 
 
@@ -69,12 +72,14 @@ def load_weighers(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Weighted]:
     loaded = []
     seconds = conf.scheduler.plugin_timeout
     classes: dict[str, type[Weigher]] = _classes("weigher", WEIGHERS, names, Weigher, seconds)
-    for name, kind in classes.items():
-        multiplier = _multiplier_option(name, kind)
-        settings = _settings(conf, "weighers", name, [*kind.options, multiplier])
+    for name, plugin_class in classes.items():
+        multiplier = _multiplier_option(name, plugin_class)
+        settings = _settings(conf, "weighers", name, [*plugin_class.options, multiplier])
         if not math.isfinite(settings[multiplier.dest]):
             raise errors.ConfigurationError(reason=f"[weighers] {multiplier.name} is no finite number")
-        loaded.append(Weighted(name, _construct("weigher", name, kind, settings, seconds), settings[multiplier.dest]))
+        loaded.append(
+            Weighted(name, _construct("weigher", name, plugin_class, settings, seconds), settings[multiplier.dest])
+        )
     return loaded
 
 
@@ -88,9 +93,9 @@ def load_request_filters(conf: cfg.ConfigOpts, names: Sequence[str]) -> list[Nam
     loaded: list[Named[RequestFilter]] = []
     seconds = conf.scheduler.plugin_timeout
     classes: dict[str, type[RequestFilter]] = _classes(_REQUEST_FILTER, REQUEST_FILTERS, names, RequestFilter, seconds)
-    for name, kind in classes.items():
-        settings = _settings(conf, "request_filters", name, kind.options)
-        loaded.append(Named(name, _construct(_REQUEST_FILTER, name, kind, settings, seconds)))
+    for name, plugin_class in classes.items():
+        settings = _settings(conf, "request_filters", name, plugin_class.options)
+        loaded.append(Named(name, _construct(_REQUEST_FILTER, name, plugin_class, settings, seconds)))
     return loaded
 
 
@@ -108,14 +113,14 @@ def numeric_metadata(seconds: float = 0.0) -> frozenset[str]:
     :param seconds: time limit for each import; 0 for none.
     """
     keys = {multiplier_key(name) for name in _entry_points(WEIGHERS)}
-    for what, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
+    for kind, namespace, base in (("filter", FILTERS, Filter), ("weigher", WEIGHERS, Weigher)):
         for name in _entry_points(namespace):
             try:
-                [kind] = _classes(what, namespace, [name], base, seconds).values()
+                [plugin_class] = _classes(kind, namespace, [name], base, seconds).values()
             except errors.ConfigurationError as fault:
                 LOG.warning("Not asked which metadata it reads as numbers: %s", fault)
             else:
-                keys.update(kind.numeric_metadata)
+                keys.update(plugin_class.numeric_metadata)
     return frozenset(keys)
 
 
@@ -129,11 +134,13 @@ def list_opts(seconds: float = 0.0) -> list[tuple[str, list[cfg.Opt]]]:
     of_requests: dict[str, type[RequestFilter]] = _classes(
         _REQUEST_FILTER, REQUEST_FILTERS, _entry_points(REQUEST_FILTERS), RequestFilter, seconds
     )
-    of_filters = [option for kind in filters.values() for option in kind.options]
+    of_filters = [option for plugin_class in filters.values() for option in plugin_class.options]
     of_weighers = [
-        option for name, kind in weighers.items() for option in (_multiplier_option(name, kind), *kind.options)
+        option
+        for name, plugin_class in weighers.items()
+        for option in (_multiplier_option(name, plugin_class), *plugin_class.options)
     ]
-    of_request_filters = [option for kind in of_requests.values() for option in kind.options]
+    of_request_filters = [option for plugin_class in of_requests.values() for option in plugin_class.options]
     return [("filters", of_filters), ("weighers", of_weighers), ("request_filters", of_request_filters)]
 
 
@@ -155,10 +162,10 @@ def check_names(conf: cfg.ConfigOpts) -> None:
     unknown.of_groups(files, known)
 
 
-def _multiplier_option(name: str, kind: type[Weigher]) -> cfg.FloatOpt:
+def _multiplier_option(name: str, plugin_class: type[Weigher]) -> cfg.FloatOpt:
     return cfg.FloatOpt(
         multiplier_key(name),
-        default=kind.default_multiplier,
+        default=plugin_class.default_multiplier,
         help=f"What the weights of the {name} weigher are multiplied by; negative turns it round, 0 leaves it out. "
         "Metadata of the same name overrides it for the hosts of an aggregate.",
     )
@@ -173,55 +180,55 @@ def _entry_points(namespace: str) -> dict[str, set[str]]:
     return dict(sorted(known.items()))
 
 
-def _classes(what: str, namespace: str, names: Collection[str], base: type, seconds: float) -> dict[str, Any]:
+def _classes(kind: str, namespace: str, names: Collection[str], base: type, seconds: float) -> dict[str, Any]:
     """Import the plug-in classes of these names, in their order."""
     known = _entry_points(namespace)
     # Before any import: a wrong name must not wait for one.
     for name in names:
         if name not in known:
-            raise errors.UnknownPlugin(kind=what, name=name, known=", ".join(known) or "none")
+            raise errors.UnknownPlugin(kind=kind, name=name, known=", ".join(known) or "none")
         if len(known[name]) > 1:
-            raise errors.ConfigurationError(reason=f"two packages bring a {what} {name}: {sorted(known[name])}")
+            raise errors.ConfigurationError(reason=f"two packages bring a {kind} {name}: {sorted(known[name])}")
     if len(set(names)) < len(names):
-        raise errors.ConfigurationError(reason=f"a {what} is enabled twice: {', '.join(names)}")
+        raise errors.ConfigurationError(reason=f"a {kind} is enabled twice: {', '.join(names)}")
 
     classes = {}
     for name in names:
         [source] = known[name]
-        load = partial(_import, what, namespace, name)
-        kind = classes[name] = _within(seconds, what, name, source, load)
-        if not (isinstance(kind, type) and issubclass(kind, base)):
-            raise errors.ConfigurationError(reason=f"the {what} {name} is no {base.__name__}, but {kind!r}")
+        load = partial(_import, kind, namespace, name)
+        plugin_class = classes[name] = _within(seconds, kind, name, source, load)
+        if not (isinstance(plugin_class, type) and issubclass(plugin_class, base)):
+            raise errors.ConfigurationError(reason=f"the {kind} {name} is no {base.__name__}, but {plugin_class!r}")
     return classes
 
 
-def _import(what: str, namespace: str, name: str) -> Any:
+def _import(kind: str, namespace: str, name: str) -> Any:
     def refuse(_manager: Any, entry_point: Any, fault: BaseException) -> None:
         raise errors.ConfigurationError(
-            reason=f"the {what} {name} ({entry_point.value}) cannot be loaded: {fault}"
+            reason=f"the {kind} {name} ({entry_point.value}) cannot be loaded: {fault}"
         ) from fault
 
     try:
         manager = NamedExtensionManager[Any](namespace, [name], on_load_failure_callback=refuse)
     except (AssertionError, SystemExit) as fault:
         # The library does not catch these, and a module may raise anything at import.
-        reason = f"the {what} {name} cannot be loaded: {type(fault).__name__}: {fault}"
+        reason = f"the {kind} {name} cannot be loaded: {type(fault).__name__}: {fault}"
         raise errors.ConfigurationError(reason=reason) from fault
     return manager[name].plugin
 
 
-def _construct(what: str, name: str, kind: type[P], settings: Mapping[str, Any], seconds: float) -> P:
+def _construct(kind: str, name: str, plugin_class: type[P], settings: Mapping[str, Any], seconds: float) -> P:
     """Construct a plug-in with its settings; any exception of its constructor becomes an error that names it."""
     try:
-        return _within(seconds, what, name, kind.__module__, lambda: kind(settings))
+        return _within(seconds, kind, name, plugin_class.__module__, lambda: plugin_class(settings))
     except errors.ConfigurationError:
         raise
     except (Exception, SystemExit) as fault:
-        said = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
-        raise errors.ConfigurationError(reason=f"the {what} {name}: {said}") from fault
+        reason = str(fault) if isinstance(fault, ValueError) else f"{type(fault).__name__}: {fault}"
+        raise errors.ConfigurationError(reason=f"the {kind} {name}: {reason}") from fault
 
 
-def _within(seconds: float, what: str, name: str, source: str, work: Callable[[], T]) -> T:
+def _within(seconds: float, kind: str, name: str, source: str, work: Callable[[], T]) -> T:
     """Run the import or the constructor of a plug-in within a time limit, and return its result.
 
     :param seconds: time limit for a plug-in that is not built-in; 0 for none.
@@ -234,14 +241,14 @@ def _within(seconds: float, what: str, name: str, source: str, work: Callable[[]
     watch = PluginWatchdog(seconds)
 
     def timed_work() -> T:
-        with watch.timed(f"{what} {name}"):
+        with watch.timed(f"{kind} {name}"):
             return work()
 
     try:
         return watch.run(timed_work)
     except errors.SlowPlugin as slow:
         raise errors.ConfigurationError(
-            reason=f"the {what} {name} ({source}) cannot be loaded: its import or its constructor has not ended within "
+            reason=f"the {kind} {name} ({source}) cannot be loaded: its import or its constructor has not ended within "
             f"{seconds} s ([scheduler] plugin_timeout); the log names the line"
         ) from slow
     finally:

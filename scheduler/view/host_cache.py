@@ -69,7 +69,7 @@ class HostCache:
         self._snapshot: Snapshot | None = None
         self._rows_are_shared = False
 
-    # --- Snapshots ---------------------------------------------------------------------------------------------------
+    # --- Snapshots --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Return all hosts in their present state; the same object until something changes."""
@@ -101,7 +101,7 @@ class HostCache:
             neighbours={},
         )
 
-    # --- Reads and writes of the follower ----------------------------------------------------------------------------
+    # --- Reads and writes of the follower ---------------------------------------------------------------------------
 
     def provider_seqs(self) -> dict[int, int]:
         """Return the ``seq`` at which each provider was last read, by id, :meth:`provisional_ids` included."""
@@ -291,7 +291,7 @@ class HostCache:
         )
 
     def _put_instances(self, root_id: int, instances: int) -> None:
-        """Write the number of instances that was read for a root provider; for an unknown one it is read with it."""
+        """Write the number of instances read for a root provider; an unknown one gets it with its own read."""
         if root_id in self._version_of_id:
             self._version_of_id[root_id] = next(self._next_versions)
             self._write_instances(root_id, instances)

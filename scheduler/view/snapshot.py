@@ -99,7 +99,7 @@ class Snapshot(HostView):
             neighbours=self.neighbours.get(row, frozenset()),
         )
 
-    def held(self, row: int, resource_class: str) -> list[HostInventory]:
+    def inventories_of(self, row: int, resource_class: str) -> list[HostInventory]:
         """Return the inventories of one resource class of the host of a row, one for each provider."""
         tree = self.trees[row]
         providers = [provider for provider in tree.serving if resource_class in provider.slots] if tree else []

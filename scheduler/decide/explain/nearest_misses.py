@@ -217,7 +217,7 @@ class NearestMisses:
         if not lacking:
             yield from _of_groups(self._view, row, host, self._host_candidates.request, self._host_candidates.budget)
         for name in lacking:
-            held = self._view.held(row, name)
+            held = self._view.inventories_of(row, name)
             for amount in requested.of_one[name]:
                 if not any(inventory.fits(amount) for inventory in held):
                     free = max((inventory.free for inventory in held), default=0.0)
