@@ -41,10 +41,10 @@ LONGEST_LINE = 4000
 #: The newest version, and one from before most of what changed.
 VERSIONS = [v("1.39"), v("1.11")]
 OPERATIONS = [
-    pytest.param(version, noun.path, method, id=f"{version} {method} {noun.path}")
+    pytest.param(version, resource.path, method, id=f"{version} {method} {resource.path}")
     for version in VERSIONS
-    for noun in RESOURCES
-    for method in noun.methods(version)
+    for resource in RESOURCES
+    for method in resource.methods(version)
 ]
 
 amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 9), min_size=1, max_size=3)
@@ -164,7 +164,7 @@ def test_no_request_ends_in_a_fault(fuzzed: Api, version: Version, path: str, me
 
 
 def _names(version: Version, path: str, method: str) -> set[str]:
-    (asked,) = (noun.operations[method] for noun in RESOURCES if noun.path == path)
+    (asked,) = (resource.operations[method] for resource in RESOURCES if resource.path == path)
     schema = asked.query.schema_at(version) or {}
     return {*schema.get("properties", {})} | {
         name for name in SAID for pattern in schema.get("patternProperties", {}) if pattern.startswith(f"^{name}")

@@ -19,11 +19,11 @@ def test_the_document_that_is_kept_is_the_one_of_this_code() -> None:
 def test_each_operation_of_a_version_is_described_with_all_that_it_takes(version: Version) -> None:
     paths = openapi.describe(version)["paths"]
     assert {path: {method.upper() for method in found} for path, found in paths.items()} == {
-        noun.path: set(noun.methods(version)) for noun in RESOURCES if noun.methods(version)
+        resource.path: set(resource.methods(version)) for resource in RESOURCES if resource.methods(version)
     }
-    for noun in RESOURCES:
-        for method in noun.methods(version):
-            asked, described = noun.operations[method], paths[noun.path][method.lower()]
+    for resource in RESOURCES:
+        for method in resource.methods(version):
+            asked, described = resource.operations[method], paths[resource.path][method.lower()]
             body = asked.body.schema_at(version) if asked.body else None
             assert ("requestBody" in described) == (body is not None)
             assert described["summary"]

@@ -110,14 +110,14 @@ def _write_provider(api: Client) -> Iterator[tuple[str, Write]]:
     yield "/resource_providers/{uuid}", Write("PUT", room.path, 200, {"name": ids.fresh()})
     yield "/resource_providers/{uuid}", Write("DELETE", room.path, 204)
     room = Room(api)
-    noun = "/resource_providers/{uuid}/inventories"
+    resource = "/resource_providers/{uuid}/inventories"
     sent = {"resource_provider_generation": room.generation, "inventories": {"VCPU": {"total": 9}}}
-    yield noun, Write("PUT", f"{room.path}/inventories", 200, sent)
-    yield noun, Write("POST", f"{room.path}/inventories", 201, {"resource_class": "DISK_GB", "total": 1}, "1.0")
+    yield resource, Write("PUT", f"{room.path}/inventories", 200, sent)
+    yield resource, Write("POST", f"{room.path}/inventories", 201, {"resource_class": "DISK_GB", "total": 1}, "1.0")
     one = {"resource_provider_generation": room.generation, "total": 10}
-    yield f"{noun}/{{resource_class}}", Write("PUT", f"{room.path}/inventories/VCPU", 200, one)
-    yield f"{noun}/{{resource_class}}", Write("DELETE", f"{room.path}/inventories/VCPU", 204)
-    yield noun, Write("DELETE", f"{room.path}/inventories", 204)
+    yield f"{resource}/{{resource_class}}", Write("PUT", f"{room.path}/inventories/VCPU", 200, one)
+    yield f"{resource}/{{resource_class}}", Write("DELETE", f"{room.path}/inventories/VCPU", 204)
+    yield resource, Write("DELETE", f"{room.path}/inventories", 204)
     members = {"aggregates": [ids.fresh()], "resource_provider_generation": room.generation}
     yield "/resource_providers/{uuid}/aggregates", Write("PUT", f"{room.path}/aggregates", 200, members)
     traits = {"traits": ["HW_CPU_X86_AVX"], "resource_provider_generation": room.generation}
@@ -166,7 +166,7 @@ def test_a_write_whose_commit_was_lost_is_answered_as_its_own(
 ) -> None:
     done = set()
     for family in FAMILIES:
-        for noun, write in family(direct):
+        for resource, write in family(direct):
             cuts = wire.cuts
             wire.lose_next_commit(passing=passing, loss="cut")
 
@@ -174,8 +174,8 @@ def test_a_write_whose_commit_was_lost_is_answered_as_its_own(
 
             assert (write, reply.status_code, reply.text) == (write, write.status, reply.text)
             assert wire.cuts == cuts + 1
-            done.add((noun, write.method))
-    declared = {(noun.path, method) for noun in RESOURCES for method in noun.operations if method != "GET"}
+            done.add((resource, write.method))
+    declared = {(resource.path, method) for resource in RESOURCES for method in resource.operations if method != "GET"}
     assert done == declared
 
 

@@ -66,9 +66,9 @@ def test_every_operation_but_the_root_has_a_rule_that_names_it() -> None:
         for one in rule.operations
     }
     declared = {
-        (method, re.sub(r"\{\w+\}", "{}", noun.path)): one.rule
-        for noun in RESOURCES
-        for method, one in noun.operations.items()
+        (method, re.sub(r"\{\w+\}", "{}", resource.path)): one.rule
+        for resource in RESOURCES
+        for method, one in resource.operations.items()
     }
 
     assert declared.pop(("GET", "/")) is None

@@ -54,8 +54,8 @@ def test_no_pattern_of_a_message_lets_a_line_feed_through_at_its_end() -> None:
 
 def test_no_pattern_of_the_http_api_lets_a_line_feed_through_at_its_end() -> None:
     found = set()
-    for noun in RESOURCES:
-        for operation in noun.operations.values():
+    for resource in RESOURCES:
+        for operation in resource.operations.values():
             for schemas in filter(None, (operation.query, operation.body)):
                 for minor in range(40):
                     found |= set(patterns_within(schemas.schema_at((1, minor))))
