@@ -75,7 +75,7 @@ def _begin(connection: Connection, new: NewClaim, move: Move, names: ResourceCla
     if leaving and not move.drop_extras:
         raise _cannot_carry_over(connection, instance, leaving, names)
     claimed = allocations.numbered(new.allocations, keys, names, connection)
-    mine, migrations = move_split.divide(parts.kept_old, claimed, places.shared)
+    mine, migrations = move_split.divide(parts.kept_old, claimed, places.outside_source)
     changes = [
         ConsumerChange(
             uuid=instance.uuid,

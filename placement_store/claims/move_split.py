@@ -2,8 +2,8 @@
 
 The allocations of the two add up from three parts. *Old* are the amounts of the instance's request on the source, *new*
 those that the destination is claimed with, and *foreign allocations* are all the rest, which other clients have written
-to these consumers. A provider outside the source's tree that the destination uses is *shared*: there the instance holds
-the larger of old and new, and the migration nothing. Everywhere else old belongs to the migration.
+to these consumers. Of a provider outside the source's tree that the destination uses, the instance holds the larger of
+old and new, and the migration nothing. Everywhere else old belongs to the migration.
 """
 
 from collections import Counter
@@ -60,8 +60,8 @@ class MovePlaces:
         return self.root_id == self.source_root_id
 
     @property
-    def shared(self) -> frozenset[int]:
-        """Return the ids of the providers where the larger of old and new counts, not their sum."""
+    def outside_source(self) -> frozenset[int]:
+        """Return the ids of the providers of new outside the source's tree: there the larger of old and new counts."""
         of_source = {key.id for key in self.keys.values() if key.root_id == self.source_root_id}
         return self.used - of_source
 
@@ -116,19 +116,19 @@ def split_move(
     keys, mine = places.keys, instance.amounts
     in_tree = released_amounts.providers_on_host(connection, instance)
     new = +released_amounts.locate(connection, instance, claimed, keys, in_tree, names)
-    # Of old, the instance holds what is on shared providers, as far as it is still there.
+    # Of old, the instance holds the amounts of providers outside the source, as far as they are still allocated.
     present = {uuid: resources for uuid, resources in held.items() if uuid in keys}
     kept_old = Counter(
         {
             pair: min(amount, mine.get(pair, 0))
             for pair, amount in allocations.numbered(present, keys, names, connection).items()
-            if pair[0] in places.shared
+            if pair[0] in places.outside_source
         }
     )
     # The rest of old is on the migration.
     in_tree = released_amounts.providers_on_host(connection, migration)
     old = +released_amounts.locate(connection, migration, held, keys, in_tree, names)
-    old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.shared})
+    old = Counter({pair: amount for pair, amount in old.items() if pair[0] not in places.outside_source})
     return MoveParts(
         new=new,
         kept_old=+kept_old,
@@ -140,11 +140,11 @@ def split_move(
 
 
 def divide(
-    old: Mapping[Pair, int], new: Mapping[Pair, int], shared: Collection[int]
+    old: Mapping[Pair, int], new: Mapping[Pair, int], outside_source: Collection[int]
 ) -> tuple[Counter[Pair], Counter[Pair]]:
     """Return the amounts of old and new that the instance holds, and those that the migration holds."""
-    instance = Counter(new) | within(old, shared)
-    return instance, Counter(old) - within(old, shared)
+    instance = Counter(new) | within(old, outside_source)
+    return instance, Counter(old) - within(old, outside_source)
 
 
 def within(amounts: Mapping[Pair, int], providers: Collection[int]) -> Counter[Pair]:

@@ -156,7 +156,7 @@ def _next_destination(
     # Those of the migration whose providers the next destination uses again come back.
     in_source = released_amounts.providers_on_host(connection, migration) if after.on_source else set()
     returning = move_split.within(parts.foreign_on_migration, after.used | in_source)
-    mine, migrations = move_split.divide(parts.kept_old + parts.old, claimed, after.shared)
+    mine, migrations = move_split.divide(parts.kept_old + parts.old, claimed, after.outside_source)
     return _SwapResult(
         after=mine + (foreign - leaving) + returning,
         kept=parts.kept_old + foreign,
