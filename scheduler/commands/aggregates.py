@@ -30,7 +30,7 @@ Shown = tuple[tuple[str, ...], tuple[Any, ...]]
 _COLUMNS = ("uuid", "name", "zone", "metadata", "hosts")
 
 
-class _AggregatesCommand(WithCells):
+class _AggregateCommand(WithCells):
     """A command about host aggregates."""
 
     def shown(self, aggregate: HostAggregate) -> Shown:
@@ -49,7 +49,7 @@ class _AggregatesCommand(WithCells):
         return self.shown(self.client("scheduler").call(GetHostAggregate(aggregate=reference)))
 
 
-class _AggregateCommand(_AggregatesCommand):
+class _NamedAggregateCommand(_AggregateCommand):
     """A command about one host aggregate."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -61,7 +61,7 @@ class _AggregateCommand(_AggregatesCommand):
         return parser
 
 
-class _AggregateHostCommand(_AggregateCommand):
+class _AggregateHostCommand(_NamedAggregateCommand):
     """A command about one host of an aggregate."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -72,7 +72,7 @@ class _AggregateHostCommand(_AggregateCommand):
         return parser
 
 
-class AggregateCreate(_AggregatesCommand, ShowOne):
+class AggregateCreate(_AggregateCommand, ShowOne):
     """Create a host aggregate: a named set of hosts, with metadata for filters and weighers to read.
 
     It is an aggregate of resource providers too, which `member_of` of a request can name.
@@ -102,7 +102,7 @@ class AggregateCreate(_AggregatesCommand, ShowOne):
         return self.shown(self.client("scheduler").call(message))
 
 
-class AggregateSet(_AggregateCommand, ShowOne):
+class AggregateSet(_NamedAggregateCommand, ShowOne):
     """Change the name or the metadata of a host aggregate; what is not named stays.
 
     Refused where servers are on a host whose availability zone would change, and where a host would have two.
@@ -192,7 +192,7 @@ class AggregateRemoveHost(_AggregateHostCommand, ShowOne):
         return self.shown_now(parsed_args.aggregate)
 
 
-class AggregateList(_AggregatesCommand, Lister):
+class AggregateList(_AggregateCommand, Lister):
     """List the host aggregates by name, with how many hosts each has."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -209,7 +209,7 @@ class AggregateList(_AggregatesCommand, Lister):
         return _COLUMNS, [(*_values(aggregate), len(aggregate.hosts)) for aggregate in aggregates]
 
 
-class AggregateShow(_AggregateCommand, ShowOne):
+class AggregateShow(_NamedAggregateCommand, ShowOne):
     """Show a host aggregate with its metadata and its hosts."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
@@ -220,7 +220,7 @@ class AggregateShow(_AggregateCommand, ShowOne):
         return self.shown_now(parsed_args.aggregate)
 
 
-class AggregateDelete(_AggregateCommand, ShowOne):
+class AggregateDelete(_NamedAggregateCommand, ShowOne):
     """Delete a host aggregate that has no hosts, or with --force take them out of it first.
 
     Refused, by force as well, where servers are on a host whose availability zone would change.
@@ -249,7 +249,7 @@ class AggregateDelete(_AggregateCommand, ShowOne):
         return (*columns, "deleted"), (*values, not parsed_args.dry_run)
 
 
-class AggregateSync(_AggregatesCommand, Lister):
+class AggregateSync(_AggregateCommand, Lister):
     """List the nodes of hosts that are missing in an aggregate of their host, and put them into it.
 
     There are none, unless a service of an older version or a hand has written to the tables.

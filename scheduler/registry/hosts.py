@@ -19,7 +19,7 @@ from scheduler.registry import metadata as host_metadata
 from scheduler.registry.metadata import AggregateMetadata
 
 #: SQLite takes 32,766 parameters in one statement, and no statement should be longer than a few hundred kilobytes.
-CHUNK = 10_000
+_CHUNK = 10_000
 
 _ALL = ListHosts()
 
@@ -73,10 +73,10 @@ def states(connection: Connection, message: ListHosts = _ALL) -> list[HostState]
         query = query.where(table.service_host == message.service_host)
     if message.after is not None:
         query = query.where(table.compute_node_uuid > message.after)
-    by_name = (table.service_host, table.nodename, table.cell_uuid)
-    order = by_name if message.limit is None else (table.compute_node_uuid,)
+    name_order = (table.service_host, table.nodename, table.cell_uuid)
+    order = name_order if message.limit is None else (table.compute_node_uuid,)
     found = connection.execute(query.order_by(*order).limit(message.limit)).all()
-    # Two more statements for all hosts together, not two for each host.
+    # Read the instances and the metadata of all hosts together, not host by host.
     instances = placed.instances_of_nodes(connection, [row.compute_node_uuid for row in found])
     metadata = host_metadata.of_hosts(connection, [row.id for row in found])
     return [
@@ -185,8 +185,8 @@ def update(connection: Connection, ids: Collection[int], values: dict[str, Any],
 def chunks(values: Iterable[Any]) -> Iterable[list[Any]]:
     """Yield ``values`` in lists that fit into one statement."""
     everything = list(values)
-    for start in range(0, len(everything), CHUNK):
-        yield everything[start : start + CHUNK]
+    for start in range(0, len(everything), _CHUNK):
+        yield everything[start : start + _CHUNK]
 
 
 def _host_row(row: Row[Any], metadata: AggregateMetadata) -> HostRow:
