@@ -27,7 +27,7 @@ class Ancestry:
         )
 
 
-def is_right_root(root: CandidateProvider, request: ResourceRequest) -> bool:
+def root_qualifies(root: CandidateProvider, request: ResourceRequest) -> bool:
     """Tell whether the root of a host's tree has the traits and aggregates that a request requires of it."""
     return (
         root.traits.issuperset(request.root_required)
@@ -48,7 +48,7 @@ def serves_group(provider: CandidateProvider, group: ResourceGroup, ancestry: An
     )
 
 
-def may_take_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
+def serves_part(provider: CandidateProvider, group: ResourceGroup, ancestry: Ancestry) -> bool:
     """Tell whether a provider can serve a part of the unsuffixed group, apart from its resources.
 
     The root's aggregates count for the whole tree. A required trait may be on another provider that serves the group.

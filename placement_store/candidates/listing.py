@@ -54,18 +54,18 @@ def list_candidates(
     limit: int,
     *,
     one_of_each_tree: bool = False,
-    drawn: Random | None = None,
+    rng: Random | None = None,
     budget: SearchBudget | None = None,
 ) -> AllocationCandidates:
     """Return at most ``limit`` candidates for a request, and all providers of the trees that they come from.
 
     The trees of a batch take turns, so that one with many candidates does not keep the others out. The same store
-    gives the same answer, unless ``drawn`` is given: then trees come in random order, and so do providers that are
+    gives the same answer, unless ``rng`` is given: then trees come in random order, and so do providers that are
     equal for the request. No transaction is open while trees are searched.
 
     :param read: runs a function of a connection in a transaction of its own.
     :param one_of_each_tree: whether to leave out candidates that take more than one provider of a tree.
-    :param drawn: the random numbers of a shuffled answer.
+    :param rng: shuffles the answer with it.
     :raises InvalidRequest: the request contradicts itself or leaves something open.
     :raises ResourceClassNotFound: one of its classes does not exist.
     :raises TraitNotFound: one of its traits does not exist.
@@ -78,13 +78,13 @@ def list_candidates(
         return AllocationCandidates()
     request, roots = placed
     find = search_one_of_each_tree if one_of_each_tree else search
-    seed = None if drawn is None else drawn.getrandbits(32)
+    seed = None if rng is None else rng.getrandbits(32)
     listing = _Listing(limit, partial(find, request=request, seed=seed), budget or SearchBudget())
-    for root_ids in _batches(read, roots) if drawn is None else _drawn_batches(read, roots, drawn):
-        listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, drawn=drawn)))
+    for root_ids in _batches(read, roots) if rng is None else _shuffled_batches(read, roots, rng):
+        listing.add(read(partial(_trees, names=names, needs=needs, pools=pools, root_ids=root_ids, rng=rng)))
         if listing.is_full:
             break
-    listing.add_hard_ones()
+    listing.add_postponed()
     return listing.answer()
 
 
@@ -106,7 +106,7 @@ class _Listing:
         self._limit = limit
         self._find = find
         self._budget = budget
-        self._hard: list[HostTree] = []
+        self._postponed: list[HostTree] = []
         self._found: dict[frozenset[tuple[str, str, int]], AllocationRequest] = {}
         self._summaries: dict[str, ProviderSummary] = {}
         self._bound_reached: errors.SearchBoundReached | None = None
@@ -117,24 +117,24 @@ class _Listing:
 
     def add(self, trees: Collection[HostTree]) -> None:
         """Take one candidate of each tree in turn."""
-        self._take_turns(trees, _FIRST_STEPS, self._hard.append)
+        self._take_turns(trees, _FIRST_STEPS, self._postponed.append)
 
-    def add_hard_ones(self) -> None:
+    def add_postponed(self) -> None:
         """Search the trees again that have used up their first share, each with all that is left."""
-        self._take_turns(self._hard, MAX_STEPS, None)
+        self._take_turns(self._postponed, MAX_STEPS, None)
 
     def _take_turns(
-        self, trees: Collection[HostTree], max_steps: int, set_aside: Callable[[HostTree], None] | None
+        self, trees: Collection[HostTree], max_steps: int, postpone: Callable[[HostTree], None] | None
     ) -> None:
-        turns = deque((tree, self._search(tree, max_steps, first=set_aside is not None)) for tree in trees)
+        turns = deque((tree, self._search(tree, max_steps, first=postpone is not None)) for tree in trees)
         while turns and not self.is_full:
             tree, candidates = turns.popleft()
             try:
                 candidate = next(candidates, None)
             except errors.SearchBoundReached as fault:
                 # A tree that has used up its first share is only postponed: easier trees come first.
-                if set_aside is not None and not self._budget.is_spent:
-                    set_aside(tree)
+                if postpone is not None and not self._budget.is_spent:
+                    postpone(tree)
                     continue
                 # The tree may still have candidates: an empty answer would be wrong now, see answer().
                 LOG.warning("A tree is passed over: %s", fault)
@@ -191,13 +191,13 @@ def _trees(
     needs: Needs,
     pools: Pools,
     root_ids: Sequence[int],
-    drawn: Random | None,
+    rng: Random | None,
 ) -> Collection[HostTree]:
     batch = Batch.of(connection, pools, root_ids)
     passing = roots_that_meet(connection, needs, batch)
     found = list(trees_of(connection, names, pools, batch, passing).values()) if passing else []
-    if drawn is not None:
-        drawn.shuffle(found)
+    if rng is not None:
+        rng.shuffle(found)
     return found
 
 
@@ -208,10 +208,10 @@ _NEXT_ROOTS = (
 )
 
 
-def _drawn_batches(read: Read, only: Collection[int] | None, drawn: Random) -> Iterator[Sequence[int]]:
+def _shuffled_batches(read: Read, only: Collection[int] | None, rng: Random) -> Iterator[Sequence[int]]:
     """Yield the same batches in random order; the ids of all roots are read for it, but only the trees it comes to."""
     ids = list(read(lambda connection: connection.scalars(_ROOTS).all())) if only is None else list(only)
-    drawn.shuffle(ids)
+    rng.shuffle(ids)
     start, size = 0, _FIRST_BATCH
     while batch := ids[start : start + size]:
         yield batch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from moorage.model import UNSUFFIXED
-from placement_store.candidates.eligibility import Ancestry, has_room, may_take_part, room, serves_group
+from placement_store.candidates.eligibility import Ancestry, has_room, room, serves_group, serves_part
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.tree import CandidateProvider, HostTree
 from placement_store.candidates.variables import Mask, SearchRequest, Variable, mask_of
@@ -48,7 +48,7 @@ class _Kind(NamedTuple):
     covers: Mask
 
 
-def problem_of(tree: HostTree, request: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
+def compile_problem(tree: HostTree, request: SearchRequest, seed: int | None, budget: SearchBudget) -> Problem:
     """Compile a request on a tree into a constraint problem.
 
     :param seed: changes the order in which providers that are equal are tried; null keeps the order of the tree.
@@ -57,7 +57,7 @@ def problem_of(tree: HostTree, request: SearchRequest, seed: int | None, budget:
     """
     ancestry = Ancestry.of(tree)
     found = [(provider, _kind_of(provider, request, ancestry, budget)) for provider in (*tree.providers, *tree.sharing)]
-    ordered = found if seed is None else _spread(found, seed)
+    ordered = found if seed is None else _sorted_by_kind(found, seed)
     providers, kinds = [provider for provider, _ in ordered], [kind for _, kind in ordered]
     groups_of_subtree = [
         mask_of(number for number, variable in enumerate(request.variables) if subtree in variable.subtrees)
@@ -89,14 +89,14 @@ def problem_of(tree: HostTree, request: SearchRequest, seed: int | None, budget:
 
 def _kind_of(provider: CandidateProvider, request: SearchRequest, ancestry: Ancestry, budget: SearchBudget) -> _Kind:
     budget.check()
-    takes_part = may_take_part(provider, request.unsuffixed, ancestry)
+    serves_unsuffixed = serves_part(provider, request.unsuffixed, ancestry)
 
     def serves(variable: Variable) -> bool:
         if variable.suffix is None:
             return False
         if variable.suffix == UNSUFFIXED:
             class_number, amount = variable.demands[0]
-            return takes_part and has_room(provider, request.classes[class_number], amount)
+            return serves_unsuffixed and has_room(provider, request.classes[class_number], amount)
         return serves_group(provider, request.groups[variable.suffix], ancestry)
 
     rows = [provider.inventories.get(name) for name in request.classes]
@@ -107,7 +107,9 @@ def _kind_of(provider: CandidateProvider, request: SearchRequest, ancestry: Ance
     )
 
 
-def _spread(found: Sequence[tuple[CandidateProvider, _Kind]], seed: int) -> list[tuple[CandidateProvider, _Kind]]:
+def _sorted_by_kind(
+    found: Sequence[tuple[CandidateProvider, _Kind]], seed: int
+) -> list[tuple[CandidateProvider, _Kind]]:
     """Sort the providers by kind, and within a kind in an order that the seed decides."""
     first: dict[_Kind, int] = {}
     for number, (_, kind) in enumerate(found):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from moorage import errors
 from moorage.model import UNSUFFIXED, AllocationRequest, ProviderAmounts, ResourceGroup, ResourceRequest
 from placement_store.candidates.bounds import is_infeasible, narrow_subtrees
-from placement_store.candidates.eligibility import Ancestry, is_right_root, serves_group
-from placement_store.candidates.problem import Problem, problem_of
+from placement_store.candidates.eligibility import Ancestry, root_qualifies, serves_group
+from placement_store.candidates.problem import Problem, compile_problem
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import State, assign, first_state, next_variable
@@ -38,14 +38,14 @@ def search(
     :raises SearchBoundReached: one of the two is used up; whether there are more candidates is not known.
     """
     root = tree.root
-    if not is_right_root(root, request):
+    if not root_qualifies(root, request):
         return
     if len(tree.providers) == 1 and not tree.sharing and request.groups.keys() == {UNSUFFIXED}:
         yield from _of_flat_host(tree, request.groups[UNSUFFIXED])
         return
     budget = budget or SearchBudget()
     with budget.running():
-        problem = problem_of(tree, SearchRequest(request), seed, budget)
+        problem = compile_problem(tree, SearchRequest(request), seed, budget)
     solutions = _solutions(
         problem, _Steps(f"allocation candidates of resource provider {root.uuid}", max_steps, budget)
     )

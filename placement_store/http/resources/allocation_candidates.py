@@ -81,14 +81,14 @@ class CandidatesResource(Resource):
         return at_most if sent is None or len(sent) > len(str(at_most)) else min(int(sent), at_most)
 
     def _found(self, request: ResourceRequest, limit: int, version: Version) -> AllocationCandidates:
-        drawn = SystemRandom() if self.settings.randomize_allocation_candidates else None
+        rng = SystemRandom() if self.settings.randomize_allocation_candidates else None
         return listing.list_candidates(
             self.store.read,
             self.store.classes,
             request,
             limit,
             one_of_each_tree=version < _TREES_SINCE,
-            drawn=drawn,
+            rng=rng,
         )
 
 

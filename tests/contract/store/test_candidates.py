@@ -164,7 +164,7 @@ def test_drawn_candidates_are_the_same_in_any_order_and_a_few_of_them_are_of_any
 
     def drawn(seed: int, limit: int) -> list[str]:
         request = ResourceRequest(groups={"": ResourceGroup(resources=SMALL)})
-        found = listing.list_candidates(store.database.read, store.names, request, limit, drawn=Random(seed))
+        found = listing.list_candidates(store.database.read, store.names, request, limit, rng=Random(seed))
         return [uuid for one in amounts(found) for uuid in one]
 
     assert sorted(drawn(1, 100)) == sorted(uuids)

@@ -7,7 +7,7 @@ from support.placement_store.candidate_strategies import row
 
 from moorage.model import ResourceGroup, ResourceRequest
 from placement_store.candidates import CandidateProvider, HostTree
-from placement_store.candidates.problem import problem_of
+from placement_store.candidates.problem import compile_problem
 from placement_store.candidates.search_budget import SearchBudget
 from placement_store.candidates.signature import signature
 from placement_store.candidates.state import assign, first_state
@@ -27,7 +27,7 @@ def after_taking(
     """Return the signature of the position in which a device serves the first group, and other groups are open."""
     tree = HostTree([CandidateProvider("host", "host", None, {"VCPU": row(8)}), *devices])
     request = ResourceRequest(groups={FIRST: TAKEN, **groups}, group_policy="none", same_subtree=same_subtree)
-    problem = problem_of(tree, SearchRequest(request), None, SearchBudget())
+    problem = compile_problem(tree, SearchRequest(request), None, SearchBudget())
     group = next(number for number, variable in enumerate(problem.variables) if variable.suffix == FIRST)
     place = next(number for number, provider in enumerate(problem.providers) if provider.uuid == uuid)
     return signature(problem, assign(problem, first_state(problem), group, place))
