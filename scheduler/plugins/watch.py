@@ -55,7 +55,7 @@ class _Call:
             return False
 
 
-class _Decision(Generic[T]):
+class _Job(Generic[T]):
     """Work that calls plug-ins, in a thread that can be abandoned."""
 
     def __init__(self, work: Callable[[], T]) -> None:
@@ -71,18 +71,18 @@ class _Decision(Generic[T]):
     def run(self) -> None:
         """Do the work, and keep its result or its exception."""
         self.thread_id = threading.get_ident()
-        _LOCAL.decision = self
+        _LOCAL.job = self
         try:
             self.answer = self.context.run(self.work)
         except BaseException as fault:  # noqa: BLE001 - handed to the thread that waits
             self.fault = fault
         finally:
-            _LOCAL.decision = None
+            _LOCAL.job = None
             self.ended.set()
 
 
 class _Local(threading.local):
-    decision: _Decision[Any] | None = None
+    job: _Job[Any] | None = None
 
 
 _LOCAL = _Local()
@@ -109,7 +109,7 @@ class PluginWatchdog:
         self._lock = threading.Lock()
         self._hanging: Counter[str] = Counter()
         self._longest: dict[str, float] = {}
-        self._idle: list[SimpleQueue[_Decision[Any] | None]] = []
+        self._idle: list[SimpleQueue[_Job[Any] | None]] = []
         self._threads: list[threading.Thread] = []
 
     def run(self, work: Callable[[], T], *, skip: bool = False) -> T:
@@ -133,20 +133,20 @@ class PluginWatchdog:
     def _run(self, work: Callable[[], T]) -> T:
         if not self._seconds:
             return work()
-        decision = _Decision(work)
+        job = _Job(work)
         with self._lock:
             inbox = self._idle.pop() if self._idle else self._new_thread()
-        inbox.put(decision)
+        inbox.put(job)
         # Wait for the end of the work, but wake up when the present call has used up its time.
-        while not decision.ended.wait(self._left(decision.call)):
-            call = decision.call
+        while not job.ended.wait(self._left(job.call)):
+            call = job.call
             # The call may have returned between the wake-up and this check: then the work goes on.
             if call is not None and self._left(call) <= 0 and call.decide():
-                self._abandon(decision, call.plugin)
+                self._abandon(job, call.plugin)
                 raise self._slow(call.plugin)
-        if decision.fault is not None:
-            raise decision.fault
-        return decision.answer  # type: ignore[return-value]
+        if job.fault is not None:
+            raise job.fault
+        return job.answer  # type: ignore[return-value]
 
     @contextmanager
     def timed(self, plugin: str) -> Iterator[None]:
@@ -157,25 +157,25 @@ class PluginWatchdog:
         """
         if self._hanging[plugin] >= _MAX_HANGING or plugin in _SKIPPED.get():
             raise self._slow(plugin)
-        decision = _LOCAL.decision
+        job = _LOCAL.job
         began = self._clock()
         call = _Call(plugin, began)
-        if decision is not None:
-            decision.call = call
+        if job is not None:
+            job.call = call
         try:
             yield
         finally:
             # The waiting thread has abandoned this one: it must not go on with the decision.
             if not call.decide():
                 raise _Abandoned
-            if decision is not None:
-                decision.call = None
+            if job is not None:
+                job.call = None
             self._record(plugin, self._clock() - (call.began or began))
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
         """Stop the clock of the present call while the context lasts, as for a read from the database."""
-        call = _LOCAL.decision.call if _LOCAL.decision is not None else None
+        call = _LOCAL.job.call if _LOCAL.job is not None else None
         if call is None or call.began is None:
             yield
             return
@@ -217,34 +217,34 @@ class PluginWatchdog:
             with self._lock:
                 self._longest[plugin] = max(seconds, self._longest.get(plugin, 0.0))
 
-    def _abandon(self, decision: _Decision[Any], plugin: str) -> None:
+    def _abandon(self, job: _Job[Any], plugin: str) -> None:
         with self._lock:
             self._hanging[plugin] += 1
             self._longest[plugin] = max(self._seconds, self._longest.get(plugin, 0.0))
-        frame = sys._current_frames().get(decision.thread_id)  # noqa: SLF001 - the documented way to another stack
+        frame = sys._current_frames().get(job.thread_id)  # noqa: SLF001 - the documented way to another stack
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         LOG.error("The %s has not answered within %s s, and is at\n%s", plugin, self._seconds, stack.rstrip())
         self._on_timeout(plugin)
-        decision.abandoned = plugin
+        job.abandoned = plugin
         # The only way to interrupt another thread: the exception is raised at its next bytecode.
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(decision.thread_id), ctypes.py_object(_Abandoned))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(job.thread_id), ctypes.py_object(_Abandoned))
 
-    def _new_thread(self) -> "SimpleQueue[_Decision[Any] | None]":
-        inbox: SimpleQueue[_Decision[Any] | None] = SimpleQueue()
+    def _new_thread(self) -> "SimpleQueue[_Job[Any] | None]":
+        inbox: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         thread = threading.Thread(target=self._work, args=(inbox,), daemon=True, name="decision")
         self._threads = [each for each in self._threads if each.is_alive()]
         thread.start()
         self._threads.append(thread)
         return inbox
 
-    def _work(self, inbox: "SimpleQueue[_Decision[Any] | None]") -> None:
+    def _work(self, inbox: "SimpleQueue[_Job[Any] | None]") -> None:
         """Run decisions from the inbox until it gets None; end after a decision that was abandoned."""
-        decision: _Decision[Any] | None = None
+        job: _Job[Any] | None = None
         try:
-            while (decision := inbox.get()) is not None:
-                decision.run()
+            while (job := inbox.get()) is not None:
+                job.run()
                 # Not back among the idle threads: the exception of `_abandon` may still be to come.
-                if isinstance(decision.fault, _Abandoned):
+                if isinstance(job.fault, _Abandoned):
                     return
                 with self._lock:
                     self._idle.append(inbox)
@@ -252,6 +252,6 @@ class PluginWatchdog:
             # The exception came only after the plug-in had returned.
             return
         finally:
-            if decision is not None and decision.abandoned is not None:
+            if job is not None and job.abandoned is not None:
                 with self._lock:
-                    self._hanging[decision.abandoned] -= 1
+                    self._hanging[job.abandoned] -= 1
