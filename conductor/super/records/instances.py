@@ -130,6 +130,14 @@ def fail(
     )
 
 
+def failed(connection: Connection, operation_uuid: str) -> dict[str, str]:
+    """Return the instances of a build that are in error, and that no cell has, each with its reason."""
+    query = select(instances.c.uuid, instances.c.reason).where(
+        instances.c.operation_uuid == operation_uuid, instances.c.state == "error", instances.c.cell_uuid.is_(None)
+    )
+    return {row.uuid: (row.reason or b"").decode() for row in connection.execute(query)}
+
+
 def to_hand_over(connection: Connection, operation_uuid: str) -> dict[str, tuple[InstanceBuild, ...]]:
     """Return the builds to hand over to each cell, in the order of the request.
 

@@ -315,8 +315,12 @@ class SuperBuilds:
                     super_records.note(connection, operation.uuid, cell_uuid, retry)
         if retry is not None:
             return Retry(retry)
+        if operation.is_repeated:
+            # A try that waited for one cell has recorded no payload, even where another cell refused its instances.
+            for uuid, why in super_records.failed(connection, operation.uuid).items():
+                release, reason = [*release, uuid], reason or why
         if release:
-            return Next("release", HandOverStep(release=tuple(release), reason=reason))
+            return Next("release", HandOverStep(release=tuple(dict.fromkeys(release)), reason=reason))
         return Ended(reason)
 
     # --- release ------------------------------------------------------------------------------------------------------

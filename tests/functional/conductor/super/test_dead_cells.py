@@ -109,3 +109,19 @@ def test_what_waits_for_a_dead_cell_is_done_when_it_is_back(dead: MovingWorld) -
     for uuid in doomed:
         dead.becomes(uuid, "active")
     wait_until(lambda: dead.pending("conductor") == 0)
+
+
+@pytest.mark.parametrize("dead", ["no conductor"], indirect=True)
+def test_what_a_cell_has_refused_is_released_although_another_cell_had_to_be_waited_for(dead: MovingWorld) -> None:
+    dead.cell.refusing["build_instances"] = "no such host"
+    waiting, refused = order(dead, "both", 2)
+    dead.becomes(refused, "error")
+    wait_until(lambda: bool(dead.show(waiting).reason))
+    assert refused in dead.placement.held
+
+    dead.cell.refusing.clear()
+    dead.serve(f"conductor.{DEAD}", dead.cell)
+
+    dead.becomes(waiting, "active")
+    wait_until(lambda: refused not in dead.placement.held)
+    assert waiting in dead.placement.held
