@@ -21,7 +21,7 @@ class AggregateExtraSpecsFilter(ConditionsFilter):
     reason = "is in no aggregate of the kind that the flavor asks for"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the flavor has such extra specs."""
+        """Return whether the flavor has such extra specs."""
         return any(key.startswith(_SCOPE) for key in request.flavor.extra_specs)
 
     def check(self, request: RequestSpec) -> None:

@@ -17,7 +17,7 @@ class AggregateImagePropertiesFilter(ConditionsFilter):
     reason = "is in an aggregate for images with other properties"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the image has any properties."""
+        """Return whether the image has any properties."""
         return bool(request.image.properties)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:

@@ -24,7 +24,7 @@ class CapabilitiesFilter(ConditionsFilter):
     reason = "has not the capabilities that the flavor asks for"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the flavor has such extra specs."""
+        """Return whether the flavor has such extra specs."""
         return any(map(_is_read, request.flavor.extra_specs))
 
     def check(self, request: RequestSpec) -> None:

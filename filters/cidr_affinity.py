@@ -29,7 +29,7 @@ class CidrAffinityFilter(ConditionsFilter):
     reason = "is not in the network that was asked for"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names an address, or how near it is meant."""
+        """Return whether the request names an address, or how near it is meant."""
         return not request.scheduler_hints.keys().isdisjoint((_NEAR, _CIDR))
 
     def check(self, request: RequestSpec) -> None:

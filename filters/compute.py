@@ -16,9 +16,9 @@ class ComputeFilter(Filter):
         return "is disabled" if host.up else "is down"
 
     def passes(self, host: Host, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Tell whether ``host`` takes new servers at all."""
+        """Return whether ``host`` takes new servers at all."""
         return host.up and not host.forced_down and not host.disabled
 
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:  # noqa: ARG002
-        """Tell the same of all hosts."""
+        """Return for each row whether its host passes."""
         return view.up & view.enabled

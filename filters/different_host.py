@@ -15,7 +15,7 @@ class DifferentHostFilter(ConditionsFilter):
     reason = "has a server that the request wants to stay away from"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request has the hint."""
+        """Return whether the request has the hint."""
         return DIFFERENT_HOST in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:

@@ -43,7 +43,7 @@ class ImagePropertiesFilter(ConditionsFilter):
     ]
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether anything is said of what the image needs."""
+        """Return whether anything is said of what the image needs."""
         asked_by = {*_ARCHITECTURE, *_HYPERVISOR, *_VM_MODE, *_VERSION, *_ADDRESS_BITS}
         return bool(self.settings.get(_DEFAULT_ARCHITECTURE)) or not asked_by.isdisjoint(request.image.properties)
 
@@ -90,7 +90,7 @@ def _canonical(name: Any, others: Mapping[str, str]) -> str | None:
 
 
 def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
-    """Tell whether one of the combinations of a host has all that is wanted, each in its own place."""
+    """Return whether one of the combinations of a host has all that is wanted, each in its own place."""
     others = (_ARCHITECTURES, _HYPERVISORS, _VM_MODES)
     return isinstance(supported, list) and any(
         isinstance(combination, list)
@@ -117,7 +117,7 @@ def _versions(image: Image) -> versionutils.VersionPredicate | None:
 
 
 def _is_among(versions: versionutils.VersionPredicate, value: Any) -> bool:
-    """Tell whether a version is among those wanted; a number has three digits for each part, as 6001002 for 6.1.2."""
+    """Return whether a version is among those wanted; a number has three digits for each part, as 6001002 for 6.1.2."""
     if not isinstance(value, str) and not (isinstance(value, int) and value > 0):
         return False
     try:

@@ -49,7 +49,7 @@ class JsonQueryFilter(ConditionsFilter):
     reason = "is not what the request's query describes"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request has a query."""
+        """Return whether the request has a query."""
         return _HINT in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:

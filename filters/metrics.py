@@ -24,7 +24,7 @@ class MetricsFilter(ConditionsFilter):
     ]
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Tell whether any metrics are required."""
+        """Return whether any metrics are required."""
         return bool(self.settings["required_metrics"])
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002

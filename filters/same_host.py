@@ -13,7 +13,7 @@ class SameHostFilter(ConditionsFilter):
     reason = "has none of the servers that the request wants to be with"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request has the hint."""
+        """Return whether the request has the hint."""
         return SAME_HOST in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:

@@ -20,7 +20,7 @@ class ServerGroupAffinityFilter(ConditionsFilter):
     reason = "is not where the other members of the server group are, or one of them is moving"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names an affinity group."""
+        """Return whether the request names an affinity group."""
         return request.server_group is not None and request.server_group.policy == "affinity"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:

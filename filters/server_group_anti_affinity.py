@@ -17,7 +17,7 @@ class ServerGroupAntiAffinityFilter(ConditionsFilter):
     reason = "has as many members of the server group as one host may have"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names an anti-affinity group."""
+        """Return whether the request names an anti-affinity group."""
         return request.server_group is not None and request.server_group.policy == "anti-affinity"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:

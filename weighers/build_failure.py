@@ -19,5 +19,5 @@ class BuildFailureWeigher(Weigher):
         return 0.0 - host.failed_builds
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return 0.0 - view.failed_builds

@@ -14,7 +14,7 @@ class CrossCellWeigher(Weigher):
     default_multiplier: ClassVar[float] = 1_000_000.0
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names the server's cell and lets it leave that."""
+        """Return whether the request names the server's cell and lets it leave that."""
         wanted = request.requested_destination
         return wanted is not None and wanted.cell is not None and wanted.allow_cross_cell_move
 
@@ -23,7 +23,7 @@ class CrossCellWeigher(Weigher):
         return (1.0 if host.in_cell(_own_cell(request)) else -1.0) if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         if not self.concerns(request):
             return np.zeros(len(view))
         return np.where(view.in_cell(_own_cell(request)), 1.0, -1.0)

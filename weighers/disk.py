@@ -12,5 +12,5 @@ class DiskWeigher(Weigher):
         return host.free(DISK_GB)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.free(DISK_GB)

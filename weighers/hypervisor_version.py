@@ -23,7 +23,7 @@ class HypervisorVersionWeigher(Weigher):
         return host.number_from(_ATTRIBUTE, _as_number)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.number_from(_ATTRIBUTE, _as_number)
 
 

@@ -39,7 +39,7 @@ class ImagePropertiesWeigher(Weigher):
         self._ratios = ratios(_SETTING, settings[_SETTING])
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the image has a property that counts."""
+        """Return whether the image has a property that counts."""
         return any(True for _ in self._counted(request))
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
@@ -47,7 +47,7 @@ class ImagePropertiesWeigher(Weigher):
         return float(self._in_common(host, request))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return np.zeros(len(view)) + self._in_common(view, request)
 
     def _in_common(self, asked: Host | HostView, request: RequestSpec) -> Amount:

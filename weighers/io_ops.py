@@ -18,5 +18,5 @@ class IoOpsWeigher(Weigher):
         return float(host.io_ops)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.io_ops.astype(np.float64)

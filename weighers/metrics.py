@@ -53,7 +53,7 @@ class MetricsWeigher(Weigher):
         self._unavailable = math.nan if settings[_REQUIRED] else float(settings[_OF_UNAVAILABLE])
 
     def concerns(self, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Tell whether any metrics count."""
+        """Return whether any metrics count."""
         return bool(self._ratios)
 
     def weigh(self, host: Host, request: RequestSpec) -> float:  # noqa: ARG002
@@ -61,7 +61,7 @@ class MetricsWeigher(Weigher):
         return float(self._sum(host))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return np.zeros(len(view)) + self._sum(view)
 
     def _sum(self, asked: Host | HostView) -> Amount:

@@ -18,5 +18,5 @@ class NumInstancesWeigher(Weigher):
         return float(host.instances)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.instances.astype(np.float64)

@@ -23,7 +23,7 @@ class PackingWeigher(Weigher):
         return float(_fullness(host, request))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return np.zeros(len(view)) + _fullness(view, request)
 
 

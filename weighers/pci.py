@@ -35,7 +35,7 @@ class PciWeigher(Weigher):
         return float(_MOST - np.minimum(self._free(host), _MOST - 1))
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return np.full(len(view), float(_MOST)) - np.minimum(self._free(view), _MOST - 1)
 
     def _free(self, asked: Host | HostView) -> Amount:

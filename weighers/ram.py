@@ -12,5 +12,5 @@ class RamWeigher(Weigher):
         return host.free(MEMORY_MB)
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:  # noqa: ARG002
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.free(MEMORY_MB)

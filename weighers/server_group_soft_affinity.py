@@ -10,7 +10,7 @@ class ServerGroupSoftAffinityWeigher(Weigher):
     """Weighs a host by how many other members of a soft-affinity group it has: the more the better."""
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names a soft-affinity group."""
+        """Return whether the request names a soft-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-affinity"
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
@@ -18,5 +18,5 @@ class ServerGroupSoftAffinityWeigher(Weigher):
         return float(host.group_members_here) if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         return view.group_members_here.astype(np.float64) if self.concerns(request) else np.zeros(len(view))

@@ -10,7 +10,7 @@ class ServerGroupSoftAntiAffinityWeigher(Weigher):
     """Weighs a host by how many other members of a soft-anti-affinity group it has: the fewer the better."""
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Tell whether the request names a soft-anti-affinity group."""
+        """Return whether the request names a soft-anti-affinity group."""
         return request.server_group is not None and request.server_group.policy == "soft-anti-affinity"
 
     def weigh(self, host: Host, request: RequestSpec) -> float:
@@ -18,6 +18,6 @@ class ServerGroupSoftAntiAffinityWeigher(Weigher):
         return 0.0 - host.group_members_here if self.concerns(request) else 0.0
 
     def scores(self, view: HostView, request: RequestSpec) -> FloatArray:
-        """Return the same of all hosts."""
+        """Return the score of each row."""
         members = view.group_members_here if self.concerns(request) else np.zeros(len(view), dtype=np.int64)
         return 0.0 - members.astype(np.float64)

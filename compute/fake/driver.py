@@ -109,11 +109,11 @@ class FakeDriver(Driver):
         return [host for host in self._hosts if not self._time.is_dead(host)]
 
     def has_host(self, host: str) -> bool:
-        """Tell whether ``host`` is one of these."""
+        """Return whether ``host`` is one of these."""
         return host in self._hosts
 
     def is_alive(self, host: str) -> bool:
-        """Tell whether ``host`` is one of these, and not dead."""
+        """Return whether ``host`` is one of these, and not dead."""
         return host in self._hosts and not self._time.is_dead(host)
 
     def admit(self, host: str, guest: GuestSpec) -> None:

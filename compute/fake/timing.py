@@ -44,7 +44,7 @@ class Timeline:
             self._changed.notify_all()
 
     def is_dead(self, host: str) -> bool:
-        """Tell whether a host is dead now."""
+        """Return whether a host is dead now."""
         with self._changed:
             return self._left(host) > 0
 
@@ -80,7 +80,7 @@ class Timeline:
                 self._changed.wait(None if math.isinf(left) else min(left, _LONGEST_WAIT))
 
     def is_stubborn(self, host: str, attempt_id: str) -> bool:
-        """Tell whether work is under way that cannot be cut short."""
+        """Return whether work is under way that cannot be cut short."""
         with self._changed:
             work = self._work.get((host, attempt_id))
             return work is not None and work.stubborn

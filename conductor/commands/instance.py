@@ -42,7 +42,7 @@ class InstanceBuildCommand(OrderCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        request_arguments.add_words(parser, size_required=True)
+        request_arguments.add_options(parser, size_required=True)
         parser.add_argument("--host", metavar="NAME", help="on this host and no other")
         add_request_id(parser)
         add_wait(parser, "built or in error; the exit status is 1 if any is in error or still being built")

@@ -62,7 +62,7 @@ class InstanceAttachResource(_ResourceOrder):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of this command."""
         parser = super().get_parser(prog_name)
-        group_options.add_group_words(parser, in_any_tree=False)
+        group_options.add_group_options(parser, in_any_tree=False)
         return parser
 
     def message(self, given: argparse.Namespace, request_id: str) -> Mutation[OperationBegun]:

@@ -8,7 +8,7 @@ import re
 import os_traits
 from os_resource_classes import MEMORY_MB, PCPU, VCPU
 
-from filters.requests.cpu_words import CpuWords, cpu_words
+from filters.requests.cpu_settings import CpuSettings, cpu_settings
 from filters.requests.merging import changed, extra_spec, with_amounts, with_groups, with_more
 from moorage import errors
 from moorage.model import RequestSpec, ResourceGroup
@@ -29,19 +29,21 @@ class DedicatedCpusRequestFilter(RequestFilter):
 
         :raises InvalidRequest: a word is malformed, or contradicts another.
         """
-        words = cpu_words(request)
-        if words is None:
+        settings = cpu_settings(request)
+        if settings is None:
             return request
-        if words.dedicated or words.nodes:
-            _refuse_amounts(request, words)
-        if words.threads == "require":
+        if settings.dedicated or settings.nodes:
+            _refuse_amounts(request, settings)
+        if settings.threads == "require":
             request = changed(request, root_required=with_more(request.root_required, [_HYPERTHREADING]))
-        elif words.threads == "isolate":
+        elif settings.threads == "isolate":
             request = changed(request, root_forbidden=with_more(request.root_forbidden, [_HYPERTHREADING]))
-        if words.nodes:
-            return _on_nodes(request, words)
-        if words.dedicated:
-            return with_amounts(request, _cpus(words, frozenset(range(request.flavor.vcpus)), first=True), words.path)
+        if settings.nodes:
+            return _on_nodes(request, settings)
+        if settings.dedicated:
+            return with_amounts(
+                request, _cpus(settings, frozenset(range(request.flavor.vcpus)), first=True), settings.path
+            )
         return request
 
 
@@ -49,31 +51,31 @@ class DedicatedCpusRequestFilter(RequestFilter):
 _HYPERTHREADING: str = os_traits.HW_CPU_HYPERTHREADING
 
 
-def _on_nodes(request: RequestSpec, words: CpuWords) -> RequestSpec:
+def _on_nodes(request: RequestSpec, settings: CpuSettings) -> RequestSpec:
     """Return the request with a group for each NUMA node, and nothing of what they have in its own amounts."""
     groups = {}
-    for number, (cpus, memory_mb) in enumerate(words.nodes):
-        amounts = {name: amount for name, amount in _cpus(words, cpus, first=number == 0).items() if amount}
+    for number, (cpus, memory_mb) in enumerate(settings.nodes):
+        amounts = {name: amount for name, amount in _cpus(settings, cpus, first=number == 0).items() if amount}
         groups[f"{NUMA_GROUP}{number}"] = ResourceGroup(
             resources={**amounts, MEMORY_MB: memory_mb}, required=(os_traits.HW_NUMA_ROOT,)
         )
-    request = with_amounts(request, {VCPU: 0, MEMORY_MB: 0}, words.path)
-    request = with_groups(request, groups, dict.fromkeys(groups, words.path))
+    request = with_amounts(request, {VCPU: 0, MEMORY_MB: 0}, settings.path)
+    request = with_groups(request, groups, dict.fromkeys(groups, settings.path))
     return changed(request, apart=with_more(request.apart, [tuple(groups)])) if len(groups) > 1 else request
 
 
-def _cpus(words: CpuWords, cpus: frozenset[int], *, first: bool) -> dict[str, int]:
+def _cpus(settings: CpuSettings, cpus: frozenset[int], *, first: bool) -> dict[str, int]:
     """Return what some of a server's CPUs are, by resource class; what is done for it stands with the first of them."""
-    dedicated = len(cpus & words.dedicated)
-    emulator = 1 if first and words.isolated_emulator else 0
+    dedicated = len(cpus & settings.dedicated)
+    emulator = 1 if first and settings.isolated_emulator else 0
     return {VCPU: len(cpus) - dedicated, **({PCPU: dedicated + emulator} if dedicated + emulator else {})}
 
 
-def _refuse_amounts(request: RequestSpec, words: CpuWords) -> None:
+def _refuse_amounts(request: RequestSpec, settings: CpuSettings) -> None:
     """Refuse extra specs that say by hand what these words stand for (as Nova does for CPUs)."""
-    classes = f"{VCPU}|{PCPU}|{MEMORY_MB}" if words.nodes else f"{VCPU}|{PCPU}"
+    classes = f"{VCPU}|{PCPU}|{MEMORY_MB}" if settings.nodes else f"{VCPU}|{PCPU}"
     for key in request.flavor.extra_specs:
         if re.fullmatch(rf"resources[^:]*:({classes})", key):
             raise errors.InvalidRequest(
-                path=extra_spec(key), reason=f"that is what {words.path} stands for: say either of them"
+                path=extra_spec(key), reason=f"that is what {settings.path} stands for: say either of them"
             )

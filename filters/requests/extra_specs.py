@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from filters.requests.extra_spec_words import GroupWords, group_words, suffix_lists
+from filters.requests.extra_spec_groups import GroupSpecs, group_specs, suffix_lists
 from filters.requests.merging import (
     changed,
     extra_spec,
@@ -35,35 +35,35 @@ class ExtraSpecsRequestFilter(RequestFilter):
         extra_specs = request.flavor.extra_specs
         if not extra_specs:
             return request
-        words = group_words(extra_specs)
+        specs = group_specs(extra_specs)
         if _POLICY in extra_specs:
             request = changed(request, group_policy=_policy(request, extra_specs[_POLICY]))
         if _SUBTREES in extra_specs:
             subtrees = suffix_lists(extra_specs[_SUBTREES])
             request = changed(request, same_subtree=with_more(request.same_subtree, subtrees))
-        own = words.pop(UNSUFFIXED, None)
+        own = specs.pop(UNSUFFIXED, None)
         if own is not None:
             request = _with_own(request, own)
-        return _with_suffixed(request, words) if words else request
+        return _with_suffixed(request, specs) if specs else request
 
 
-def _with_own(request: RequestSpec, words: GroupWords) -> RequestSpec:
+def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
     """Return a request whose unsuffixed group is what the extra specs say of it."""
-    request = with_amounts(request, words.resources, words.path)
+    request = with_amounts(request, specs.resources, specs.path)
     group = unsuffixed(request)
     return with_unsuffixed(
         request,
-        required=with_more(group.required, words.required),
-        forbidden=with_more(group.forbidden, words.forbidden),
-        member_of=with_more(group.member_of, words.member_of),
-        not_member_of=with_more(group.not_member_of, words.not_member_of),
+        required=with_more(group.required, specs.required),
+        forbidden=with_more(group.forbidden, specs.forbidden),
+        member_of=with_more(group.member_of, specs.member_of),
+        not_member_of=with_more(group.not_member_of, specs.not_member_of),
     )
 
 
-def _with_suffixed(request: RequestSpec, words: Mapping[str, GroupWords]) -> RequestSpec:
+def _with_suffixed(request: RequestSpec, specs: Mapping[str, GroupSpecs]) -> RequestSpec:
     """Return a request with the further groups; what they name is not asked for in the flavor's own amount."""
-    groups = {suffix: each.group() for suffix, each in words.items()}
-    paths = {suffix: each.path for suffix, each in words.items()}
+    groups = {suffix: each.group() for suffix, each in specs.items()}
+    paths = {suffix: each.path for suffix, each in specs.items()}
     named = {name for group in groups.values() for name in group.resources}
     taken_out = named & {VCPU, MEMORY_MB, DISK_GB} - unsuffixed(request).resources.keys()
     request = with_unsuffixed(

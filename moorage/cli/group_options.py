@@ -17,7 +17,9 @@ from moorage.model import UNSUFFIXED, Amount, ResourceClassName, ResourceGroup, 
 _ANY_OF = "in:"
 
 
-def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False, in_any_tree: bool = True) -> None:
+def add_group_options(
+    parser: argparse.ArgumentParser, *, trees_by_name: bool = False, in_any_tree: bool = True
+) -> None:
     """Add the options of one group; :func:`group` reads them.
 
     :param trees_by_name: the provider of --in-tree may be given by name; the caller looks it up.
@@ -34,9 +36,9 @@ def add_group_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = Fa
     _add(parser, "--in-tree", tree, metavar, "only providers of the tree that this one belongs to", repeated="")
 
 
-def add_request_words(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
+def add_request_options(parser: argparse.ArgumentParser, *, trees_by_name: bool = False) -> None:
     """Add the options of one group, those for further groups, and those between them; :func:`request` reads them."""
-    add_group_words(parser, trees_by_name=trees_by_name)
+    add_group_options(parser, trees_by_name=trees_by_name)
     parser.add_argument(
         "--group",
         type=_suffix,
@@ -134,7 +136,7 @@ class _GroupAction(argparse.Action):
         _typed(namespace).setdefault(values, _GroupOptions())
 
 
-class _WordAction(argparse.Action):
+class _OptionAction(argparse.Action):
     """Adds an option to the group that was begun last."""
 
     def __call__(
@@ -155,7 +157,7 @@ def _add(
     parser: argparse.ArgumentParser, name: str, kind: Any, metavar: str, text: str, repeated: str = "; may be repeated"
 ) -> None:
     parser.add_argument(
-        name, type=kind, action=_WordAction, default=argparse.SUPPRESS, metavar=metavar, help=text + repeated
+        name, type=kind, action=_OptionAction, default=argparse.SUPPRESS, metavar=metavar, help=text + repeated
     )
 
 

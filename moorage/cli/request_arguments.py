@@ -7,7 +7,7 @@ from moorage.cli import group_options
 from moorage.model import Flavor, Image, RequestSpec
 
 
-def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
+def add_options(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
     """Add the options of a request; :func:`request_spec` reads them.
 
     :param size_required: false where the request may be given in another way.
@@ -26,7 +26,7 @@ def add_words(parser: argparse.ArgumentParser, *, size_required: bool) -> None:
     add("--server-group", metavar="UUID", help="the group whose rule binds them; see moorage server-group create")
     add("--project", default="default", metavar="NAME", help="whose; default: default")
     add("--user", default=getpass.getuser(), metavar="NAME", help="by whom; default: the system's user")
-    group_options.add_request_words(parser)
+    group_options.add_request_options(parser)
 
 
 def add_pairs(parser: argparse.ArgumentParser, name: str, what: str) -> None:

@@ -34,7 +34,7 @@ class CandidateList(PlacementCommand, Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser."""
         parser = super().get_parser(prog_name)
-        group_options.add_request_words(parser, trees_by_name=True)
+        group_options.add_request_options(parser, trees_by_name=True)
         parser.add_argument(
             "--limit",
             type=int,

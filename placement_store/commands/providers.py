@@ -80,7 +80,7 @@ class ProviderList(PlacementCommand, Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument("--name", help="the one of this name")
         parser.add_argument("--uuid", type=argument_types.uuid, help="the one of this uuid")
-        group_options.add_group_words(parser, trees_by_name=True)
+        group_options.add_group_options(parser, trees_by_name=True)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

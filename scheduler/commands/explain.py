@@ -50,7 +50,7 @@ class Explain(Configured, ShowOne):
         what.add_argument("--spec", metavar="FILE", help="a request spec as JSON; - reads standard input")
         what.add_argument("--instance", metavar="UUID", help="the request of this instance, as it stands by now")
         what.add_argument("--request-id", metavar="ID", help="what this request has ordered: a build or a move")
-        request_arguments.add_words(parser, size_required=False)
+        request_arguments.add_options(parser, size_required=False)
         parser.add_argument(
             "--host", action="append", default=[], metavar="NAME", help="why not this one? May be given several times"
         )

@@ -44,7 +44,7 @@ def has_size(given: argparse.Namespace) -> bool:
 def _given_options(given: argparse.Namespace) -> frozenset[str]:
     """Return the names of the request's options whose value is not the default."""
     parser = argparse.ArgumentParser(add_help=False)
-    request_arguments.add_words(parser, size_required=False)
+    request_arguments.add_options(parser, size_required=False)
     usual = vars(parser.parse_args([]))
     typed = frozenset(option for option in usual if getattr(given, option) != usual[option])
     return typed | {_GROUPS} if group_options.groups(given) else typed

@@ -10,7 +10,7 @@ from moorage.model import RequestSpec
 
 def typed(*words: str) -> RequestSpec:
     parser = argparse.ArgumentParser()
-    request_arguments.add_words(parser, size_required=True)
+    request_arguments.add_options(parser, size_required=True)
     return request_arguments.request_spec(parser.parse_args(["--vcpus", "1", "--memory-mb", "512", *words]))
 
 

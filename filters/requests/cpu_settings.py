@@ -30,7 +30,7 @@ _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
 @dataclass(frozen=True, slots=True)
-class CpuWords:
+class CpuSettings:
     """What is asked for."""
 
     #: Where the first word of it stands.
@@ -45,35 +45,35 @@ class CpuWords:
     nodes: Sequence[tuple[frozenset[int], int]]
 
 
-def cpu_words(request: RequestSpec) -> CpuWords | None:
+def cpu_settings(request: RequestSpec) -> CpuSettings | None:
     """Return what is asked for; nothing where neither the flavor nor the image says anything of CPUs or NUMA nodes.
 
     :raises InvalidRequest: a word is not as it must be, or two contradict each other.
     """
-    words = _Words(request)
-    if not words.paths:
+    settings = _Settings(request)
+    if not settings.paths:
         return None
-    if words.vcpus > _MOST_CPUS:
-        reason = f"the flavor has {words.vcpus} CPUs, and of more than {_MOST_CPUS} nothing can be said"
-        raise errors.InvalidRequest(path=words.paths[0], reason=reason)
-    dedicated = _dedicated(words)
-    threads, emulator = _threads(words), words.one_of(_EMULATOR)
+    if settings.vcpus > _MOST_CPUS:
+        reason = f"the flavor has {settings.vcpus} CPUs, and of more than {_MOST_CPUS} nothing can be said"
+        raise errors.InvalidRequest(path=settings.paths[0], reason=reason)
+    dedicated = _dedicated(settings)
+    threads, emulator = _threads(settings), settings.one_of(_EMULATOR)
     isolated = emulator if emulator is not None and emulator.value == "isolate" else None
     if not dedicated:
-        for word in (threads, isolated):
-            if word is not None:
-                raise word.wrong("there are no dedicated CPUs that it could be about")
-    return CpuWords(
-        path=words.paths[0],
+        for setting in (threads, isolated):
+            if setting is not None:
+                raise setting.wrong("there are no dedicated CPUs that it could be about")
+    return CpuSettings(
+        path=settings.paths[0],
         dedicated=dedicated,
         isolated_emulator=isolated is not None,
         threads=None if threads is None or threads.value == "prefer" else threads.value,
-        nodes=_nodes(words),
+        nodes=_nodes(settings),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Word:
+class _Setting:
     """What is said under one name, and where."""
 
     value: str
@@ -83,38 +83,40 @@ class _Word:
         return errors.InvalidRequest(path=self.path, reason=reason)
 
 
-class _Words:
+class _Settings:
     """The words of one request, by their names without the scope."""
 
     def __init__(self, request: RequestSpec) -> None:
         self.vcpus = request.flavor.vcpus
         self.memory_mb = request.flavor.memory_mb
         self.of_flavor = {
-            found[1]: _Word(value.strip(), extra_spec(key))
+            found[1]: _Setting(value.strip(), extra_spec(key))
             for key, value in sorted(request.flavor.extra_specs.items())
             if (found := _OF_FLAVOR.fullmatch(key))
         }
         self.of_image = {
-            found[1]: _Word(value.strip(), image_property(name))
+            found[1]: _Setting(value.strip(), image_property(name))
             for name, value in sorted(request.image.properties.items())
             if (found := _OF_IMAGE.fullmatch(name))
         }
-        self.paths = [word.path for word in (*self.of_flavor.values(), *self.of_image.values())]
+        self.paths = [setting.path for setting in (*self.of_flavor.values(), *self.of_image.values())]
 
-    def one_of(self, name: str, of_image: bool = False) -> _Word | None:
+    def one_of(self, name: str, of_image: bool = False) -> _Setting | None:
         """Return a word that must be one of a few."""
-        word = (self.of_image if of_image else self.of_flavor).get(name)
-        if word is not None and word.value not in _VALUES[name]:
-            raise word.wrong(f"{word.value!r:.60} is none of {', '.join(_VALUES[name])}")
-        return word
+        setting = (self.of_image if of_image else self.of_flavor).get(name)
+        if setting is not None and setting.value not in _VALUES[name]:
+            raise setting.wrong(f"{setting.value!r:.60} is none of {', '.join(_VALUES[name])}")
+        return setting
 
-    def by_node(self, name: str, count: int) -> list[_Word] | None:
+    def by_node(self, name: str, count: int) -> list[_Setting] | None:
         """Return a word for each NUMA node; nothing, where there is none for any."""
-        for words in (self.of_flavor, self.of_image):
-            found = {key.removeprefix(f"{name}."): word for key, word in words.items() if key.startswith(f"{name}.")}
-            for number, word in found.items():
+        for settings in (self.of_flavor, self.of_image):
+            found = {
+                key.removeprefix(f"{name}."): setting for key, setting in settings.items() if key.startswith(f"{name}.")
+            }
+            for number, setting in found.items():
                 if number not in map(str, range(count)):
-                    raise word.wrong(f"there is no NUMA node {number}: {count} are asked for")
+                    raise setting.wrong(f"there is no NUMA node {number}: {count} are asked for")
             if found and len(found) < count:
                 raise next(iter(found.values())).wrong("it must be said for each of the NUMA nodes, or for none")
             if found:
@@ -125,24 +127,24 @@ class _Words:
 # --- CPUs -----------------------------------------------------------------------------------------------------------
 
 
-def _dedicated(words: _Words) -> frozenset[int]:
+def _dedicated(settings: _Settings) -> frozenset[int]:
     """Return which CPUs are dedicated."""
-    policy, mask = _policy(words), words.of_flavor.get(_MASK)
+    policy, mask = _policy(settings), settings.of_flavor.get(_MASK)
     if policy is not None and policy.value == "mixed":
         if mask is None:
             raise policy.wrong(f"which of the CPUs are dedicated is to be said by hw:{_MASK}")
-        chosen = _cpu_set(mask, words.vcpus)
-        if not 0 < len(chosen) < words.vcpus:
+        chosen = _cpu_set(mask, settings.vcpus)
+        if not 0 < len(chosen) < settings.vcpus:
             raise mask.wrong("of mixed CPUs some are dedicated and some are not")
         return chosen
     if mask is not None:
         raise mask.wrong("only mixed CPUs have one")
     dedicates = policy is not None and policy.value == "dedicated"
-    return frozenset(range(words.vcpus)) if dedicates else frozenset()
+    return frozenset(range(settings.vcpus)) if dedicates else frozenset()
 
 
-def _policy(words: _Words) -> _Word | None:
-    flavor, image = words.one_of(_POLICY), words.one_of(_POLICY, of_image=True)
+def _policy(settings: _Settings) -> _Setting | None:
+    flavor, image = settings.one_of(_POLICY), settings.one_of(_POLICY, of_image=True)
     if flavor is None:
         return image
     if image is not None and flavor.value != "dedicated" and image.value not in ("shared", flavor.value):
@@ -150,8 +152,8 @@ def _policy(words: _Words) -> _Word | None:
     return flavor
 
 
-def _threads(words: _Words) -> _Word | None:
-    flavor, image = words.one_of(_THREADS), words.one_of(_THREADS, of_image=True)
+def _threads(settings: _Settings) -> _Setting | None:
+    flavor, image = settings.one_of(_THREADS), settings.one_of(_THREADS, of_image=True)
     if flavor is None or flavor.value == "prefer":
         return image or flavor
     if image is not None and image.value != flavor.value:
@@ -159,17 +161,17 @@ def _threads(words: _Words) -> _Word | None:
     return flavor
 
 
-def _cpu_set(word: _Word, vcpus: int) -> frozenset[int]:
+def _cpu_set(setting: _Setting, vcpus: int) -> frozenset[int]:
     """Return the numbers of ``0-2,5`` or ``^3``, which is all but that one (Nova: ``hw:cpu_dedicated_mask``)."""
     taken: set[int] = set()
     left_out: set[int] = set()
-    for part in word.value.replace(" ", "").split(","):
+    for part in setting.value.replace(" ", "").split(","):
         found = _RANGE.fullmatch(part.removeprefix("^"))
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
         if not first <= last < vcpus:
-            raise word.wrong(f"{part!r:.60} is neither a CPU nor a range of them; there are {vcpus}, from 0")
+            raise setting.wrong(f"{part!r:.60} is neither a CPU nor a range of them; there are {vcpus}, from 0")
         (left_out if part.startswith("^") else taken).update(range(first, last + 1))
-    if word.value.startswith("^"):
+    if setting.value.startswith("^"):
         taken.update(range(vcpus))
     return frozenset(taken - left_out)
 
@@ -177,56 +179,58 @@ def _cpu_set(word: _Word, vcpus: int) -> frozenset[int]:
 # --- NUMA nodes -----------------------------------------------------------------------------------------------------
 
 
-def _nodes(words: _Words) -> list[tuple[frozenset[int], int]]:
-    flavor, image = words.of_flavor.get(_NODES), words.of_image.get(_NODES)
+def _nodes(settings: _Settings) -> list[tuple[frozenset[int], int]]:
+    flavor, image = settings.of_flavor.get(_NODES), settings.of_image.get(_NODES)
     if flavor is not None and image is not None and image.value != flavor.value:
         raise image.wrong(f"the flavor has {flavor.value:.60}")
-    word = flavor or image
-    if word is None:
-        for orphan in _of_nodes(words):
+    setting = flavor or image
+    if setting is None:
+        for orphan in _of_nodes(settings):
             raise orphan.wrong(f"only where hw:{_NODES} says how many NUMA nodes there are")
         return []
-    most = min(words.vcpus, MAX_GROUPS)
-    if not _NUMBER.fullmatch(word.value) or not 1 <= int(word.value) <= most:
-        raise word.wrong(f"{word.value!r:.60} is no number of NUMA nodes from 1 to {most}")
-    count = int(word.value)
-    return list(zip(_cpus(words, word, count), _memory(words, word, count), strict=True))
+    most = min(settings.vcpus, MAX_GROUPS)
+    if not _NUMBER.fullmatch(setting.value) or not 1 <= int(setting.value) <= most:
+        raise setting.wrong(f"{setting.value!r:.60} is no number of NUMA nodes from 1 to {most}")
+    count = int(setting.value)
+    return list(zip(_cpus(settings, setting, count), _memory(settings, setting, count), strict=True))
 
 
-def _of_nodes(words: _Words) -> Iterator[_Word]:
-    for names in (words.of_flavor, words.of_image):
-        yield from (word for name, word in names.items() if name.startswith((f"{_CPUS}.", f"{_MEMORY}.")))
+def _of_nodes(settings: _Settings) -> Iterator[_Setting]:
+    for names in (settings.of_flavor, settings.of_image):
+        yield from (setting for name, setting in names.items() if name.startswith((f"{_CPUS}.", f"{_MEMORY}.")))
 
 
-def _cpus(words: _Words, nodes: _Word, count: int) -> list[frozenset[int]]:
-    said = words.by_node(_CPUS, count)
-    if said is None:
-        share, rest = divmod(words.vcpus, count)
+def _cpus(settings: _Settings, nodes: _Setting, count: int) -> list[frozenset[int]]:
+    given = settings.by_node(_CPUS, count)
+    if given is None:
+        share, rest = divmod(settings.vcpus, count)
         if rest:
-            raise nodes.wrong(f"{words.vcpus} CPUs cannot be shared equally: say hw:{_CPUS}.0 and so on")
+            raise nodes.wrong(f"{settings.vcpus} CPUs cannot be shared equally: say hw:{_CPUS}.0 and so on")
         return [frozenset(range(number * share, (number + 1) * share)) for number in range(count)]
-    chosen = [_cpu_set(word, words.vcpus) for word in said]
+    chosen = [_cpu_set(setting, settings.vcpus) for setting in given]
     taken: set[int] = set()
-    for word, numbers in zip(said, chosen, strict=True):
+    for setting, numbers in zip(given, chosen, strict=True):
         if not numbers or taken & numbers:
-            raise word.wrong("each NUMA node has CPUs, and each CPU is of one NUMA node")
+            raise setting.wrong("each NUMA node has CPUs, and each CPU is of one NUMA node")
         taken |= numbers
-    if len(taken) < words.vcpus:
-        raise said[-1].wrong(f"{words.vcpus - len(taken)} of {words.vcpus} CPUs are of no NUMA node")
+    if len(taken) < settings.vcpus:
+        raise given[-1].wrong(f"{settings.vcpus - len(taken)} of {settings.vcpus} CPUs are of no NUMA node")
     return chosen
 
 
-def _memory(words: _Words, nodes: _Word, count: int) -> list[int]:
-    said = words.by_node(_MEMORY, count)
-    if said is None:
-        share, rest = divmod(words.memory_mb, count)
+def _memory(settings: _Settings, nodes: _Setting, count: int) -> list[int]:
+    given = settings.by_node(_MEMORY, count)
+    if given is None:
+        share, rest = divmod(settings.memory_mb, count)
         if rest:
-            raise nodes.wrong(f"{words.memory_mb} MiB cannot be shared equally: say hw:{_MEMORY}.0 and so on")
+            raise nodes.wrong(f"{settings.memory_mb} MiB cannot be shared equally: say hw:{_MEMORY}.0 and so on")
         return [share] * count
-    for word in said:
-        if not _NUMBER.fullmatch(word.value) or int(word.value) < 1:
-            raise word.wrong(f"{word.value!r:.60} is no amount of MiB")
-    amounts = [int(word.value) for word in said]
-    if sum(amounts) != words.memory_mb:
-        raise said[-1].wrong(f"the NUMA nodes have {sum(amounts)} MiB together, and the flavor has {words.memory_mb}")
+    for setting in given:
+        if not _NUMBER.fullmatch(setting.value) or int(setting.value) < 1:
+            raise setting.wrong(f"{setting.value!r:.60} is no amount of MiB")
+    amounts = [int(setting.value) for setting in given]
+    if sum(amounts) != settings.memory_mb:
+        raise given[-1].wrong(
+            f"the NUMA nodes have {sum(amounts)} MiB together, and the flavor has {settings.memory_mb}"
+        )
     return amounts

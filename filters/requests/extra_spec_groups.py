@@ -25,7 +25,7 @@ _MOST = 2**31 - 1
 
 
 @dataclass(slots=True)
-class GroupWords:
+class GroupSpecs:
     """What is said of one group, and by which extra spec first."""
 
     path: str
@@ -46,12 +46,12 @@ class GroupWords:
         )
 
 
-def group_words(extra_specs: Mapping[str, str]) -> dict[str, GroupWords]:
+def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
     """Return what is said of each group, by suffix.
 
     :raises InvalidRequest: a word of ours is not as it must be; with its path.
     """
-    found: dict[str, GroupWords] = {}
+    found: dict[str, GroupSpecs] = {}
     # One order in every process, whatever order the extra specs came in.
     for key, value in sorted(extra_specs.items()):
         word = _OURS.fullmatch(key)
@@ -81,18 +81,18 @@ def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
         yield suffixes
 
 
-def _read(found: dict[str, GroupWords], key: str, value: str) -> None:
+def _read(found: dict[str, GroupSpecs], key: str, value: str) -> None:
     path = extra_spec(key)
     what, _, name = key.partition(":")
     kind = next(kind for kind in ("resources", "trait", "member_of") if what.startswith(kind))
     suffix = what.removeprefix(kind)
-    words = found.setdefault(suffix, GroupWords(path))
+    specs = found.setdefault(suffix, GroupSpecs(path))
     if kind == "resources":
-        words.resources[name] = _amount(value, path, least=0 if suffix == UNSUFFIXED else 1)
+        specs.resources[name] = _amount(value, path, least=0 if suffix == UNSUFFIXED else 1)
     elif kind == "trait":
-        _trait(words, name, value, path)
+        _trait(specs, name, value, path)
     else:
-        _membership(words, value, path)
+        _membership(specs, value, path)
 
 
 def _amount(value: str, path: str, least: int) -> int:
@@ -101,24 +101,24 @@ def _amount(value: str, path: str, least: int) -> int:
     return int(value)
 
 
-def _trait(words: GroupWords, trait: str, value: str, path: str) -> None:
+def _trait(specs: GroupSpecs, trait: str, value: str, path: str) -> None:
     if value == "required":
-        words.required.append(trait)
+        specs.required.append(trait)
     elif value == "forbidden":
-        words.forbidden.append(trait)
+        specs.forbidden.append(trait)
     else:
         raise errors.InvalidRequest(path=path, reason=f"{value!r:.60} is neither required nor forbidden")
 
 
-def _membership(words: GroupWords, value: str, path: str) -> None:
+def _membership(specs: GroupSpecs, value: str, path: str) -> None:
     """Take ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
     listed = value.removeprefix("!")
     uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
     aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)
     if value.startswith("!"):
-        words.not_member_of.extend(aggregates)
+        specs.not_member_of.extend(aggregates)
     else:
-        words.member_of.append(aggregates)
+        specs.member_of.append(aggregates)
 
 
 def _uuid(text: str, path: str) -> str:
