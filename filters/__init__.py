@@ -1,1 +1,1 @@
-"""Filters: each answers whether a host may serve a request."""
+"""Filters: each decides whether a host may serve a request."""

@@ -1,4 +1,4 @@
-"""A flavor may ask for hosts in aggregates of a kind, by extra specs under ``aggregate_instance_extra_specs:``."""
+"""The filter for a flavor's extra specs on aggregate metadata, ``aggregate_instance_extra_specs:``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,9 +13,9 @@ _SCOPE = "aggregate_instance_extra_specs:"
 
 
 class AggregateExtraSpecsFilter(ConditionsFilter):
-    """Passes hosts to which some aggregate gives each key that the flavor names, with a value that meets it.
+    """Passes hosts whose aggregates have, for each key of the flavor, a value that meets its requirement.
 
-    Unlike Nova's, it reads nothing without the scope: what stands without one may be meant for the host's attributes.
+    Unlike Nova's, it ignores extra specs without the scope: they may be meant for the host's attributes.
     """
 
     reason = "is in no aggregate of the kind that the flavor asks for"
@@ -25,16 +25,16 @@ class AggregateExtraSpecsFilter(ConditionsFilter):
         return any(key.startswith(_SCOPE) for key in request.flavor.extra_specs)
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse an extra spec with an unknown operator, or with an operator that has not got what it needs."""
+        """Refuse an extra spec with an unknown operator, or with missing operands."""
         list(_required(request))
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether each key has a value that meets what is required of it."""
+        """Yield for each key whether it has a value that meets its requirement."""
         for key, required in _required(request):
             yield asked.where_metadata(key, partial(_some_meets, required))
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return which keys no aggregate of ``host`` gives a value that meets the flavor."""
+        """Return the keys for which no aggregate of ``host`` has a value that meets the flavor."""
         unmet = [
             key
             for key, required in _required(request)

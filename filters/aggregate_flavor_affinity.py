@@ -1,4 +1,4 @@
-"""An aggregate may be kept for flavors, by the metadata ``instance_type``."""
+"""The filter for aggregates that are reserved for flavors, by the metadata ``instance_type``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ class AggregateFlavorAffinityFilter(ConditionsFilter):
     reason = "is in an aggregate for other flavors"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the flavor is let in."""
+        """Yield whether the flavor is admitted."""
         yield asked.where_metadata(_KEY, partial(_lets_in, request.flavor.name))
 
 

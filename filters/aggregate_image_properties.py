@@ -1,4 +1,4 @@
-"""An aggregate may be kept for images: those whose property has a value that the aggregate's metadata names."""
+"""The filter for aggregates that are reserved for images with certain property values."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -9,9 +9,9 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class AggregateImagePropertiesFilter(ConditionsFilter):
-    """Passes hosts whose aggregates give a property of the image, where they name it at all, the image's value.
+    """Passes hosts whose aggregates' metadata, for each property of the image, has the image's value or no such key.
 
-    What only one of both names binds nobody.
+    A property or key that only one of the two has is ignored.
     """
 
     reason = "is in an aggregate for images with other properties"
@@ -21,7 +21,7 @@ class AggregateImagePropertiesFilter(ConditionsFilter):
         return bool(request.image.properties)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether each property is one that the host's aggregates put up with."""
+        """Yield for each property whether the host's aggregates admit it."""
         for name, value in request.image.properties.items():
             yield asked.where_metadata(name, partial(_puts_up_with, value))
 

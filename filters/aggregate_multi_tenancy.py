@@ -1,4 +1,4 @@
-"""An aggregate may be kept for projects, by metadata whose key begins with ``filter_tenant_id``."""
+"""The filter for aggregates that are reserved for projects, by metadata keys that begin with ``filter_tenant_id``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,13 +14,13 @@ _KEYS = "filter_tenant_id"
 class AggregateMultiTenancyFilter(ConditionsFilter):
     """Passes hosts of aggregates that name the request's project, and hosts whose aggregates name none.
 
-    It keeps others off; it does not keep the project within. For that there is a request filter.
+    It keeps other projects off, and does not restrict the project to these hosts: a request filter does that.
     """
 
     reason = "is in an aggregate for other projects"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the project is let in."""
+        """Yield whether the project is admitted."""
         yield asked.where_metadata_under(_KEYS, partial(_lets_in, request.project_id))
 
 

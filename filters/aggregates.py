@@ -1,4 +1,4 @@
-"""A host must belong where the request wants to be: to aggregates, or to the tree of a provider that it names."""
+"""The filter for the aggregates and provider trees that a request names."""
 
 from collections.abc import Collection, Iterator
 
@@ -9,15 +9,15 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView, any_of
 
 
 class AggregatesFilter(ConditionsFilter):
-    """Passes hosts with providers in the aggregates that each group is to be served from, and in its tree.
+    """Passes hosts with providers in the aggregates and the tree that each group requires.
 
-    Aggregates that are asked of the root are asked of the host's own, and of no pool that shares with it.
+    Aggregates required of the root apply to the host's own root, not to pools that share with it.
     """
 
     reason = "is outside of the aggregates, or the tree, that may serve the request"
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return in which aggregates ``host`` is not, or must not be: by uuid, which `moorage aggregate show` takes."""
+        """Return the missing and the forbidden aggregates of ``host``, by uuid, as `moorage aggregate show` takes it."""
         said = [_outside(one) for one in request.root_member_of if not any(map(host.root_in_aggregate, one))]
         said += [_inside(one) for one in request.root_not_member_of if host.root_in_aggregate(one)]
         for group in request.groups.values():
@@ -28,7 +28,7 @@ class AggregatesFilter(ConditionsFilter):
         return "; ".join(dict.fromkeys(said)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the root belongs where it must, and each group's aggregates and tree are on some provider."""
+        """Yield whether the root is in its aggregates, and whether a provider is in each group's aggregates and tree."""
         for aggregates in request.root_member_of:
             yield any_of(asked.root_in_aggregate(aggregate) for aggregate in aggregates)
         for aggregate in request.root_not_member_of:
@@ -50,7 +50,7 @@ def _of_group(asked: Host | HostView, group: ResourceGroup) -> Iterator[Answer]:
     for aggregates in group.member_of:
         yield any_of(asked.in_aggregate(aggregate) for aggregate in aggregates)
     for aggregate in group.not_member_of:
-        # Where there are several providers, those that belong to it may be left aside.
+        # Of several providers, those in a forbidden aggregate need not be used.
         yield np.logical_not(np.logical_and(asked.flat, asked.in_aggregate(aggregate)))
     if group.in_tree is not None:
         yield asked.has_provider(group.in_tree)

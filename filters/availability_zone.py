@@ -1,4 +1,4 @@
-"""A server that asks for an availability zone goes there; one that does not may go anywhere."""
+"""The filter for a requested availability zone."""
 
 from collections.abc import Iterator
 
@@ -7,12 +7,12 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class AvailabilityZoneFilter(ConditionsFilter):
-    """Passes hosts of the requested availability zone; zones are compared letter by letter."""
+    """Passes hosts of the requested availability zone, compared with case; all hosts without a requested zone."""
 
     reason = "is in another availability zone"
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
-        """Return which zone ``host`` is in."""
+        """Return the zone of ``host``."""
         return f"is in availability zone {host.availability_zone}"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:

@@ -1,4 +1,4 @@
-"""A flavor may ask for what drivers say of their hosts, by extra specs under ``capabilities:``."""
+"""The filter for a flavor's extra specs on hosts' attributes, ``capabilities:``."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,15 +10,15 @@ from moorage.model import RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 _SCOPE = "capabilities"
-#: How many bits of physical addresses a guest wants, and what the driver says that the processor has.
+#: The bits of physical addresses that a guest requires, and the driver's attribute of the processor's.
 _ADDRESS_BITS, _HOST_ADDRESS_BITS = "hw:maxphysaddr_bits", "cpu_info.maxphysaddr.bits"
 
 
 class CapabilitiesFilter(ConditionsFilter):
-    """Passes hosts whose attributes are such as the flavor's extra specs require.
+    """Passes hosts whose attributes meet the flavor's extra specs.
 
-    Further colons lead into what an attribute holds: ``capabilities:cpu_info:features``. An extra spec without any
-    colon binds those hosts alone whose driver says something under its name, as it may be meant for somebody else.
+    Further colons lead into nested attributes: ``capabilities:cpu_info:features``. An extra spec without a colon
+    applies only to hosts with an attribute of its name, as it may be meant for another plug-in.
     """
 
     reason = "has not the capabilities that the flavor asks for"
@@ -28,16 +28,16 @@ class CapabilitiesFilter(ConditionsFilter):
         return any(map(_is_read, request.flavor.extra_specs))
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse an extra spec with an unknown operator, or with an operator that has not got what it needs."""
+        """Refuse an extra spec with an unknown operator, or with missing operands."""
         list(_required(request))
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether each extra spec is met."""
+        """Yield for each extra spec whether it is met."""
         for _, path, required in _required(request):
             yield asked.where_attribute(path, required)
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return which extra specs ``host`` does not meet, and what its driver says in place of that."""
+        """Return the extra specs that ``host`` does not meet, with its attributes."""
         specs = request.flavor.extra_specs
         unmet = [
             f"{key}={specs[key]}, but says {_said(host.attribute(path))}"
@@ -56,7 +56,7 @@ def _is_read(key: str) -> bool:
 
 
 def _required(request: RequestSpec) -> Iterator[tuple[str, str, Requirement]]:
-    """Yield the extra specs that are read, each with the path of an attribute and what is required there."""
+    """Yield the applicable extra specs, each with the path of an attribute and its requirement."""
     for key, text in request.flavor.extra_specs.items():
         if not _is_read(key):
             continue

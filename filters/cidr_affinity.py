@@ -1,4 +1,4 @@
-"""A request may ask for hosts near an address, by the hints ``build_near_host_ip`` and ``cidr``."""
+"""The filter for hosts near an address, by the hints ``build_near_host_ip`` and ``cidr``."""
 
 import ipaddress
 import math
@@ -17,30 +17,30 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NEAR, _CIDR = "build_near_host_ip", "cidr"
-#: Under what name drivers say the address of their host.
+#: The attribute with a host's address.
 _HOST_IP = "host_ip"
-#: How near is near where the request does not say it: Nova's for version 4; for version 6 what one network usually is.
+#: The default prefix lengths: Nova's for version 4, and the usual length of a network for version 6.
 _USUALLY = {4: "/24", 6: "/64"}
 
 
 class CidrAffinityFilter(ConditionsFilter):
-    """Passes hosts whose address is in the network around the one that the hint names."""
+    """Passes hosts whose address is in the network around the hint's address."""
 
     reason = "is not in the network that was asked for"
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Return whether the request names an address, or how near it is meant."""
+        """Return whether the request has one of the hints."""
         return not request.scheduler_hints.keys().isdisjoint((_NEAR, _CIDR))
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse what is no address, or no length of a network's prefix."""
+        """Refuse an invalid address or prefix length."""
         _network(request)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the host's address is in the network; without one it is not."""
+        """Yield whether the host has an address in the network."""
         network = _network(request)
         if isinstance(network, ipaddress.IPv4Network):
-            # Every host has an address of its own. Numbers are compared all at once, and kept.
+            # Addresses as numbers are compared for all hosts at once, and cached.
             address = asked.number_from(_HOST_IP, _number_of_version_4)
             yield np.greater_equal(address, int(network.network_address))
             yield np.less_equal(address, int(network.broadcast_address))
@@ -49,7 +49,7 @@ class CidrAffinityFilter(ConditionsFilter):
 
 
 def _network(request: RequestSpec) -> Network | None:
-    """Return the network that the hints name; none, where they name no address."""
+    """Return the network of the hints; None without an address."""
     text = request.scheduler_hints.get(_NEAR, "").strip()
     cidr = request.scheduler_hints.get(_CIDR, "").strip()
     if not text:
@@ -73,7 +73,7 @@ def _is_within(network: Network, value: Any) -> bool:
 
 
 def _number_of_version_4(value: Any) -> float:
-    """Return an address as a number; not a number, which lies between no two, for what is none of version 4."""
+    """Return a version 4 address as a number; NaN, which is in no range, for anything else."""
     address = _address(value)
     return float(int(address)) if isinstance(address, ipaddress.IPv4Address) else math.nan
 

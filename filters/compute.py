@@ -1,11 +1,11 @@
-"""A host that is down, or that its operator has disabled, takes no new servers."""
+"""The filter for hosts that are up and enabled."""
 
 from moorage.model import RequestSpec
 from moorage.plugin import BoolArray, Filter, Host, HostView
 
 
 class ComputeFilter(Filter):
-    """Passes hosts that are alive, not declared down and not disabled."""
+    """Passes hosts that are alive, not forced down and not disabled."""
 
     reason = "is down or disabled"
 
@@ -16,7 +16,7 @@ class ComputeFilter(Filter):
         return "is disabled" if host.up else "is down"
 
     def passes(self, host: Host, request: RequestSpec) -> bool:  # noqa: ARG002
-        """Return whether ``host`` takes new servers at all."""
+        """Return whether ``host`` takes new servers."""
         return host.up and not host.forced_down and not host.disabled
 
     def mask(self, view: HostView, request: RequestSpec) -> BoolArray:  # noqa: ARG002

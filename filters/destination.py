@@ -1,6 +1,6 @@
-"""A request may name hosts: those to stay away from, those to choose among, the one to go to.
+"""The filter for hosts that a request names: ignored, forced, and requested ones.
 
-Names of hosts and nodes are compared without regard to upper and lower case, as operators type them.
+Names of hosts and nodes are compared without case.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class DestinationFilter(ConditionsFilter):
-    """Passes what ``ignore_hosts``, ``force_hosts``, ``force_nodes`` and ``requested_destination`` leave, together."""
+    """Passes hosts that meet ``ignore_hosts``, ``force_hosts``, ``force_nodes`` and ``requested_destination``."""
 
     reason = "is not where the request wants to go"
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return which of the request's words does not leave ``host``."""
+        """Return the first of these fields that ``host`` does not meet."""
         wanted = request.requested_destination or Destination()
         if request.ignore_hosts and host.named(request.ignore_hosts):
             return "is one that the request leaves out"
@@ -32,7 +32,7 @@ class DestinationFilter(ConditionsFilter):
         return "is in another cell than the request may go to"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether each of the request's own words leaves the host."""
+        """Yield for each of these fields whether the host meets it."""
         if request.ignore_hosts:
             yield np.logical_not(asked.named(request.ignore_hosts))
         if request.force_hosts:

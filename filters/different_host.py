@@ -1,4 +1,4 @@
-"""A request may ask to stay away from the hosts on which some servers are placed, by the hint ``different_host``."""
+"""The filter for the hint ``different_host``: other hosts than those of some servers."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from moorage.plugin.hints import DIFFERENT_HOST, instances_named
 
 
 class DifferentHostFilter(ConditionsFilter):
-    """Passes hosts that have none of the servers that the hint names."""
+    """Passes hosts without any of the hint's servers."""
 
     reason = "has a server that the request wants to stay away from"
 
@@ -19,10 +19,10 @@ class DifferentHostFilter(ConditionsFilter):
         return DIFFERENT_HOST in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a hint that is no list of uuids."""
+        """Refuse a hint that is not a list of uuids."""
         instances_named(request, DIFFERENT_HOST)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether none of them is there."""
+        """Yield whether none of them is on the host."""
         if uuids := instances_named(request, DIFFERENT_HOST):
             yield np.logical_not(asked.has_neighbour(uuids))

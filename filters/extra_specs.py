@@ -1,7 +1,7 @@
-"""What an extra spec requires of a value: Nova's operators, read once and put to any number of values.
+"""Requirements of extra specs on values, with Nova's operators: parsed once, applied to any number of values.
 
-Without an operator the value must be the same text. A value is text or a number, or, of a host, a list; of what is not
-there nothing is true, whatever is required.
+Without an operator the value must be the same text. A value is text or a number, or, of a host, a list. No absent value
+meets any requirement.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import Any
 from moorage import errors
 from moorage.plugin import measured
 
-#: Tells whether a value is such as it is required to be.
+#: Returns whether a value meets the requirement.
 Requirement = Callable[[Any], bool]
 
-#: ``=`` is "at least", as it always was with Nova.
+#: ``=`` is "at least", as in Nova.
 _OF_NUMBERS: Mapping[str, Callable[[float, float], bool]] = {
     "=": operator.ge,
     ">=": operator.ge,
@@ -33,20 +33,20 @@ _OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     "s>=": operator.ge,
 }
 _OR = "<or>"
-#: What can only be meant for an operator: one that is not known would otherwise be taken for a text that no host has.
+#: The form of an operator: an unknown operator is refused, and not taken as a text that no host has.
 _LIKE_AN_OPERATOR = re.compile(r"s?[<>=!~]+|<[^<>]*>")
 
 
 def path_of(key: str) -> str:
-    """Return where an extra spec stands in a request spec, as an error about it says."""
+    """Return the path of an extra spec in a request spec, for errors."""
     return f"$.flavor.extra_specs[{key!r}]"
 
 
 def requirement(text: str, path: str) -> Requirement:
-    """Read what is required of a value.
+    """Parse a requirement.
 
-    :param path: where it stands in the request.
-    :raises InvalidRequest: the operator is unknown, or has not got what it needs.
+    :param path: its path in the request.
+    :raises InvalidRequest: the operator is unknown, or operands are missing.
     """
     name, *operands = text.split() or [""]
     if name in _OF_NUMBERS:
@@ -81,7 +81,7 @@ def _some(operands: Sequence[str], name: str, path: str) -> Sequence[str]:
 
 
 def _alternatives(operands: Sequence[str], path: str) -> Sequence[str]:
-    """Return what stands between the operators of ``<or> A <or> B``, whose first one was taken off."""
+    """Return the operands of ``<or> A <or> B``, whose first operator was removed."""
     if len(operands) % 2 == 0 or set(operands[1::2]) - {_OR} or _OR in operands[::2]:
         raise errors.InvalidRequest(path=path, reason=f"{_OR} stands before each value, as in: {_OR} A {_OR} B")
     return operands[::2]
@@ -113,7 +113,7 @@ def _text_requirement(holds: Callable[[str, str], bool], wanted: str) -> Require
 
 
 def _contains(wanted: Sequence[str]) -> Requirement:
-    """Require a list that has all of these, or a text of which each is a part."""
+    """Return the requirement of a list with all of these, or of a text that contains each."""
 
     def required(value: Any) -> bool:
         if isinstance(value, list | tuple):
@@ -127,14 +127,14 @@ def _contains(wanted: Sequence[str]) -> Requirement:
 def _one_of(wanted: Sequence[str]) -> Requirement:
     def required(value: Any) -> bool:
         found = _text(value)
-        # Drivers report true and false, operators write them as they like.
+        # Drivers report booleans, operators write them in any case.
         return found in wanted if not isinstance(value, bool) else found in [each.lower() for each in wanted]
 
     return required
 
 
 def _text(value: Any) -> str | None:
-    """Return a value as the text that it is compared as; None for what is absent or has parts."""
+    """Return a value as text for comparison; None for an absent or structured one."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, str | int | float) else None

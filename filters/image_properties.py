@@ -1,4 +1,4 @@
-"""An image may need a host of an architecture, a hypervisor and a kind of virtual machine."""
+"""The filter for images that require an architecture, a hypervisor or a virtual machine mode."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,26 +12,26 @@ from moorage import errors
 from moorage.model import Image, RequestSpec
 from moorage.plugin import Answer, ConditionsFilter, Host, HostView, measured
 
-#: The properties by which an image says what it needs, each with the name that it had before.
+#: The properties with an image's requirements, each with its former name.
 _ARCHITECTURE = ("hw_architecture", "architecture")
 _HYPERVISOR = ("img_hv_type", "hypervisor_type")
 _VM_MODE = ("hw_vm_mode", "vm_mode")
 _VERSION = ("img_hv_requested_version", "hypervisor_version_requires")
 _ADDRESS_BITS = ("hw_maxphysaddr_bits",)
-#: What drivers say of their hosts: lists of architecture, hypervisor type and virtual machine mode; and the versions.
+#: The hosts' attributes: lists of architecture, hypervisor type and virtual machine mode; and the versions.
 _SUPPORTED, _HOST_VERSION, _HOST_ADDRESS_BITS = "supported_instances", "hypervisor_version", "cpu_info.maxphysaddr.bits"
 _DEFAULT_ARCHITECTURE = "image_properties_default_architecture"
 
-#: Other names of the same (Nova's ``fields.Architecture``, ``HVType`` and ``VMMode``).
+#: Synonyms (Nova's ``fields.Architecture``, ``HVType`` and ``VMMode``).
 _ARCHITECTURES = {"i386": "i686", "i486": "i686", "i586": "i686", "amd64": "x86_64", "x64": "x86_64"}
 _HYPERVISORS = {"xapi": "xen"}
 _VM_MODES = {"pv": "xen", "hv": "hvm", "baremetal": "hvm"}
 
 
 class ImagePropertiesFilter(ConditionsFilter):
-    """Passes hosts that can run the image, as far as it says what it needs.
+    """Passes hosts that support the requirements of the image.
 
-    A host whose driver does not say what it supports supports nothing that an image asks for.
+    A host without the attribute supports no requirement.
     """
 
     reason = "does not support what the image needs"
@@ -43,28 +43,28 @@ class ImagePropertiesFilter(ConditionsFilter):
     ]
 
     def concerns(self, request: RequestSpec) -> bool:
-        """Return whether anything is said of what the image needs."""
+        """Return whether the image has any requirement, or a default applies."""
         asked_by = {*_ARCHITECTURE, *_HYPERVISOR, *_VM_MODE, *_VERSION, *_ADDRESS_BITS}
         return bool(self.settings.get(_DEFAULT_ARCHITECTURE)) or not asked_by.isdisjoint(request.image.properties)
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a requirement of versions that cannot be read, or a number of bits that is none."""
+        """Refuse an invalid requirement of versions or number of bits."""
         _versions(request.image)
         _address_bits(request.image)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether one of the combinations that the host supports will do, and its versions."""
+        """Yield whether a supported combination of the host meets the requirements, and its versions."""
         for path, will_do in self._needs(request):
             yield asked.where_attribute(path, will_do)
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return what the driver of ``host`` says where that is not what the image needs."""
+        """Return the attributes of ``host`` that do not meet the image's requirements."""
         unmet = [path for path, will_do in self._needs(request) if not host.where_attribute(path, will_do)]
         said = [f"{path} is {host.attribute(path)!r:.60}" for path in unmet]
         return f"{self.reason}: its {', its '.join(said)}" if said else self.reason
 
     def _needs(self, request: RequestSpec) -> Iterator[tuple[str, Callable[[Any], bool]]]:
-        """Yield the attributes that matter to the image, each with a question that tells whether its value will do."""
+        """Yield the attributes with requirements of the image, each with a predicate on its value."""
         image = request.image
         wanted = (
             _canonical(_property(image, _ARCHITECTURE) or self.settings.get(_DEFAULT_ARCHITECTURE), _ARCHITECTURES),
@@ -90,7 +90,7 @@ def _canonical(name: Any, others: Mapping[str, str]) -> str | None:
 
 
 def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
-    """Return whether one of the combinations of a host has all that is wanted, each in its own place."""
+    """Return whether one of a host's combinations has all required parts, each in its place."""
     others = (_ARCHITECTURES, _HYPERVISORS, _VM_MODES)
     return isinstance(supported, list) and any(
         isinstance(combination, list)
@@ -104,7 +104,7 @@ def _supports(wanted: Sequence[str | None], supported: Any) -> bool:
 
 
 def _versions(image: Image) -> versionutils.VersionPredicate | None:
-    """Return which versions the image runs on, written such as ``>=6.0, <6.2``."""
+    """Return the versions on which the image runs, written as ``>=6.0, <6.2``."""
     text = _property(image, _VERSION)
     if text is None:
         return None
@@ -117,7 +117,7 @@ def _versions(image: Image) -> versionutils.VersionPredicate | None:
 
 
 def _is_among(versions: versionutils.VersionPredicate, value: Any) -> bool:
-    """Return whether a version is among those wanted; a number has three digits for each part, as 6001002 for 6.1.2."""
+    """Return whether a version is among those; a number has three digits for each part, as 6001002 for 6.1.2."""
     if not isinstance(value, str) and not (isinstance(value, int) and value > 0):
         return False
     try:
@@ -137,5 +137,5 @@ def _address_bits(image: Image) -> float | None:
 
 
 def _has_bits(bits: float, value: Any) -> bool:
-    # Not a number is not at least anything.
+    # NaN is not at least anything.
     return measured(value) >= bits

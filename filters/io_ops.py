@@ -1,4 +1,4 @@
-"""A host on which many servers are being started or moved takes no more for a while."""
+"""The filter for hosts with too many servers being started, moved or rebuilt."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -13,7 +13,7 @@ _MOST = "max_io_ops_per_host"
 
 
 class IoOpsFilter(ConditionsFilter):
-    """Passes hosts on which fewer servers than so many are being started, moved or rebuilt right now."""
+    """Passes hosts on which fewer servers than the limit are being started, moved or rebuilt right now."""
 
     reason = "has as many servers under way as one host may have"
     numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
@@ -30,11 +30,11 @@ class IoOpsFilter(ConditionsFilter):
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield whether there is room for one more.
 
-        :raises BadValue: metadata says something that is no number.
+        :raises BadValue: a value of the metadata is not a number.
         """
         yield np.less(asked.io_ops, asked.metadata_number(_MOST, self.settings[_MOST]))
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
-        """Return how many servers ``host`` has, and how many it may have."""
+        """Return the number of such servers on ``host``, and its limit."""
         most = host.metadata_number(_MOST, self.settings[_MOST])
         return f"has {host.io_ops} servers under way, and may have {most:g}"

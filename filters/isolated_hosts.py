@@ -1,4 +1,4 @@
-"""Some images go to some hosts only, as the configuration says, and others keep away from there."""
+"""The filter for isolated hosts, which the configuration reserves for isolated images."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -31,7 +31,7 @@ class IsolatedHostsFilter(ConditionsFilter):
     ]
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the image goes there."""
+        """Yield whether the host and the image are both isolated, or neither."""
         isolated = asked.named(self.settings["isolated_hosts"])
         if request.image.id in self.settings["isolated_images"]:
             yield isolated

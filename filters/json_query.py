@@ -1,7 +1,7 @@
-"""A request may describe the hosts that it wants, by a query in JSON in the hint ``query`` (Nova's ``JsonFilter``).
+"""The filter for a JSON query on hosts in the hint ``query`` (Nova's ``JsonFilter``).
 
-For instance ``["and", [">=", "$free_ram_mb", 4096], ["in", "$rack", "a1", "a2"]]``. The query is read whole before any
-host is asked: what it cannot mean is refused with the place where it stands.
+For instance ``["and", [">=", "$free_ram_mb", 4096], ["in", "$rack", "a1", "a2"]]``. The whole query is parsed before
+any host is filtered: an invalid part is refused with its path.
 """
 
 import operator
@@ -18,11 +18,11 @@ from moorage.plugin import Amount, Answer, ConditionsFilter, Host, HostView, any
 from moorage.plugin.hints import path_of
 
 _HINT = "query"
-#: Puts a part of a query to a host, or to all.
+#: Evaluates a part of a query for one host or for all.
 Question = Callable[[Host | HostView], Answer]
 Comparison = Callable[[Any, Any], Any]
 
-#: Each comparison, and the same one with its sides changed.
+#: Each comparison, and the same one with its sides swapped.
 _COMPARISONS: Mapping[str, tuple[Comparison, Comparison]] = {
     "=": (operator.eq, operator.eq),
     "<": (operator.lt, operator.gt),
@@ -31,7 +31,7 @@ _COMPARISONS: Mapping[str, tuple[Comparison, Comparison]] = {
     ">=": (operator.ge, operator.le),
 }
 _OPERATORS = (*_COMPARISONS, "in", "not", "and", "or")
-#: What is known of every host without its driver, under Nova's names.
+#: The values of every host that do not come from its driver, under Nova's names.
 _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
     "free_ram_mb": lambda asked: asked.free(MEMORY_MB),
     "free_disk_mb": lambda asked: asked.free(DISK_GB) * 1024,
@@ -39,12 +39,12 @@ _AMOUNTS: Mapping[str, Callable[[Host | HostView], Amount]] = {
     "num_instances": lambda asked: asked.instances,
     "num_io_ops": lambda asked: asked.io_ops,
 }
-#: Nobody writes a query as deep as this by hand.
+#: The greatest depth of a query, more than any written by hand.
 _DEEPEST = 32
 
 
 class JsonQueryFilter(ConditionsFilter):
-    """Passes hosts of which the request's query is true."""
+    """Passes hosts for which the request's query is true."""
 
     reason = "is not what the request's query describes"
 
@@ -53,7 +53,7 @@ class JsonQueryFilter(ConditionsFilter):
         return _HINT in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a query that cannot be read."""
+        """Refuse an invalid query."""
         _question(request)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
@@ -102,7 +102,7 @@ def _joined(name: str, questions: Sequence[Question]) -> Question:
 
 
 def _comparison(name: str, operands: Sequence[Any], path: str) -> Question:
-    """Read a comparison of what is known of a host with what the request says."""
+    """Parse a comparison of a host's value with values of the request."""
     for place, operand in enumerate(operands, 1):
         if not isinstance(operand, str | int | float):
             raise _wrong(f"{path}[{place}]", "it is neither a text nor a number, nor true or false")
@@ -131,7 +131,7 @@ def _wrong(path: str, reason: str) -> errors.InvalidRequest:
 
 # --- Asking ---------------------------------------------------------------------------------------------------------
 
-#: Compares two things, by a comparison that was read.
+#: Compares two values by a parsed comparison.
 Comparing = Callable[[Comparison, Any, Any], Answer]
 
 
@@ -149,7 +149,7 @@ def _compare_amounts(compare: Comparison, known: Any, value: Any) -> Answer:
 
 
 def _compare_values(compare: Comparison, known: Any, value: Any) -> bool:
-    """Compare what a driver says with a value; what is not of one kind is neither equal nor more or less."""
+    """Compare an attribute with a value; values of different types are neither equal, nor more, nor less."""
     kind = _kind(known)
     if kind is None or kind is not _kind(value):
         return False

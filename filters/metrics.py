@@ -1,4 +1,4 @@
-"""Where hosts are weighed by metrics, those that do not report them may be left out."""
+"""The filter for hosts that report all required metrics."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -28,6 +28,6 @@ class MetricsFilter(ConditionsFilter):
         return bool(self.settings["required_metrics"])
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
-        """Yield whether each is reported."""
+        """Yield for each metric whether it is reported."""
         for name in self.settings["required_metrics"]:
             yield np.isfinite(asked.number_from(f"metrics.{name}", measured))

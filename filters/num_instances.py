@@ -1,4 +1,4 @@
-"""A host takes no more servers than so many, however small they are."""
+"""The filter for hosts with too many servers."""
 
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -13,7 +13,7 @@ _MOST = "max_instances_per_host"
 
 
 class NumInstancesFilter(ConditionsFilter):
-    """Passes hosts on which fewer servers than so many are placed."""
+    """Passes hosts on which fewer servers than the limit are placed."""
 
     reason = "has as many servers as one host may have"
     numeric_metadata: ClassVar[Sequence[str]] = (_MOST,)
@@ -30,11 +30,11 @@ class NumInstancesFilter(ConditionsFilter):
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:  # noqa: ARG002
         """Yield whether there is room for one more.
 
-        :raises BadValue: metadata says something that is no number.
+        :raises BadValue: a value of the metadata is not a number.
         """
         yield np.less(asked.instances, asked.metadata_number(_MOST, self.settings[_MOST]))
 
     def why(self, host: Host, request: RequestSpec) -> str:  # noqa: ARG002
-        """Return how many servers ``host`` has, and how many it may have."""
+        """Return the number of servers on ``host``, and its limit."""
         most = host.metadata_number(_MOST, self.settings[_MOST])
         return f"has {host.instances} servers on it, and may have {most:g}"

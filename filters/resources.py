@@ -1,8 +1,7 @@
-"""A host must have room for all that the request's resource groups ask for.
+"""The filter for hosts with enough free resources for a request's resource groups.
 
-The filter says what is possible at most, and never refuses a host that could serve the request. Where there is one
-provider and one group that is the whole truth. Which providers of a tree serve which group is worked out later, for the
-best hosts, and a host that has no answer to that is passed over then.
+It is an upper bound: it never refuses a host that could serve the request, and is exact for one provider and one group.
+The providers that serve each group are searched later, for the best hosts; a host without a solution is then skipped.
 """
 
 from collections import Counter, defaultdict
@@ -15,13 +14,13 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class ResourcesFilter(ConditionsFilter):
-    """Passes hosts that may have room for every group: capacity, smallest and largest unit, step."""
+    """Passes hosts that may have enough for every group, by capacity, minimum and maximum unit, and step size."""
 
     reason = "has not enough room"
     about_room = True
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return of which resource classes ``host`` has too little."""
+        """Return the resource classes of which ``host`` has too little."""
         suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
         said = []
         for name, amounts in _by_class([request.resources, *suffixed]).items():
@@ -31,7 +30,7 @@ class ResourcesFilter(ConditionsFilter):
         return f"{self.reason}: {'; '.join(said)}" if said else self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether each amount fits some provider, and all amounts of a class fit them all together."""
+        """Yield for each amount whether it fits a provider, and for each class whether its sum fits all providers."""
         suffixed = [group.resources for suffix, group in request.groups.items() if suffix != UNSUFFIXED]
         for name, amounts in _by_class([request.resources, *suffixed]).items():
             for amount in set(amounts):
@@ -45,7 +44,7 @@ class ResourcesFilter(ConditionsFilter):
 
 
 def _isolated(asked: Host | HostView, groups: Sequence[Resources]) -> Iterator[Answer]:
-    """Yield whether there are enough providers where every group must have its own, by what each asks for."""
+    """Yield for each amount whether there are enough providers where every group must have its own."""
     if sum(map(bool, groups)) > 1:
         yield np.logical_not(asked.flat)
     for name, amounts in _by_class(groups).items():

@@ -1,4 +1,4 @@
-"""A request may ask for a host on which one of some servers is placed already, by the hint ``same_host``."""
+"""The filter for the hint ``same_host``: a host with one of some servers."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from moorage.plugin.hints import SAME_HOST, instances_named
 
 
 class SameHostFilter(ConditionsFilter):
-    """Passes hosts that have one at least of the servers that the hint names."""
+    """Passes hosts with at least one of the hint's servers."""
 
     reason = "has none of the servers that the request wants to be with"
 
@@ -17,10 +17,10 @@ class SameHostFilter(ConditionsFilter):
         return SAME_HOST in request.scheduler_hints
 
     def check(self, request: RequestSpec) -> None:
-        """Refuse a hint that is no list of uuids."""
+        """Refuse a hint that is not a list of uuids."""
         instances_named(request, SAME_HOST)
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether one of them is there; a hint that names nobody asks for nothing."""
+        """Yield whether one of them is on the host; nothing for an empty hint."""
         if uuids := instances_named(request, SAME_HOST):
             yield asked.has_neighbour(uuids)

@@ -1,6 +1,6 @@
-"""A request may name a server group of affinity: then it goes where the group's other members are.
+"""The filter for affinity server groups: the host of the group's other members.
 
-The store decides, in the transaction of the claim; here the hosts are left out that it would refuse.
+The store enforces the rule in the transaction of the claim; the filter removes the hosts that it would refuse.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,9 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class ServerGroupAffinityFilter(ConditionsFilter):
-    """Passes the host that all other members of an affinity group are on; any, as long as there are none.
+    """Passes the host of all other members of an affinity group; all hosts if there are none.
 
-    While a member moves it is on two hosts, and then none passes. What is on a host that is forced down does not count.
+    A moving member is on two hosts, so that none passes. Members on a host that is forced down do not count.
     """
 
     reason = "is not where the other members of the server group are, or one of them is moving"
@@ -24,6 +24,6 @@ class ServerGroupAffinityFilter(ConditionsFilter):
         return request.server_group is not None and request.server_group.policy == "affinity"
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether no member is elsewhere."""
+        """Yield whether no member is on another host."""
         if self.concerns(request):
             yield np.equal(asked.group_members_elsewhere, 0)

@@ -1,6 +1,6 @@
-"""A request may name a server group of anti-affinity: then one host has no more of its members than it says.
+"""The filter for anti-affinity server groups: a limited number of members on a host.
 
-The store decides, in the transaction of the claim; here the hosts are left out that it would refuse.
+The store enforces the rule in the transaction of the claim; the filter removes the hosts that it would refuse.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from moorage.plugin import Answer, ConditionsFilter, Host, HostView
 
 
 class ServerGroupAntiAffinityFilter(ConditionsFilter):
-    """Passes hosts that have fewer other members of an anti-affinity group than it lets one host have."""
+    """Passes hosts with fewer other members of an anti-affinity group than the group's limit."""
 
     reason = "has as many members of the server group as one host may have"
 

@@ -1,6 +1,6 @@
-"""A host must be what the request requires: traits that some provider of it has, or that none may have.
+"""The filter for required and forbidden traits.
 
-Like the room for resources, that is asked of the host as a whole here; which provider has what is worked out later.
+As for resources, it checks the host as a whole; the providers that serve each group are searched later.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ class TraitsFilter(ConditionsFilter):
     reason = "has not the required traits"
 
     def why(self, host: Host, request: RequestSpec) -> str:
-        """Return which traits ``host`` has not, or has and may not have."""
+        """Return the missing and the forbidden traits of ``host``."""
         said = [f"has not {trait} on its root" for trait in request.root_required if not host.root_has_trait(trait)]
         said += [
             f"has {trait} on its root, which it must not"
@@ -33,7 +33,7 @@ class TraitsFilter(ConditionsFilter):
         return "; ".join(dict.fromkeys(said)) or self.reason
 
     def conditions(self, asked: Host | HostView, request: RequestSpec) -> Iterator[Answer]:
-        """Yield whether the root is as it must be, and each group's traits are found on some provider."""
+        """Yield whether the root meets its traits, and for each group whether its traits are on a provider."""
         for trait in request.root_required:
             yield asked.root_has_trait(trait)
         for trait in request.root_forbidden:
@@ -48,5 +48,5 @@ def _of_group(asked: Host | HostView, group: ResourceGroup) -> Iterator[Answer]:
     for traits in group.any_of:
         yield any_of(asked.has_trait(trait) for trait in traits)
     for trait in group.forbidden:
-        # Where there are several providers, those that have it may be left aside.
+        # Of several providers, those with a forbidden trait need not be used.
         yield np.logical_not(np.logical_and(asked.flat, asked.has_trait(trait)))

@@ -1,1 +1,1 @@
-"""Request filters: each makes a request narrower, by what its flavor, its image and the cloud's aggregates say."""
+"""Request filters: each narrows a request by its flavor, its image or the cloud's aggregates."""

@@ -1,7 +1,7 @@
-"""What a flavor and an image say of a server's CPUs and of its NUMA nodes, put together.
+"""Parsing of the CPU and NUMA settings of a flavor and an image.
 
-The words are Nova's: ``hw:cpu_policy`` and its like in extra specs, ``hw_cpu_policy`` and its like in image properties.
-Where both say something the flavor's word counts, and an image that asks for more than it has is refused.
+The names are Nova's: ``hw:cpu_policy`` and the like in extra specs, ``hw_cpu_policy`` and the like in image properties.
+The flavor's setting has precedence, and an image that requires more than the flavor has is refused.
 """
 
 import re
@@ -24,31 +24,31 @@ _BY_NODE = rf"({_CPUS}|{_MEMORY})\..*"
 _OF_FLAVOR = re.compile(rf"hw:({_POLICY}|{_THREADS}|{_MASK}|{_EMULATOR}|{_NODES}|{_BY_NODE})", re.DOTALL)
 _OF_IMAGE = re.compile(rf"hw_({_POLICY}|{_THREADS}|{_NODES}|{_BY_NODE})", re.DOTALL)
 _NUMBER = re.compile(r"[0-9]{1,10}")
-#: Each is a number in a set here; no host has as many, and no request shall take seconds to read.
+#: The most CPUs of a request with settings: more than any host has, and few enough to be parsed at once.
 _MOST_CPUS = 4096
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """What is asked for."""
+    """The CPU and NUMA settings of a request."""
 
-    #: Where the first word of it stands.
+    #: The path of the first setting.
     path: str
-    #: Which of the server's CPUs, by number, are to be a host's own; the others share.
+    #: The numbers of the server's dedicated CPUs; the others are shared.
     dedicated: frozenset[int]
-    #: One dedicated CPU more, for what the hypervisor does for the server.
+    #: Whether the emulator threads have a further dedicated CPU.
     isolated_emulator: bool
     #: Whether the host's CPUs must have siblings (``require``), or must have none (``isolate``).
     threads: str | None
-    #: By NUMA node, the numbers of its CPUs and its memory in MiB; nothing where no nodes are asked for.
+    #: By NUMA node, the numbers of its CPUs and its memory in MiB; empty without NUMA settings.
     nodes: Sequence[tuple[frozenset[int], int]]
 
 
 def cpu_settings(request: RequestSpec) -> CpuSettings | None:
-    """Return what is asked for; nothing where neither the flavor nor the image says anything of CPUs or NUMA nodes.
+    """Return the CPU and NUMA settings of a request; None if neither the flavor nor the image has any.
 
-    :raises InvalidRequest: a word is not as it must be, or two contradict each other.
+    :raises InvalidRequest: a setting is invalid, or two contradict each other.
     """
     settings = _Settings(request)
     if not settings.paths:
@@ -74,7 +74,7 @@ def cpu_settings(request: RequestSpec) -> CpuSettings | None:
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What is said under one name, and where."""
+    """The value and the path of one setting."""
 
     value: str
     path: str
@@ -84,7 +84,7 @@ class _Setting:
 
 
 class _Settings:
-    """The words of one request, by their names without the scope."""
+    """The settings of one request, by their names without the scope."""
 
     def __init__(self, request: RequestSpec) -> None:
         self.vcpus = request.flavor.vcpus
@@ -102,14 +102,14 @@ class _Settings:
         self.paths = [setting.path for setting in (*self.of_flavor.values(), *self.of_image.values())]
 
     def one_of(self, name: str, of_image: bool = False) -> _Setting | None:
-        """Return a word that must be one of a few."""
+        """Return a setting that must have one of a few values."""
         setting = (self.of_image if of_image else self.of_flavor).get(name)
         if setting is not None and setting.value not in _VALUES[name]:
             raise setting.wrong(f"{setting.value!r:.60} is none of {', '.join(_VALUES[name])}")
         return setting
 
     def by_node(self, name: str, count: int) -> list[_Setting] | None:
-        """Return a word for each NUMA node; nothing, where there is none for any."""
+        """Return the setting of each NUMA node; None if there is none for any."""
         for settings in (self.of_flavor, self.of_image):
             found = {
                 key.removeprefix(f"{name}."): setting for key, setting in settings.items() if key.startswith(f"{name}.")
@@ -128,7 +128,7 @@ class _Settings:
 
 
 def _dedicated(settings: _Settings) -> frozenset[int]:
-    """Return which CPUs are dedicated."""
+    """Return the numbers of the dedicated CPUs."""
     policy, mask = _policy(settings), settings.of_flavor.get(_MASK)
     if policy is not None and policy.value == "mixed":
         if mask is None:
@@ -162,7 +162,7 @@ def _threads(settings: _Settings) -> _Setting | None:
 
 
 def _cpu_set(setting: _Setting, vcpus: int) -> frozenset[int]:
-    """Return the numbers of ``0-2,5`` or ``^3``, which is all but that one (Nova: ``hw:cpu_dedicated_mask``)."""
+    """Parse CPU numbers, ``0-2,5`` or ``^3``, which is all but that one (Nova: ``hw:cpu_dedicated_mask``)."""
     taken: set[int] = set()
     left_out: set[int] = set()
     for part in setting.value.replace(" ", "").split(","):

@@ -1,6 +1,6 @@
-"""A server that wants CPUs to itself is given ``PCPU`` in place of ``VCPU``; one with NUMA nodes, a group for each.
+"""The request filter for dedicated CPUs, ``PCPU`` instead of ``VCPU``, and for NUMA nodes, with a group for each.
 
-So which NUMA nodes of a host serve it is for the search among its providers to find, and for the claim to keep.
+So the candidate search finds the NUMA nodes of a host that serve the server, and the claim keeps them.
 """
 
 import re
@@ -14,20 +14,20 @@ from moorage import errors
 from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import Cloud, RequestFilter
 
-#: What the group of a NUMA node is called, with its number behind it: an operator's ``same_subtree`` may name it.
+#: The suffix of a NUMA node's group, followed by the node's number: an operator's ``same_subtree`` may name it.
 NUMA_GROUP = "_NUMA"
 
 
 class DedicatedCpusRequestFilter(RequestFilter):
-    """Turns ``hw:cpu_policy`` and its like, and ``hw:numa_nodes`` and its like, into classes, groups and traits.
+    """Translates ``hw:cpu_policy`` and ``hw:numa_nodes`` and the like into resource classes, groups and traits.
 
-    Each of a server's NUMA nodes is served by a provider with the trait HW_NUMA_ROOT, and no two by the same one.
+    Each of a server's NUMA nodes is served by a different provider with the trait HW_NUMA_ROOT.
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
-        """Return the request with its CPUs, and with the memory of NUMA nodes, as they are to be claimed.
+        """Return the request with its CPUs, and the memory of its NUMA nodes, as they are to be claimed.
 
-        :raises InvalidRequest: a word is malformed, or contradicts another.
+        :raises InvalidRequest: a setting is invalid, or contradicts another one.
         """
         settings = cpu_settings(request)
         if settings is None:
@@ -47,12 +47,12 @@ class DedicatedCpusRequestFilter(RequestFilter):
         return request
 
 
-# Nova reports it on the root of a host, and so do drivers that describe themselves in its words.
+# Nova reports it on the root of a host, and so do drivers that use Nova's traits.
 _HYPERTHREADING: str = os_traits.HW_CPU_HYPERTHREADING
 
 
 def _on_nodes(request: RequestSpec, settings: CpuSettings) -> RequestSpec:
-    """Return the request with a group for each NUMA node, and nothing of what they have in its own amounts."""
+    """Return the request with a group for each NUMA node, and without their amounts in the unsuffixed group."""
     groups = {}
     for number, (cpus, memory_mb) in enumerate(settings.nodes):
         amounts = {name: amount for name, amount in _cpus(settings, cpus, first=number == 0).items() if amount}
@@ -65,14 +65,14 @@ def _on_nodes(request: RequestSpec, settings: CpuSettings) -> RequestSpec:
 
 
 def _cpus(settings: CpuSettings, cpus: frozenset[int], *, first: bool) -> dict[str, int]:
-    """Return what some of a server's CPUs are, by resource class; what is done for it stands with the first of them."""
+    """Return the amounts of some of a server's CPUs by resource class; the emulator's CPU is with the first ones."""
     dedicated = len(cpus & settings.dedicated)
     emulator = 1 if first and settings.isolated_emulator else 0
     return {VCPU: len(cpus) - dedicated, **({PCPU: dedicated + emulator} if dedicated + emulator else {})}
 
 
 def _refuse_amounts(request: RequestSpec, settings: CpuSettings) -> None:
-    """Refuse extra specs that say by hand what these words stand for (as Nova does for CPUs)."""
+    """Refuse explicit amounts of the classes that these settings translate into (as Nova does for CPUs)."""
     classes = f"{VCPU}|{PCPU}|{MEMORY_MB}" if settings.nodes else f"{VCPU}|{PCPU}"
     for key in request.flavor.extra_specs:
         if re.fullmatch(rf"resources[^:]*:({classes})", key):

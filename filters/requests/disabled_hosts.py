@@ -1,4 +1,4 @@
-"""A host whose driver says that it is disabled takes no new servers, whoever has disabled it."""
+"""The request filter for hosts that are disabled by a trait of their driver."""
 
 import os_traits
 
@@ -13,7 +13,7 @@ class DisabledHostsRequestFilter(RequestFilter):
     """Forbids COMPUTE_STATUS_DISABLED on the root of a host, as long as any host has it."""
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request without those hosts; where there are none, every request is spared the question."""
+        """Return the request with the forbidden trait; unchanged if no host has it, which saves a check."""
         if not cloud.has_trait(_DISABLED):
             return request
         return changed(request, root_forbidden=with_more(request.root_forbidden, [_DISABLED]))

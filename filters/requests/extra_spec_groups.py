@@ -1,8 +1,8 @@
-"""What a flavor's extra specs say of resource groups, word by word.
+"""Parsing of the resource groups in a flavor's extra specs.
 
-The words are Nova's: ``resources[S]:CLASS=amount`` and ``trait[S]:TRAIT=required|forbidden``, where S is a number, or a
-name that begins with an underscore, for a group of its own, and nothing for the unsuffixed one. In the same way
-``member_of[S]`` says what Placement's ``member_of`` says. Other extra specs are other plug-ins' words.
+The syntax is Nova's: ``resources[S]:CLASS=amount`` and ``trait[S]:TRAIT=required|forbidden``, where S is a number, or a
+name that begins with an underscore, for a suffixed group, and empty for the unsuffixed one. ``member_of[S]`` is
+Placement's ``member_of`` likewise. Other extra specs belong to other plug-ins.
 """
 
 import re
@@ -18,7 +18,7 @@ _SUFFIX = r"[1-9][0-9]{0,62}|_[A-Za-z0-9_-]{1,63}"
 _OURS = re.compile(
     rf"(?P<what>resources|trait)(?P<suffix>{_SUFFIX})?:(?P<name>[A-Z0-9_]{{1,255}})|member_of({_SUFFIX})?"
 )
-#: What is meant to be one of these words, and is not understood.
+#: Matches extra specs that resemble these but are malformed.
 _NEARLY_OURS = re.compile(r"resources?[^:]*:.*|traits?[^:]*:.*|member_of.*", re.DOTALL)
 _AMOUNT = re.compile(r"[0-9]{1,10}")
 _MOST = 2**31 - 1
@@ -26,7 +26,7 @@ _MOST = 2**31 - 1
 
 @dataclass(slots=True)
 class GroupSpecs:
-    """What is said of one group, and by which extra spec first."""
+    """The parsed extra specs of one group, with the path of the first."""
 
     path: str
     resources: dict[str, int] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class GroupSpecs:
     not_member_of: list[str] = field(default_factory=list)
 
     def group(self) -> ResourceGroup:
-        """Return the group that these words describe."""
+        """Return the resource group."""
         return ResourceGroup(
             resources=self.resources,
             required=tuple(self.required),
@@ -47,12 +47,12 @@ class GroupSpecs:
 
 
 def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
-    """Return what is said of each group, by suffix.
+    """Return the parsed groups by suffix.
 
-    :raises InvalidRequest: a word of ours is not as it must be; with its path.
+    :raises InvalidRequest: an extra spec is malformed; with its path.
     """
     found: dict[str, GroupSpecs] = {}
-    # One order in every process, whatever order the extra specs came in.
+    # Sorted, so that the order is the same in every process.
     for key, value in sorted(extra_specs.items()):
         word = _OURS.fullmatch(key)
         if word is None:
@@ -70,7 +70,7 @@ def group_specs(extra_specs: Mapping[str, str]) -> dict[str, GroupSpecs]:
 def suffix_lists(value: str) -> Iterator[tuple[str, ...]]:
     """Yield the lists of ``same_subtree``: suffixes with commas between them, lists with semicolons.
 
-    :raises InvalidRequest: a suffix is none.
+    :raises InvalidRequest: a suffix is not valid.
     """
     for part in value.split(";"):
         suffixes = tuple(suffix.strip() for suffix in part.split(","))
@@ -111,7 +111,7 @@ def _trait(specs: GroupSpecs, trait: str, value: str, path: str) -> None:
 
 
 def _membership(specs: GroupSpecs, value: str, path: str) -> None:
-    """Take ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
+    """Parse ``uuid``, ``in:uuid,uuid``, or either with a ``!`` before it."""
     listed = value.removeprefix("!")
     uuids = listed.removeprefix("in:").split(",") if listed.startswith("in:") else [listed]
     aggregates = tuple(_uuid(uuid.strip(), path) for uuid in uuids)

@@ -1,4 +1,4 @@
-"""A flavor says in its extra specs what its servers need beside its size, and in groups of which kind."""
+"""The request filter for resource groups in a flavor's extra specs."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -22,15 +22,15 @@ _SUBTREES = "same_subtree"
 
 
 class ExtraSpecsRequestFilter(RequestFilter):
-    """Turns ``resources``, ``trait``, ``member_of``, ``group_policy`` and ``same_subtree`` into resource groups.
+    """Translates ``resources``, ``trait``, ``member_of``, ``group_policy`` and ``same_subtree`` into resource groups.
 
-    A class that any of them names is not asked for in the flavor's own amount as well (Nova: ``ResourceRequest``).
+    A class in any of them replaces the flavor's own amount of it (Nova: ``ResourceRequest``).
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
-        """Return the request with what its flavor's extra specs say of its groups.
+        """Return the request with the groups of its flavor's extra specs.
 
-        :raises InvalidRequest: an extra spec is malformed, or contradicts what the request says itself.
+        :raises InvalidRequest: an extra spec is malformed, or contradicts the request itself.
         """
         extra_specs = request.flavor.extra_specs
         if not extra_specs:
@@ -48,7 +48,7 @@ class ExtraSpecsRequestFilter(RequestFilter):
 
 
 def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
-    """Return a request whose unsuffixed group is what the extra specs say of it."""
+    """Return the request with the extra specs of the unsuffixed group."""
     request = with_amounts(request, specs.resources, specs.path)
     group = unsuffixed(request)
     return with_unsuffixed(
@@ -61,7 +61,7 @@ def _with_own(request: RequestSpec, specs: GroupSpecs) -> RequestSpec:
 
 
 def _with_suffixed(request: RequestSpec, specs: Mapping[str, GroupSpecs]) -> RequestSpec:
-    """Return a request with the further groups; what they name is not asked for in the flavor's own amount."""
+    """Return the request with the suffixed groups, without the flavor's own amounts of their classes."""
     groups = {suffix: each.group() for suffix, each in specs.items()}
     paths = {suffix: each.path for suffix, each in specs.items()}
     named = {name for group in groups.values() for name in group.resources}
@@ -73,7 +73,7 @@ def _with_suffixed(request: RequestSpec, specs: Mapping[str, GroupSpecs]) -> Req
 
 
 def _policy(request: RequestSpec, value: str) -> Literal["none", "isolate"]:
-    """Return the stricter of what the flavor and the request say."""
+    """Return the stricter one of the flavor's and the request's group policy."""
     policy = value.strip()
     if policy not in ("none", "isolate"):
         raise errors.InvalidRequest(path=extra_spec(_POLICY), reason=f"{policy!r:.60} is neither none nor isolate")

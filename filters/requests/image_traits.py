@@ -1,4 +1,4 @@
-"""An image says what it needs of a host: in traits, or in what its devices are to be like."""
+"""The request filter for traits in an image's properties."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from moorage.plugin import Cloud, RequestFilter
 
 _SCOPE = "trait:"
 _TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
-#: What a driver that can do this says on its root (Nova: ``transform_image_metadata``).
+#: The traits of a root that supports a property's value (Nova: ``transform_image_metadata``).
 _TRAITS_BY_PROPERTY = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
@@ -28,9 +28,9 @@ _TRAITS_BY_PROPERTY = {
 
 
 class ImageTraitsRequestFilter(RequestFilter):
-    """Turns ``trait:...`` among the image's properties into traits that its hosts must have, or must not.
+    """Translates ``trait:...`` among the image's properties into required and forbidden traits.
 
-    With the option it does the same for its buses, its video, network and IOMMU models and its architecture.
+    With the option it also translates its buses, its video, network and IOMMU models and its architecture.
     """
 
     options = (
@@ -46,7 +46,7 @@ class ImageTraitsRequestFilter(RequestFilter):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
         """Return the request with the image's traits.
 
-        :raises InvalidRequest: a property says neither required nor forbidden, or there is no trait for its value.
+        :raises InvalidRequest: a property is neither required nor forbidden, or its value has no trait.
         """
         if not request.image.properties:
             return request

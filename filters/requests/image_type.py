@@ -1,4 +1,4 @@
-"""A host must be able to start from images of the request's format."""
+"""The request filter for the format of the image."""
 
 from functools import cache
 
@@ -14,7 +14,7 @@ _PREFIX = "COMPUTE_IMAGE_TYPE_"
 
 
 class ImageTypeRequestFilter(RequestFilter):
-    """Turns the image property ``disk_format`` into a trait that the root of a host must have.
+    """Translates the image property ``disk_format`` into a required trait of the root.
 
     A server that starts from a volume needs no such host.
     """
@@ -22,7 +22,7 @@ class ImageTypeRequestFilter(RequestFilter):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
         """Return the request with COMPUTE_IMAGE_TYPE_... required.
 
-        :raises InvalidRequest: there is no such format.
+        :raises InvalidRequest: the format is unknown.
         """
         disk_format = request.image.properties.get(_FORMAT)
         if disk_format is None or request.is_volume_backed:

@@ -1,4 +1,4 @@
-"""Hosts are kept for what needs them: an aggregate's metadata name traits that a request must require to go there."""
+"""The request filter for isolated aggregates: their metadata name traits that a request must require."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ _SCOPE = "trait:"
 
 
 class IsolatedAggregatesRequestFilter(RequestFilter):
-    """Leaves out the hosts of aggregates with ``trait:X=required`` where the request does not require all such X.
+    """Excludes the hosts of aggregates with ``trait:X=required`` unless the request requires all such X.
 
-    So it comes behind those that turn other words into required traits.
+    So it has to run after the request filters that add required traits.
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request without the aggregates that are closed to it."""
+        """Return the request with the excluded aggregates."""
         required = {*request.root_required, *(trait for group in request.groups.values() for trait in group.required)}
         closed = [known.uuid for known in cloud.aggregates() if not _asked_for(known.metadata) <= required]
         if not closed:

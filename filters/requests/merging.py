@@ -1,6 +1,6 @@
-"""How a request is made narrower: what is added stays where it was added, and what contradicts the request is refused.
+"""Narrowing of requests: functions that add conditions, and refuse those that contradict the request.
 
-What is there already is left alone, so that a request that has been through a filter goes through it unchanged.
+Present conditions are not added again, so that a request filter is idempotent.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from moorage.model import UNSUFFIXED, RequestSpec, ResourceGroup
 
 T = TypeVar("T")
 
-#: As many groups as a request may have (:class:`~moorage.model.RequestSpec`).
+#: The most groups of a request (:class:`~moorage.model.RequestSpec`).
 MAX_GROUPS = 64
 _NOTHING = ResourceGroup()
 
@@ -29,24 +29,24 @@ def image_property(name: str) -> str:
 
 
 def with_more(values: tuple[T, ...], more: Iterable[T]) -> tuple[T, ...]:
-    """Return values with those of ``more`` behind them that are missing."""
+    """Append the missing ones of ``more`` to values."""
     return tuple(dict.fromkeys((*values, *more)))
 
 
 def changed(request: RequestSpec, **changes: object) -> RequestSpec:
-    """Return a request with changes; the same one where they change nothing."""
+    """Return a request with changes; the same object if they change nothing."""
     if all(getattr(request, name) == value for name, value in changes.items()):
         return request
     return structs.replace(request, **changes)
 
 
 def unsuffixed(request: RequestSpec) -> ResourceGroup:
-    """Return what the request itself says of its unsuffixed group."""
+    """Return the unsuffixed group of the request itself."""
     return request.groups.get(UNSUFFIXED, _NOTHING)
 
 
 def with_unsuffixed(request: RequestSpec, **changes: object) -> RequestSpec:
-    """Return a request whose unsuffixed group is changed."""
+    """Return a request with changes of its unsuffixed group."""
     group = structs.replace(unsuffixed(request), **changes)
     if group == unsuffixed(request):
         return request
@@ -54,7 +54,7 @@ def with_unsuffixed(request: RequestSpec, **changes: object) -> RequestSpec:
 
 
 def with_traits(request: RequestSpec, *, required: Iterable[str] = (), forbidden: Iterable[str] = ()) -> RequestSpec:
-    """Return a request that requires or forbids more traits, of the providers that serve its unsuffixed group."""
+    """Return a request with more required or forbidden traits in its unsuffixed group."""
     group = unsuffixed(request)
     return with_unsuffixed(
         request,
@@ -64,10 +64,10 @@ def with_traits(request: RequestSpec, *, required: Iterable[str] = (), forbidden
 
 
 def with_amounts(request: RequestSpec, amounts: Mapping[str, int], path: str) -> RequestSpec:
-    """Return a request that asks for these amounts in place of its flavor's; an amount of nothing takes a class out.
+    """Return a request with these amounts instead of its flavor's; an amount of 0 removes a class.
 
-    :param path: where the amounts come from.
-    :raises InvalidRequest: the request itself asks for another amount of one of these classes.
+    :param path: the path of the amounts' origin, for errors.
+    :raises InvalidRequest: the request itself has another amount of one of these classes.
     """
     own = unsuffixed(request).resources
     for name, amount in amounts.items():
@@ -83,12 +83,12 @@ def with_groups(
 ) -> RequestSpec:
     """Return a request with further groups.
 
-    Where it has several groups then, and says nothing of whether they may share providers, they may; unless it is for
-    it to say, because it has several of its own (Nova has the same default where the flavor has one at most).
+    If it then has several groups and no group policy, the groups may share providers, unless it had several groups of
+    its own, which need a policy (Nova has the same default where the flavor has one at most).
 
-    :param paths: by suffix, where each group comes from.
-    :param policy_is_said: several of these ask for a policy as well.
-    :raises InvalidRequest: the request has another group of the same suffix, or too many of them.
+    :param paths: by suffix, the path of each group's origin, for errors.
+    :param policy_is_said: several of these groups need a policy as well.
+    :raises InvalidRequest: the request has another group of the same suffix, or too many groups.
     """
     for suffix, group in groups.items():
         if request.groups.get(suffix, group) != group:

@@ -1,4 +1,4 @@
-"""A flavor asks for PCI devices by the aliases that the operator has given them: each device is a group of its own."""
+"""The request filter for PCI devices by alias: each device is a group of its own."""
 
 import re
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from moorage import errors
 from moorage.model import RequestSpec, ResourceGroup
 from moorage.plugin import Cloud, RequestFilter
 
-#: What the group of a device is called, with the name of its alias and a number behind it.
+#: The suffix of a device's group, followed by the name of its alias and a number.
 PCI_GROUP = "_PCI_"
 _KEY = "pci_passthrough:alias"
 _ASKED = re.compile(r"([^:,\s]+)(?::([0-9]{1,3}))?")
 
 
 class PciRequestFilter(RequestFilter):
-    """Turns ``pci_passthrough:alias`` into groups of one device each, with the class and the traits of the alias."""
+    """Translates ``pci_passthrough:alias`` into groups of one device each, with the class and traits of the alias."""
 
     options = (
         cfg.MultiStrOpt(
@@ -41,7 +41,7 @@ class PciRequestFilter(RequestFilter):
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:  # noqa: ARG002
         """Return the request with a group for each device.
 
-        :raises InvalidRequest: it is malformed, or there is no such alias.
+        :raises InvalidRequest: the extra spec is malformed, or an alias is unknown.
         """
         value = request.flavor.extra_specs.get(_KEY)
         if value is None:
@@ -50,7 +50,7 @@ class PciRequestFilter(RequestFilter):
         return with_groups(request, groups, dict.fromkeys(groups, extra_spec(_KEY)))
 
     def _asked(self, value: str) -> dict[str, ResourceGroup]:
-        """Return the groups that ``alias:count,alias:count`` stands for; a count is 1 where it is left out."""
+        """Parse ``alias:count,alias:count`` into groups; the default count is 1."""
         groups: dict[str, ResourceGroup] = {}
         for part in value.split(","):
             found = _ASKED.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""Aliases of PCI devices, as an operator writes them down: what flavors call them, and what they are to the store."""
+"""Parsing of PCI aliases in the configuration: a name for flavors, with a resource class and traits."""
 
 from typing import Annotated
 
@@ -11,9 +11,9 @@ _ID = r"^[0-9a-fA-F]{4}\Z"
 
 
 class PciAlias(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A kind of device: its resource class, or the vendor and product that give it one (``CUSTOM_PCI_8086_1563``)."""
+    """A PCI alias: its resource class, or the vendor and product of one (``CUSTOM_PCI_8086_1563``)."""
 
-    #: As long as a suffix may be, with what stands before and behind it there.
+    #: Short enough for a suffix, with its prefix and number.
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,48}\Z")]
     resource_class: ResourceClassName | None = None
     vendor_id: Annotated[str, Meta(pattern=_ID)] | None = None
@@ -22,15 +22,15 @@ class PciAlias(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def group(self) -> ResourceGroup:
-        """What is asked for one such device."""
+        """Return the resource group of one such device."""
         name = self.resource_class or f"CUSTOM_PCI_{self.vendor_id}_{self.product_id}".upper()
         return ResourceGroup(resources={name: 1}, required=self.traits)
 
 
 def read(text: str) -> PciAlias:
-    """Return an alias from its JSON.
+    """Parse an alias from JSON.
 
-    :raises ValueError: it is none.
+    :raises ValueError: it is not valid.
     """
     try:
         alias = msgspec.json.decode(text, type=PciAlias)

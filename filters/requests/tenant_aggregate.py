@@ -1,4 +1,4 @@
-"""A project that host aggregates name goes to their hosts, and to no others."""
+"""The request filter that restricts a project to the host aggregates that name it."""
 
 from oslo_config import cfg
 
@@ -12,9 +12,9 @@ _KEYS = "filter_tenant_id"
 
 
 class TenantAggregateRequestFilter(RequestFilter):
-    """Leaves the hosts of the aggregates whose metadata name the request's project.
+    """Restricts a request to the aggregates whose metadata name its project.
 
-    It keeps no other project from them: that is what the filter aggregate_multi_tenancy does.
+    It keeps no other project from them: the filter aggregate_multi_tenancy does that.
     """
 
     options = (
@@ -27,7 +27,7 @@ class TenantAggregateRequestFilter(RequestFilter):
     )
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request with the project's aggregates, any one of which a host must be in.
+        """Return the request with the project's aggregates, of which a host must be in one.
 
         :raises RequestRefused: there are none, and one is required.
         """

@@ -1,4 +1,4 @@
-"""Where availability zones are host aggregates, a request for one goes to the hosts of those."""
+"""The request filter for availability zones that are host aggregates."""
 
 from filters.requests.merging import changed, with_more
 from moorage.model import RequestSpec
@@ -8,13 +8,13 @@ _ZONE = "availability_zone"
 
 
 class ZoneAggregateRequestFilter(RequestFilter):
-    """Leaves the hosts of the aggregates whose metadata give them the request's availability zone.
+    """Restricts a request to the aggregates whose metadata have its availability zone.
 
-    A zone that no aggregate gives is left to the filter availability_zone.
+    A zone without aggregates is left to the filter availability_zone.
     """
 
     def narrow(self, request: RequestSpec, cloud: Cloud) -> RequestSpec:
-        """Return the request with the zone's aggregates, any one of which a host must be in."""
+        """Return the request with the zone's aggregates, of which a host must be in one."""
         zone = request.availability_zone
         if zone is None:
             return request
